@@ -266,20 +266,9 @@ def test_a_chain_between_two_values_runs_level_by_level_without_a_plan(
     assert len(plans) <= 4 or not counting.puts
 
 
-def test_a_long_chain_that_has_no_routine_is_planned_at_once(counting, model, equal, the_loop, plans):
-    async def fn(fold, x):
-        node = fold.add("word", x)
-        for _ in range(3):
-            for _ in range(100):
-                node = fold.add("named", node)["value"]  # a dictionary has no page
-            await fold.value(node)
-        return node
-
-    equal(Fold(backend=counting).run(model, [3, 5], fn), the_loop([3, 5], fn))
-    assert len(plans) < 20
-
-
-def test_rounds_that_never_find_their_rows_in_pages_ask_for_few_plans(counting, model, monkeypatch):
+def test_rounds_that_never_find_their_rows_in_pages_ask_for_few_plans(
+    counting, model, equal, the_loop, monkeypatch
+):
     async def fn(fold, x):
         node = fold.add("word", x)
         for _ in range(3):
@@ -292,7 +281,7 @@ def test_rounds_that_never_find_their_rows_in_pages_ask_for_few_plans(counting, 
     monkeypatch.setattr(
         Rounds, "compute", lambda self, *rest, **named: asked.append(1) or compute(self, *rest, **named)
     )
-    Fold(backend=counting).run(model, [3, 5], fn)
+    equal(Fold(backend=counting).run(model, [3, 5], fn), the_loop([3, 5], fn))
     assert len(asked) < 20
 
 

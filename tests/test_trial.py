@@ -752,6 +752,20 @@ def test_state_that_rows_leave_on_the_model_is_refused():
     assert "second result" in caught.value.hint
 
 
+def test_a_count_of_launches_beside_a_log_of_rows_is_no_state_of_rows():
+    class Model:
+        calls, log = 0, ()
+
+        def op(self, x):
+            self.calls += 1
+            self.log = (*self.log, float(x.sum()))
+            return x * self.calls
+
+    fold = Fold(backend="numpy")
+    xs = np.arange(6.0).reshape(3, 1, 2)
+    assert fold.apply(Model(), one_group(fold, "op", xs))[0].tolist() == xs[:, 0].tolist()
+
+
 def test_an_op_that_can_not_be_tried_is_believed_with_one_warning():
     draws = iter(range(100))  # a generator that nothing can set back
     fold = Fold(backend="numpy")

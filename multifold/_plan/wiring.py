@@ -371,7 +371,8 @@ class SlotFiller:
             wired: Wired = None
             if kind.number is not None:
                 at = columns.entries(slot, position, calls)
-                wired = self.keep(kind.number, NO_INTEGERS)  # `Wiring.numbers_of` has those of each run
+                # Without the numbers: a plan is kept for other runs, and `Wiring.numbers_of` brings theirs.
+                wired = self.keep(kind.number, NO_INTEGERS)
                 self.entries.append(Entries(wired, kind, at))
             elif kind.array:
                 wired = Leaves(columns.entries(slot, position, calls).tolist())

@@ -230,8 +230,8 @@ class Store:
         given : int64 array
             These calls.
         values : Values or None
-            What divides results and puts them together: that of the last round. None before there was any
-            round, and then there are no results either.
+            What divides results and puts them together, as the last round had it. None before the first
+            round, when there are no results either.
         """
         if values is None:
             return False

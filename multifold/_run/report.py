@@ -125,7 +125,7 @@ class Notes:
         first = len(self.calls)
         self.calls += others.calls
         self.times += others.times
-        # Recording is that of the round: no example records between two of its launches.
+        # The round has noted the time of recording: no example records between two of its launches.
         self.spans += [span for span in others.phases() if span.phase != "record"]
         self.classes |= {(first + launch, part): x for (launch, part), x in others.classes.items()}
         self.divisions += others.divisions

@@ -273,14 +273,24 @@ class Trial:
         changed = self.changed(found, hosts, [x[source] for x in expected], sure)
         if len(changed):
             return Deviation(self.blamed(source, kept, changed))
-        if self.kept.differs(now, left) and not drew:
-            again, _, drew = self.run(np.arange(self.rows), left)
-            hosts = self.host(again)
-            if hosts is not None and len(self.changed(again, hosts, expected, np.ones(self.rows, bool))):
-                return Deviation(
-                    "it keeps state on the model, which other rows of the launch change", state=True
-                )
+        if not drew and self.kept.differs(now, left) and self.follows(now, left):
+            return Deviation(
+                "it keeps state on the model, which other rows of the launch change", state=True
+            )
         return None
+
+    def follows(self, one: list[Any], other: list[Any]) -> bool:
+        """Return whether the next launch has other results after one state than after another one."""
+        whole = np.arange(self.rows)
+        found, _, _ = self.run(whole, one)
+        hosts = self.host(found)
+        others = self.host(self.run(whole, other)[0])
+        return (
+            hosts is not None
+            and others is not None
+            and [x.shape for x in hosts] == [x.shape for x in others]
+            and len(self.changed(found, hosts, others, whole >= 0)) > 0
+        )
 
     def confirmed(
         self, source: np.ndarray, expected: list[np.ndarray], left: list[Any]

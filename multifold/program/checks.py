@@ -59,6 +59,11 @@ def hint_of(kernel: Kernel | Named, error: Exception, otherwise: str | None = No
     return hints.COLUMN if numbers and hints.is_broadcast(error) else otherwise
 
 
+def has_passed(op: Callable[..., Any], key: Hashable) -> bool:
+    """Return whether an op needs no trial of this key: it has passed, or is marked (`multifold.marks`)."""
+    return mark_of(op) is not None or VERDICTS.has(op, (key, True), ENOUGH)
+
+
 def refuse_mixed(
     kernel: Kernel | Named,
     trial: Trial,
@@ -66,14 +71,12 @@ def refuse_mixed(
     result: Any,
     maker: Callable[..., Any] | None = None,
 ) -> None:
-    """Refuse an op that mixes its rows, unless one of this key has passed; see `multifold._run.trial`.
+    """Refuse an op that mixes its rows, and remember the verdict; see `multifold._run.trial`.
 
     ``maker`` is what verdicts know the op by. An op that cannot be tried is believed.
     """
     op = trial.op if maker is None else maker
     key = key, trial.has_values
-    if VERDICTS.has(op, key, ENOUGH):
-        return
     try:
         what = trial.deviation(result)
     except Untried:
@@ -151,7 +154,7 @@ def verify_rows(
     rows = 3
     described = [(tuple(x.arrays), x.batched, x.members) for x in operands]
     key = str(described), kernel_key(kernel)
-    if mark_of(maker) is not None or VERDICTS.has(maker, (key, True), ENOUGH):
+    if has_passed(maker, key):
         return
     rng = np.random.default_rng(0)
     found = [operand.drawn(backend, rng, rows) for operand in operands]
@@ -169,7 +172,6 @@ def verify_rows(
     # What an op raises where the program draws it is more to the point.
     if not isinstance(result, Exception):
         refuse_mixed(kernel, trial, key, result, maker)
-        VERDICTS.add(maker, (key, True), ENOUGH)
 
 
 def kernel_key(kernel: Kernel) -> Hashable:

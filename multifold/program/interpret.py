@@ -18,11 +18,11 @@ from multifold._run.trial import Trial
 from multifold._run.values import Values, sizes_of
 from multifold._run.verdicts import ranks_of
 from multifold.backend import Ragged
-from multifold.marks import mark_of
 from multifold.operands import shaped
 from multifold.program.checks import (
     check_rows,
     follow,
+    has_passed,
     kernel_key,
     no_rows,
     raised,
@@ -105,7 +105,11 @@ class Interpreter:
         kernel = self.form.kernels[number]
         pairs = zip(kernel.operands, self.program.columns[number], strict=True)
         leaves = [self.operand(kernel, operand, column, first, rows) for operand, column in pairs]
-        trial = self.trial(number, leaves, first, rows)
+        own = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
+        batched = [leaf for leaf, rows_of_it in zip(leaves, own, strict=True) if rows_of_it]
+        key = kernel_key(kernel), ranks_of(batched), rows in sizes_of(batched)
+        due = rows > 1 and not kernel.solo and not has_passed(self.ops[number], key)
+        trial = self.trial(number, leaves, own, first, rows) if due else None
         try:
             result = self.ops[number](*kernel.nest(leaves), **snapshot(kernel.static))
         except Exception as error:
@@ -118,18 +122,15 @@ class Interpreter:
                 check_rows(kernel, np.shape(leaf), rows)
             self.write(entry, value, first)
         if trial is not None:
-            batched = [leaf for leaf, own in zip(leaves, trial.batched, strict=True) if own]
-            key = kernel_key(kernel), ranks_of(batched), rows in sizes_of(batched, result)
             refuse_mixed(kernel, trial, key, result)
 
-    def trial(self, number: int, leaves: Sequence[Any], first: int, rows: int) -> Trial | None:
-        """Return a trial of a launch; None if it has no other row."""
+    def trial(
+        self, number: int, leaves: Sequence[Any], batched: Sequence[bool], first: int, rows: int
+    ) -> Trial:
+        """Return a trial of a launch."""
         kernel = self.form.kernels[number]
-        if rows < 2 or kernel.solo or mark_of(self.ops[number]) is not None:
-            return None
         pairs = zip(kernel.operands, leaves, strict=True)
         given = [operand.value if operand.role == "static" else leaf for operand, leaf in pairs]
-        batched = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
         lengths = {
             i: np.diff(column.splits[first : first + rows + 1])
             for i, column in enumerate(self.program.columns[number])

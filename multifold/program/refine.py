@@ -24,8 +24,7 @@ from multifold._run.trial import Trial
 from multifold._run.values import Values, is_container, ragged_rows_differ, sizes_of, steps_to
 from multifold._run.verdicts import key_of, ranks_of
 from multifold.backend import Backend
-from multifold.marks import mark_of
-from multifold.program.checks import Named, follow, raised, refuse_mixed
+from multifold.program.checks import Named, follow, has_passed, raised, refuse_mixed
 from multifold.program.kernels import Promoted
 
 
@@ -185,7 +184,9 @@ class Samples:
         ]
         named = self.named(call)
         fn = resolve(self.backend, self.model, signature.op, named.site)
-        if mark_of(fn) is not None:
+        rows = [leaf for leaf, own in zip(leaves, batched, strict=True) if own]
+        key = key_of(signature), ranks_of(rows), 3 in sizes_of(rows)
+        if has_passed(fn, key):
             return
         trial = Trial(
             self.values, fn, leaves, 3, batched, nested=signature.nested, static=signature.static,
@@ -194,8 +195,7 @@ class Samples:
         result = trial.launch()
         if isinstance(result, Exception):
             raise raised(named, result, COLUMN if is_broadcast(result) else None) from result
-        rows = [leaf for leaf, own in zip(leaves, batched, strict=True) if own]
-        refuse_mixed(named, trial, (key_of(signature), ranks_of(rows), 3 in sizes_of(rows, result)), result)
+        refuse_mixed(named, trial, key, result)
 
     def operand(self, call: int, slot: Slot, position: int) -> Any:
         """Return what a call receives for an operand."""

@@ -273,7 +273,7 @@ def compare(results: Mapping[str, Results]) -> None:
 def measure(figure: Figure, sides: tuple[Side, Side], numbers: Iterable[int], quick: bool) -> Pairs:
     """Prepare a figure in both processes and take its repetitions by turns.
 
-    ``numbers`` are those of the repetitions: in both processes the same number is the same minibatch.
+    ``numbers`` has a number for each repetition, from which both processes draw the same minibatch.
     """
     for side in sides:
         side.ask("prepare", figure.key, quick)
