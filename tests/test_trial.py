@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import gc
 import importlib
@@ -15,8 +16,11 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
+from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._run.closeness import close, differences, is_inexact, magnitude, tolerance_of
 from multifold._run.launcher import Launcher
+from multifold._run.state import MOST as LONGEST
+from multifold._run.state import Attributes
 from multifold._run.verdicts import MOST, VERDICTS, Verdicts, key_of, makers
 from multifold.program import run
 
@@ -891,3 +895,460 @@ def test_a_generator_that_a_function_finds_around_it_moves_on_as_by_one_launch()
         fold.apply(None, one_group(fold, lambda x, rng=rng: x + rng.random(x.shape), xs))
         states.append(rng.bit_generator.state)
     assert states[0] == states[1]
+
+
+# ---- what a trial tells, and what it leaves ----------------------------------------------------------
+
+
+def normal(rows, width=3):
+    """Return rows of normal numbers, each as an array of one row."""
+    return np.random.default_rng(0).normal(size=(rows, 1, width))
+
+
+def refuse_in(fold, model, outputs, match="mixes its rows"):
+    """Expect a launch to be refused."""
+    with pytest.raises(LaunchError, match=match):
+        fold.apply(model, outputs)
+
+
+def test_a_column_for_each_row_is_refused_where_all_columns_are_equal():
+    fold = Fold(backend="numpy")
+    outputs = one_group(fold, lambda x: np.broadcast_to(x[:, :1], (len(x), len(x))), normal(3, 5))
+    refuse_in(fold, None, outputs, r"it returned \(3, 3\) for 3, and \(5, 5\) for 5")
+
+
+def test_an_op_that_makes_as_many_columns_as_rows_leaves_its_model_as_after_one_launch():
+    class Model:
+        calls = 0
+
+        def op(self, x):
+            self.calls += 1
+            return x @ np.ones((5, 3))
+
+    model = Model()
+    fold = Fold(backend="numpy")
+    fold.apply(model, one_group(fold, "op", normal(3, 5)))
+    assert model.calls == 1
+
+
+def test_a_ragged_op_may_make_as_many_columns_as_it_has_rows():
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("op", ragged(list(np.ones((k, 1, 5))))) for k in (1, 2, 2)]
+    model = {"op": lambda r: np.add.reduceat(r.values, np.cumsum(r.lengths) - r.lengths) @ np.ones((5, 3))}
+    assert fold.apply(model, [nodes])[0].tolist() == [[5.0] * 3, [10.0] * 3, [10.0] * 3]
+
+
+def test_nodes_that_all_have_other_numbers_of_members_are_halved():
+    """They change places, too; but the mean of all members is the same then."""
+
+    def mixes(r):
+        return np.add.reduceat(r.values - r.values.mean(0), np.cumsum(r.lengths) - r.lengths)
+
+    fold = Fold(backend="numpy")
+    xs = normal(6)
+    refuse_in(fold, None, [[fold.add(mixes, ragged(list(xs[i:j]))) for i, j in ((0, 1), (1, 3), (3, 6))]])
+
+
+def test_members_of_nodes_that_change_places_are_numbered_by_their_new_nodes():
+    def summed(r):
+        found = np.zeros((len(r.lengths), *r.values.shape[1:]))
+        np.add.at(found, r.segment_ids, r.values)
+        return found
+
+    fold = Fold(backend="numpy")
+    nodes = [fold.add(summed, ragged(list(np.ones((k, 1, 2))))) for k in (1, 2, 4)]
+    assert fold.apply(None, [nodes])[0].tolist() == [[1.0] * 2, [2.0] * 2, [4.0] * 2]
+
+
+def test_numbers_that_an_op_does_not_take_when_halved_tell_nothing():
+    def op(x):
+        if x.min() < 1:
+            raise ValueError("too small")
+        return x * x.max()
+
+    fold = Fold(backend="numpy")
+    assert fold.apply(None, one_group(fold, op, [np.ones((1, 2))] * 3))[0].tolist() == [[1.0] * 2] * 3
+    refuse_in(fold, None, one_group(fold, op, [np.full((1, 2), float(i)) for i in (1, 2, 4)]))
+
+
+KINDS = {"list": list, "tuple": tuple, "set": set, "dict": dict.fromkeys, "str": "".join, "array": np.array}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_state_of_any_kind_that_rows_leave_on_the_model_is_refused(kind):
+    class Model:
+        last = kind([])
+
+        def op(self, x):
+            x = x + len(self.last)
+            self.last = kind([str(i) for i in range(int(x[1::2].sum()))])
+            return x
+
+    fold = Fold(backend="numpy")
+    outputs = one_group(fold, "op", [np.full((1, 1), float(i)) for i in (1, 2, 4, 8)])
+    refuse_in(fold, Model(), outputs, "keeps state on the model")
+
+
+def test_state_that_no_later_result_depends_on_is_left_alone():
+    class Model:
+        last = 0.0
+
+        def op(self, x):
+            self.last = float(x.sum())
+            return x * 2
+
+    model = Model()
+    fold = Fold(backend="numpy")
+    xs = np.arange(4.0).reshape(4, 1, 1)
+    assert fold.apply(model, one_group(fold, "op", xs))[0].ravel().tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert model.last == 6.0
+
+
+CONTAINERS = {
+    "an attribute": lambda: None,
+    "a list": list,
+    "a dictionary": dict,
+    "a deque": collections.deque,
+    "a list in a list": lambda: [[]],
+    "a dictionary in a list": lambda: [{}],
+    "a list in a dictionary": lambda: {0: []},
+}
+
+
+@pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
+def test_statistics_that_a_model_takes_from_its_first_launch_are_refused(make):
+    """A trial begins with the state of before the launch, so it takes them anew."""
+
+    class Model:
+        def __init__(self):
+            if make() is not None:
+                self.kept = make()
+
+        def op(self, x):
+            if make() is None:
+                self.center = getattr(self, "center", x.mean(0))
+                return x - self.center
+            kept = self.kept[0] if make() else self.kept
+            if not kept:
+                kept.update({0: x.mean(0)}) if isinstance(kept, dict) else kept.append(x.mean(0))
+            return x - kept[0]
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, Model(), one_group(fold, "op", normal(4)))
+
+
+def test_an_array_that_each_run_of_an_op_adds_to_is_put_back_before_each():
+    class Model:
+        def __init__(self):
+            self.count = np.zeros(1)
+
+        def op(self, x):
+            self.count += 1
+            return x + self.count
+
+    model = Model()
+    fold = Fold(backend="numpy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = fold.apply(model, one_group(fold, "op", np.arange(3.0).reshape(3, 1, 1)))
+    assert (found[0].ravel().tolist(), model.count.tolist()) == ([1.0, 2.0, 3.0], [1.0])
+
+
+def test_statistics_that_a_model_writes_into_an_array_in_its_first_launch_are_refused():
+    class Model:
+        def __init__(self):
+            self.center = np.zeros(3)
+
+        def op(self, x):
+            if not self.center.any():
+                self.center += x.mean(0)
+            return x - self.center
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, Model(), one_group(fold, "op", normal(4)))
+
+
+GENERATORS = {
+    "a generator": lambda: np.random.default_rng(0),
+    "a random state": lambda: np.random.RandomState(0),
+    "one of Python": lambda: random.Random(0),
+}
+
+
+@pytest.mark.parametrize("in_mapping", [False, True], ids=["attribute", "entry"])
+@pytest.mark.parametrize("make", GENERATORS.values(), ids=GENERATORS)
+def test_a_generator_of_the_model_moves_on_as_by_one_launch(make, in_mapping):
+    class Model:
+        def __init__(self):
+            self.rng = make()
+
+        def op(self, x):
+            return x + self.rng.random()
+
+    found = []
+    for trials in (True, False):
+        model = Model()
+        if in_mapping:
+            model = {"rng": model.rng}
+            model["op"] = lambda x, model=model: x + model["rng"].random()
+        fold = Fold(backend="numpy", trials=trials)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result = fold.apply(model, one_group(fold, "op", np.arange(4.0).reshape(4, 1, 1)))[0]
+        rng = model["rng"] if in_mapping else model.rng
+        found.append((result.ravel().tolist(), rng.random()))
+    assert found[0] == found[1]
+
+
+def test_a_long_list_of_the_model_is_none_of_its_state():
+    class Model:
+        pass
+
+    model = Model()
+    model.short, model.long = [0] * LONGEST, [0] * (LONGEST + 1)
+    attributes = Attributes(NumpyBackend(), model)
+    copied = attributes.copy(attributes.read())
+    assert copied["short"] is not model.short and copied["long"] is model.long
+
+
+def test_draws_that_follow_some_values_only_pass():
+    """Each row draws as many numbers as it says. Other even rows draw other numbers, odd ones as many."""
+
+    def op(x):
+        return np.array([[np.random.random(int(k)).sum()] for k in x[:, 0]])
+
+    fold = Fold(backend="numpy")
+    xs = np.array([[1.0, 0.0], [1.0, 1.0], [5.0, 2.0], [5.0, 3.0]])[:, None]
+    assert fold.apply(None, one_group(fold, op, xs))[0].shape == (4, 1)
+
+
+def test_an_op_whose_draws_follow_its_values_and_that_mixes_rows_is_refused():
+    fold = Fold(backend="numpy")
+    outputs = one_group(fold, lambda x: x - x.mean(0) + np.random.poisson(np.abs(x) * 20), normal(8))
+    refuse_in(fold, None, outputs)
+
+
+def test_state_that_follows_the_rows_hides_no_mixing_of_an_op_that_draws():
+    class Model:
+        total = 0.0
+
+        def op(self, x):
+            self.total += float(x.sum())
+            return MIXING_OPS["one row before"](x) * (0.5 + np.random.random(x.shape))
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, Model(), one_group(fold, "op", normal(4)))
+
+
+def test_an_op_that_changes_its_static_value_and_its_keyword_is_tried_with_what_was_recorded():
+    def op(x, sizes, *, powers):
+        return x * sizes.pop() ** powers.pop()
+
+    fold = Fold(backend="numpy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nodes = [fold.add(op, np.full((1, 1), i), multifold.static([3]), powers=[2]) for i in (1, 2, 4)]
+        assert fold.apply(None, [nodes])[0].tolist() == [[9], [18], [36]]
+
+
+def test_too_little_memory_for_a_trial_is_no_mixing():
+    def op(x):
+        if next(calls):
+            raise MemoryError("no room for 3 rows")
+        return x * 2
+
+    calls = iter([0, 1, 0, 0, 0, 0])
+    fold = Fold(backend="numpy")
+    with pytest.warns(UserWarning, match="could not be tried: there is too little memory"):
+        found = fold.apply(None, one_group(fold, op, np.arange(3.0).reshape(3, 1, 1)))
+    assert found[0].ravel().tolist() == [0, 2, 4]
+
+
+def test_a_row_that_equals_the_one_before_is_replaced_by_one_that_differs():
+    fold = Fold(backend="numpy")
+    xs = [np.full((1, 1), i) for i in (1, 1, 2)]  # integers, which are not halved
+    refuse_in(fold, None, one_group(fold, lambda x: x + x[1:2], xs))
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_an_operand_that_can_not_be_changed_tells_nothing_of_it(paired):
+    def mixes(x, s):
+        return x + column(s - s[:1])
+
+    fold = Fold(backend="numpy")
+    model = {"op": (lambda pair: mixes(*pair)) if paired else mixes, "pair": lambda x, s: (x, s)}
+    for numbers in ([1, 1, 1], [1, 2, 3]):
+        pairs = [(x, s) for x, s in zip(normal(3), numbers, strict=True)]
+        outputs = [[fold.add("op", fold.add("pair", *x)) if paired else fold.add("op", *x) for x in pairs]]
+        if len(set(numbers)) == 1:
+            fold.apply(model, outputs)
+    refuse_in(fold, model, outputs)
+
+
+def test_a_result_of_zeros_tells_nothing():
+    def op(x):
+        return x * (x.max() > 10)
+
+    fold = Fold(backend="numpy")
+    fold.apply(None, one_group(fold, op, normal(4)))
+    refuse_in(fold, None, one_group(fold, op, np.array([1.0, 2.0, 3.0, 11.0])[:, None, None]))
+
+
+def test_a_form_that_follows_the_first_row_is_refused():
+    fold = Fold(backend="numpy")
+    xs = np.array([[-1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [-1.0, 2.0, -1.0], [3.0, 1.0, 1.0]])[:, None]
+    outputs = one_group(fold, lambda x: x[:, : 1 + (x[:, 0] > 0).sum()], xs)
+    refuse_in(fold, None, outputs, "its result had another form")
+
+
+# ---- by what a verdict is known ----------------------------------------------------------------------
+
+
+def test_an_op_of_rows_of_another_dtype_is_tried_by_itself():
+    def op(x):
+        return x if x.dtype.kind == "i" else x - x.mean(0)
+
+    whole = [np.full((1, 2), i) for i in (1, 2, 4)]
+    fold = Fold(backend="numpy")
+    fold.apply(None, one_group(fold, op, whole))
+    refuse_in(fold, None, one_group(fold, op, [x + 0.5 for x in whole]))
+
+
+def test_an_op_is_tried_for_each_of_its_operands_that_has_rows():
+    def op(x, y):
+        return x + y - y.mean(0)
+
+    fold = Fold(backend="numpy")
+    table = multifold.shared(np.arange(3.0)[None])
+    fold.apply(None, [[fold.add(op, x, table) for x in normal(3)]])
+    refuse_in(fold, None, [[fold.add(op, table, x) for x in normal(3)]])
+
+
+def test_an_op_is_tried_for_each_nesting_of_its_operands():
+    def op(x, y):
+        return x[0] + x[1] + y if isinstance(x, list) else x - x.mean(0) + y[0] + y[1]
+
+    fold = Fold(backend="numpy")
+    fold.apply(None, [[fold.add(op, [x, x], x) for x in normal(3)]])
+    refuse_in(fold, None, [[fold.add(op, x, [x, x]) for x in normal(3)]])
+
+
+@pytest.mark.parametrize(
+    ("width", "weight"), [(5, np.ones((5, 3))), (3, np.ones((3, 1)))], ids=["made", "given"]
+)
+def test_a_later_launch_of_as_many_rows_as_columns_of_operand_or_result_is_tried(width, weight):
+    def op(x, s):
+        y = x * s if x.shape == (3, 3) else x * s[:, None]
+        return (y - y.mean(0) if len(x) == 3 else y) @ weight
+
+    fold = Fold(backend="numpy")
+    fold.apply(None, scaled(fold, op, normal(2, width), [1.0, 2.0]))
+    refuse_in(fold, None, scaled(fold, op, normal(3, width), [1.0, 2.0, 3.0]))
+
+
+def test_a_shared_table_of_as_many_rows_has_none_of_the_launch():
+    def op(x, table):
+        return x + table[1]
+
+    fold = Fold(backend="numpy")
+    table = multifold.shared(np.arange(9.0).reshape(3, 3))
+    xs = normal(3)
+    found = fold.apply(None, [[fold.add(op, x, table) for x in xs]])[0]
+    np.testing.assert_allclose(found, xs[:, 0] + [3.0, 4.0, 5.0])
+
+
+def test_a_backend_says_which_ops_run_once(counted):
+    class Waiting(NumpyBackend):
+        def untried(self, owners):
+            return "others wait for it"
+
+    op = counted(lambda x: x - x.mean(0))
+    fold = Fold(backend=Waiting())
+    with pytest.warns(UserWarning, match="It could not be tried: others wait for it"):
+        fold.apply(None, one_group(fold, op, normal(3)))
+    assert op.rows == [3]
+
+
+def test_the_classes_of_rows_are_forgotten_with_the_verdicts():
+    def op():
+        pass
+
+    verdicts = Verdicts()
+    known = verdicts.of(op, new=True)
+    known.alike.add("rows of width 3")
+    for key in range(MOST + 1):
+        known.add(key, 1)
+    assert not known.alike
+
+
+def test_a_program_is_told_that_an_op_can_not_be_tried_once():
+    draws = iter(range(100))
+    model = {"op": lambda x: x + next(draws)}
+    fold = Fold(backend="numpy")
+    program = fold.program(one_group(fold, "op", np.ones((3, 1, 1))))
+    first, second, third = (run(model, program)[0].max() for _ in range(3))
+    assert second - first > 1 and third - second == 1  # the first one was tried in between
+
+
+# ---- marks and hints ---------------------------------------------------------------------------------
+
+
+def test_a_partial_function_has_its_own_mark_and_that_of_any_inside():
+    own = multifold.mixing(functools.partial(lambda x, by: (x - x.mean(0)) * by, by=2))
+    outer = functools.partial(own)
+    outer.name = "one that Python does not join with the one inside"
+    fold = Fold(backend="numpy")
+    for op in (own, outer, functools.partial(outer)):
+        assert fold.apply(None, one_group(fold, op, np.arange(3.0).reshape(3, 1, 1)))[
+            0
+        ].ravel().tolist() == [-2, 0, 2]
+
+
+def test_an_op_that_runs_once_has_a_place_in_a_server_and_a_program():
+    model = {"double": multifold.trusted(lambda x: 2 * x)}
+    server = multifold.Server(model, lambda fold, x: fold.add("double", x), backend="numpy")
+    with server:
+        assert server.submit(1.0).result(30).tolist() == [2.0]
+    fold = Fold(backend="numpy")
+    program = fold.program([[fold.add("double", float(i)) for i in range(3)]])
+    assert run(model, program)[0].tolist() == [0.0, 2.0, 4.0]
+
+
+def test_an_op_that_has_every_attribute_is_tried():
+    class Op:
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return self
+
+        def __call__(self, x):
+            return x - x.mean(0)
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, None, one_group(fold, Op(), normal(3)))
+
+
+def test_the_hint_speaks_of_columns_only_where_numbers_meet_rows():
+    fold = Fold(backend="numpy")
+    for op, says_column in ((lambda x, s: s - s.mean(0), False), (lambda x, s: x + s.sum(), True)):
+        outputs = [
+            [
+                fold.add(op, x if says_column else 1.0, s)
+                for x, s in zip(normal(3), (1.0, 2.0, 4.0), strict=True)
+            ]
+        ]
+        with pytest.raises(LaunchError, match="mixes its rows") as caught:
+            fold.apply(None, outputs)
+        assert ("s[:, None]" in caught.value.hint) is says_column
+
+
+def test_what_an_op_raises_for_other_rows_is_the_cause():
+    def op(x):
+        if x[0] != 1:
+            raise KeyError("the first row")
+        return x + 0
+
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError, match=r"(was|were) replaced, it raised") as caught:
+        fold.apply(None, one_group(fold, op, [np.full((1, 1), i) for i in (1, 2, 4)]))
+    assert isinstance(caught.value.__cause__, KeyError)

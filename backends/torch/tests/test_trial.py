@@ -245,3 +245,69 @@ def test_a_module_that_is_the_op_itself_is_tried_anew_where_it_is_trained():
                 fold.apply(None, outputs)
         else:
             fold.apply(None, outputs)
+
+
+def test_a_shared_tensor_that_an_op_changes_is_changed_once():
+    def op(x, table):
+        return x + table.add_(1)
+
+    table = torch.zeros(3)
+    fold = multifold.Fold(backend="torch")
+    outputs = [[fold.add(op, x, multifold.shared(table)) for x in ROWS]]
+    torch.testing.assert_close(fold.apply(None, outputs)[0], ROWS[:, 0] + 1)
+    assert table.tolist() == [1.0] * 3
+
+
+def test_a_tensor_of_a_module_that_an_op_changes_is_changed_once():
+    class Centred(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.center = torch.zeros(3)
+
+        def op(self, x, s):
+            if not self.center.any():
+                self.center += x.mean(0)
+            return x - self.center
+
+    model = Centred()
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        apply(model, "op")
+    torch.testing.assert_close(model.center, ROWS[:, 0].mean(0))
+
+
+def test_a_lazy_module_that_an_op_does_not_need_hides_nothing_of_it():
+    model = torch.nn.Module()
+    model.later = torch.nn.LazyLinear(2)
+    model.op = lambda x, s: x - x.mean(0)
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        apply(model, "op")
+
+
+def test_hooks_of_all_modules_see_launches_and_no_trial():
+    model = Model()
+    seen = []
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda *given: seen.append(len(given[1][0]))
+    )
+    try:
+        apply(model, "scale")
+    finally:
+        hook.remove()
+    assert seen == [3]
+
+
+def test_hooks_are_there_again_after_a_trial():
+    model = Model()
+    seen = []
+    model.linear.register_forward_hook(lambda *given: seen.append(len(given[1][0])))
+    for _ in range(2):
+        apply(model, "scale")
+    assert seen == [3, 3]
+
+
+def test_training_is_tried_although_evaluation_has_passed():
+    model = Model()
+    for op in ("normed", torch.nn.Sequential(model.norm).forward):
+        apply(model.eval(), op) if isinstance(op, str) else None
+        with pytest.raises(LaunchError, match="mixes its rows"):
+            apply(model.train(), op if isinstance(op, str) else lambda x, s: model.norm(x) * s[:, None])
