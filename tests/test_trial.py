@@ -6,6 +6,7 @@ import collections
 import functools
 import gc
 import importlib
+import itertools
 import random
 import threading
 import warnings
@@ -21,6 +22,7 @@ from multifold._run.closeness import close, differences, is_inexact, magnitude, 
 from multifold._run.launcher import Launcher
 from multifold._run.state import MOST as LONGEST
 from multifold._run.state import Attributes
+from multifold._run.trial import ENOUGH
 from multifold._run.verdicts import MOST, VERDICTS, Verdicts, key_of, makers
 from multifold.program import run
 
@@ -32,6 +34,10 @@ SHAPES = {
     "two rows of 1": (2, 1),
     "rank 3": (3, 2, 3),
 }
+
+
+COUNT = itertools.count()
+"""Numbers that nothing can set back."""
 
 
 @pytest.fixture(autouse=True)
@@ -784,6 +790,37 @@ def test_an_op_that_can_not_be_tried_is_believed_with_one_warning():
         fold.apply(model, one_group(fold, "op", xs))
 
 
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        (lambda x: x + next(COUNT), "returned other values"),
+        (multifold.trusted(lambda x: 2 * x), "it is marked by multifold.trusted"),
+        (multifold.mixing(lambda x: x - x.mean(0)), "it is marked by multifold.mixing"),
+        (lambda x: 0 * x, "the rows of its first 16 launches could not tell"),
+        (lambda x: 2 * x, None),
+    ],
+    ids=["impure", "trusted", "mixing", "untold", "tried"],
+)
+@pytest.mark.filterwarnings("ignore:.*could not be tried")
+def test_an_explanation_lists_ops_that_were_not_tried_in_every_run(op, reason):
+    for _ in range(ENOUGH + 1):
+        fold = Fold(backend="numpy")
+        fold.apply({"op": op}, one_group(fold, "op", np.arange(3.0).reshape(3, 1, 1)))
+    text = str(fold.explain())
+    assert ("without a trial: op, since" in text) == (reason is not None)
+    assert reason is None or reason in text
+
+
+def test_an_explanation_of_rounds_lists_ops_that_were_not_tried():
+    async def twice(fold, x):
+        await fold.value(h := fold.add("op", x))
+        return fold.add("op", h)
+
+    fold = Fold(backend="numpy")
+    fold.run({"op": multifold.trusted(lambda x: 2 * x)}, [1.0, 2.0], twice)
+    assert str(fold.explain()).count("without a trial: op, since it is marked by multifold.trusted") == 1
+
+
 def test_an_op_that_raises_when_it_runs_again_is_believed_with_a_warning():
     def once(x):
         if next(calls):
@@ -1286,7 +1323,8 @@ def test_a_program_is_told_that_an_op_can_not_be_tried_once():
     model = {"op": lambda x: x + next(draws)}
     fold = Fold(backend="numpy")
     program = fold.program(one_group(fold, "op", np.ones((3, 1, 1))))
-    first, second, third = (run(model, program)[0].max() for _ in range(3))
+    with pytest.warns(UserWarning, match="'op'.* could not be tried: it returned other values"):
+        first, second, third = (run(model, program)[0].max() for _ in range(3))
     assert second - first > 1 and third - second == 1  # the first one was tried in between
 
 

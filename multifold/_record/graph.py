@@ -34,7 +34,8 @@ SMALL = 4096
 def users_frame() -> FrameType:
     """Return the innermost frame that is not of this package: the line of the user."""
     frame = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").startswith("multifold.") and frame.f_back is not None:
+    ours = ("multifold.", "multifold_")  # adapters are packages of their own
+    while frame.f_globals.get("__name__", "").startswith(ours) and frame.f_back is not None:
         frame = frame.f_back
     return frame
 

@@ -327,9 +327,18 @@ class Rounds:
 
     def report(self, notes: Notes, alone: Integers, waits: Waits) -> Report:
         """Return the report of a round, whose calls have their numbers in the graph."""
-        backend = self.loop.values.backend  # type: ignore[union-attr]  # it has run
+        launcher = self.loop.launcher  # type: ignore[union-attr]  # it has run
         graph = self.graph
-        return Report(notes, graph, backend, self.recorder._policy, graph.site, alone, waits=waits)
+        return Report(
+            notes,
+            graph,
+            launcher.backend,
+            self.recorder._policy,
+            graph.site,
+            alone,
+            waits=waits,
+            untried=launcher.untried,
+        )
 
     def keep(self, numbers: Integers, given: int, run: Run) -> Notes:
         """Keep the results of the launches that ran by a plan, and return its notes, renumbered.

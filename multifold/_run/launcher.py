@@ -25,7 +25,7 @@ from multifold._record.signature import Signature
 from multifold._run.hints import GUESSED, IN_PLACE, Failure, hint_for
 from multifold._run.messages import listing, said
 from multifold._run.report import LaunchTimes
-from multifold._run.trial import ENOUGH, Trial, Untried
+from multifold._run.trial import BELIEVED, ENOUGH, Trial, Untried
 from multifold._run.values import (
     CONTAINERS,
     READ_WHOLE,
@@ -237,6 +237,8 @@ class Launcher:
         The launches that need no trial any more, by signature, classes of rows, and whether there are as
         many rows as an array has entries along another dimension. `multifold._run.verdicts` knows of all
         launches of the process, but takes longer to ask.
+    untried : dict of str to str
+        Names of ops that are believed to keep their rows apart although no trial has shown it, and why.
     """
 
     values: Values
@@ -249,6 +251,7 @@ class Launcher:
     tries: bool = True
     among: str = ""
     passed: set[tuple[Signature, Hashable, bool]] = field(default_factory=set)
+    untried: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         backend = self.values.backend
@@ -370,8 +373,8 @@ class Launcher:
         began = perf_counter()
         signature = launch.signature
         op = self.ops[signature]
-        if mark_of(op) is not None:
-            self.note(launch, square, ENOUGH)
+        if (mark := mark_of(op)) is not None:
+            self.note(launch, square, ENOUGH, f"it is marked by multifold.{mark}")
             return None, 0.0
         owners = owners_of(self.backend, self.model, op)
         if (reason := self.backend.untried(owners)) is not None:
@@ -405,6 +408,10 @@ class Launcher:
             if known.counts[own, self.ranks(launch), square] < ENOUGH:
                 return False
             known.alike.add(alike)
+        if known.untried:
+            reason = known.untried.get((own, self.ranks(launch), square))
+            if reason is not None:
+                self.untried[launch.signature.name] = reason
         self.believe(launch, square)
         return True
 
@@ -444,18 +451,21 @@ class Launcher:
             text = f"mixes its rows, and would return wrong values: {what.text}"
             raise launch.error(text, trial.hint(what)) from what.error
         if trial.has_values:
-            self.note(launch, square, trial.worth)
+            untold = "" if trial.telling else f"the rows of its first {ENOUGH} launches could not tell"
+            self.note(launch, square, trial.worth, untold)
         elif trial.telling:
             self.believe(launch, square)
         return perf_counter() - began
 
-    def note(self, launch: PreparedLaunch, square: bool, passed: int) -> None:
-        """Note that the op of a launch has passed a trial, which may be worth several."""
+    def note(self, launch: PreparedLaunch, square: bool, passed: int, untried: str = "") -> None:
+        """Note that the op of a launch has passed a trial, worth several perhaps, or why it had none."""
         known, own = self.verdicts_of(launch.signature)
         if known is not None:
-            known.add((own, self.ranks(launch), square), passed)
+            known.add((own, self.ranks(launch), square), passed, untried)
         if passed >= ENOUGH:
             self.believe(launch, square)
+            if untried:
+                self.untried[launch.signature.name] = untried
 
     def believe(self, launch: PreparedLaunch, square: bool) -> None:
         """Note that launches of this signature on rows of these classes need no trial in this run."""
@@ -464,9 +474,9 @@ class Launcher:
 
     def leave_untried(self, launch: PreparedLaunch, square: bool, reason: str) -> None:
         """Warn that an op cannot be tried, and believe that it keeps its rows apart."""
-        self.note(launch, square, ENOUGH)
+        self.note(launch, square, ENOUGH, reason)
         where = naming(launch.signature, launch.calls, launch.site)
-        warn_user(f"{where}, is believed to keep its rows apart. It could not be tried: {reason}.")
+        warn_user(f"{where}, {BELIEVED}: {reason}.")
 
 
 def naming(signature: Signature, calls: Integers, site: Callable[[int], str]) -> str:

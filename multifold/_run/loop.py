@@ -200,5 +200,6 @@ def loop_of(
         among=among,
         ops={} if before is None else before.launcher.ops,
         passed=set() if before is None else before.launcher.passed,
+        untried={} if before is None else before.launcher.untried,
     )
     return Loop(launcher, policy, recorder._graph.warn_once)

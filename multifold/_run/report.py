@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -183,6 +184,8 @@ class Report(NamedTuple):
     waits : pair of int64 arrays
         Which example waited for which reference; of a server, which request. No nodes are kept, since a
         node would keep the result of its call alive.
+    untried : mapping of str to str
+        Names of ops that no trial has shown to keep their rows apart, and why there was none.
     """
 
     notes: Notes
@@ -193,6 +196,7 @@ class Report(NamedTuple):
     alone: Integers = NO_INTEGERS
     planned: Schedule | None = None
     waits: Waits = NOBODY
+    untried: Mapping[str, str] = MappingProxyType({})
 
     def is_of(self, schedule: Schedule, alone: Integers) -> bool:
         """Return whether it ran just the calls of a schedule, and the same ones by themselves."""

@@ -115,6 +115,7 @@ class Run:
             site=plan.site,
             alone=plan.alone,
             planned=plan.schedule,
+            untried=self.launcher.untried,
         )
 
     # ---- results -----------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ from multifold.backend import Ragged
 ENOUGH = 16
 """Trials whose rows could not tell, before an op is believed all the same."""
 
+BELIEVED = "is believed to keep its rows apart. It could not be tried"
+
 HALVED = -1
 """In the place of the row that replaces another one: the row itself, halved."""
 

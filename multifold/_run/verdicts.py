@@ -159,13 +159,20 @@ class Known:
         self.counts: Counter[Hashable] = Counter()
         self.alike: set[Hashable] = set()
         """Classes of rows that were found to be of a key with enough trials, which is quicker to ask."""
+        self.untried: dict[Hashable, str] = {}
+        """Why the op is believed without a trial, by the keys for which it is."""
 
-    def add(self, key: Hashable, passed: int) -> None:
-        """Note that the op has passed a trial, which may be worth several."""
+    def add(self, key: Hashable, passed: int, untried: str = "") -> None:
+        """Note that the op has passed a trial, which may be worth several, or why it had none."""
         if len(self.counts) >= MOST:
             self.counts.clear()
             self.alike.clear()
+            self.untried.clear()
         self.counts[key] += passed
+        if untried:
+            self.untried[key] = untried
+        else:
+            self.untried.pop(key, None)
 
 
 class Verdicts:

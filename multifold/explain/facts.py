@@ -21,7 +21,7 @@ keeps them apart, and costs one launch:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -155,6 +155,11 @@ class Facts:
     def at(self, calls: Any) -> Any:
         """Return where a call that is run, or each of some, stands in ``calls``."""
         return np.searchsorted(self.calls, calls)
+
+    @property
+    def untried(self) -> Mapping[str, str]:
+        """The ops of the run that no trial has shown to keep their rows apart, and why there was none."""
+        return {} if self.run is None else self.run.untried
 
     @property
     def divisions(self) -> int:

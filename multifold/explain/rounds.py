@@ -18,7 +18,7 @@ from multifold._record.graph import Graph
 from multifold._run.report import Report
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
-from multifold.explain.text import aligned, extent
+from multifold.explain.text import aligned, extent, untried
 from multifold.explain.values import path_text
 
 COPIED = ("signature", "refs", "ints", "floats", "lengths", "members")
@@ -139,6 +139,9 @@ def lines(explanation: RoundsExplanation) -> Iterator[str]:
             f"Launches are padded to {explanation.padded_rows:,} rows for {explanation.calls:,} calls: "
             f"{explanation.rounds[-1].backend} compiles an op once for each number of rows."
         )
+    for note in untried(explanation.rounds[-1].untried):  # all rounds share one mapping
+        yield ""
+        yield note
 
 
 def headline(explanation: RoundsExplanation) -> str:

@@ -5,7 +5,7 @@ The text has aligned columns; it is the same for the same schedule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import PurePath
 
@@ -114,12 +114,21 @@ def notes(facts: Facts) -> Iterator[str]:
             rest = f" and {len(mine) - MOST_NUMBERS:,} more" if len(mine) > MOST_NUMBERS else ""
             listed.append(f"{', '.join(map(str, mine[:MOST_NUMBERS]))}{rest} of {op}")
         yield f"{count(len(facts.single_rows), 'launch', 'launches')} of one row: {'; '.join(listed)}"
+    yield from untried(facts.untried)
     if facts.pads:
         yield (
             f"{facts.backend} compiles what runs eagerly once for each shape: "
             f"{count(facts.shapes, 'shape')} here, and minibatches with other numbers of rows bring more; "
             "fold.program(...) is compiled once for many (docs/compiling.md)."
         )
+
+
+def untried(reasons: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line on the ops that no trial has shown to keep their rows apart, if there are any."""
+    if reasons:
+        listed = "; ".join(f"{op}, since {reason}" for op, reason in reasons.items())
+        whose = "its" if len(reasons) == 1 else "their"
+        yield f"Believed to keep {whose} rows apart without a trial: {listed}"
 
 
 def shares(facts: Facts) -> list[tuple[str, str, str]]:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._record.graph import Part
+from multifold._record.graph import Part, warn_user
 from multifold._run import hints, messages, values
 from multifold._run.lookup import refuse_mixing, resolve
-from multifold._run.trial import ENOUGH, Trial, Untried
+from multifold._run.trial import BELIEVED, ENOUGH, Trial, Untried
 from multifold._run.values import Steps
 from multifold._run.verdicts import VERDICTS, static_key
 from multifold.backend import Backend, Ragged
@@ -73,14 +73,19 @@ def refuse_mixed(
 ) -> None:
     """Refuse an op that mixes its rows, and remember the verdict; see `multifold._run.trial`.
 
-    ``maker`` is what verdicts know the op by. An op that cannot be tried is believed.
+    ``maker`` is what verdicts know the op by. An op that cannot be tried is believed, with a
+    warning.
     """
     op = trial.op if maker is None else maker
     key = key, trial.has_values
     try:
+        if isinstance(result, Exception):
+            line = messages.said(result).partition("\n")[0]
+            raise Untried(f"on drawn numbers it raised {line}")
         what = trial.deviation(result)
-    except Untried:
+    except Untried as reason:
         VERDICTS.add(op, key, ENOUGH)
+        warn_user(f"{naming(kernel)}, {BELIEVED}: {reason}.")
         return
     if what is not None:
         text = f"{naming(kernel)}, mixes its rows, and would return wrong values: {what.text}."
@@ -93,7 +98,7 @@ Spec = tuple[tuple[int, ...], np.dtype]
 
 
 class RowsSpec(NamedTuple):
-    """An operand of three rows that a kernel takes, as shapes and dtypes.
+    """An operand that a kernel takes for some rows, as shapes and dtypes.
 
     Attributes
     ----------
@@ -102,7 +107,7 @@ class RowsSpec(NamedTuple):
     batched : bool
         Whether axis 0 is rows.
     members : int or None
-        How many rows the three nodes of a ragged operand have.
+        How many rows the nodes of a ragged operand have in all.
     integers : dtype
         Of the lengths and segments of a ragged operand.
     """
@@ -111,6 +116,12 @@ class RowsSpec(NamedTuple):
     batched: bool = True
     members: int | None = None
     integers: np.dtype = np.dtype(np.int64)
+
+    @property
+    def key(self) -> Hashable:
+        """What belongs to a verdict: all but the number of rows."""
+        own = self.batched or self.members is not None
+        return tuple([(shape[own:], str(dtype)) for shape, dtype in self.arrays]), own, self.members is None
 
     def drawn(self, backend: Backend, rng: np.random.Generator, rows: int) -> tuple[Any, np.ndarray]:
         """Return the operand with drawn numbers, and how many rows each node has."""
@@ -129,6 +140,7 @@ def verify_rows(
     kernel: Kernel,
     op: Callable[..., Any],
     operands: Sequence[RowsSpec],
+    rows: int,
     maker: Callable[..., Any],
 ) -> None:
     """Refuse an op that mixes its rows, before a program runs it on rows that have no values yet.
@@ -142,7 +154,10 @@ def verify_rows(
     op : callable
         Takes for each operand a tuple of its arrays, or a `Ragged` with such a tuple for its values.
     operands : sequence of RowsSpec
-        What it takes for three rows.
+        What it takes.
+    rows : int
+        For how many rows. The verdict holds for other numbers of them as well, but not where an array has
+        as many entries along another dimension.
     maker : callable
         The op as the model has it, by which its verdict is remembered.
 
@@ -151,10 +166,9 @@ def verify_rows(
     LaunchError
         If a row of the result depends on the operands of another row.
     """
-    rows = 3
-    described = [(tuple(x.arrays), x.batched, x.members) for x in operands]
-    key = str(described), kernel_key(kernel)
-    if has_passed(maker, key):
+    square = any(rows in shape[1:] for x in operands if x.batched for shape, _ in x.arrays)
+    key = tuple([x.key for x in operands]), square, kernel_key(kernel)
+    if rows == 1 or has_passed(maker, key):
         return
     rng = np.random.default_rng(0)
     found = [operand.drawn(backend, rng, rows) for operand in operands]
@@ -168,10 +182,7 @@ def verify_rows(
         maker=maker,
         any_size=False,  # what depends on it shows while the program is traced
     )
-    result = trial.launch()
-    # What an op raises where the program draws it is more to the point.
-    if not isinstance(result, Exception):
-        refuse_mixed(kernel, trial, key, result, maker)
+    refuse_mixed(kernel, trial, key, trial.launch(), maker)
 
 
 def kernel_key(kernel: Kernel) -> Hashable:

@@ -109,8 +109,8 @@ def run_program(backend: Backend, model: Any, program: Program) -> Any:
     tracer = Tracer(resolve_ops(backend, model, program.form), program)
     tracer.trace_all()
     if not all_axes(tracer.constants):  # an op can't be tried on numbers beside what varies over devices
-        for number in range(len(program.form.kernels)):
-            verify(backend, tracer, number)
+        for kernel in tracer.kernels.values():
+            verify(backend, tracer, kernel)
     axes = all_axes(program, model, tracer.constants)
     if axes:
         program = vary_all(program, axes)

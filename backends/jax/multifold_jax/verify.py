@@ -16,6 +16,7 @@ import numpy as np
 
 from multifold.backend import Backend
 from multifold.program import RowsSpec, verify_rows
+from multifold_jax.kernels import TracedKernel, Tracer
 
 DRAWS = ("random_bits", "random_split", "random_fold_in", "threefry", "rng_bit_generator", "rng_uniform")
 """Primitives of JAX that make random numbers."""
@@ -30,10 +31,12 @@ def draws(fn: Callable[[], Any]) -> bool:
     return any(word in text for word in DRAWS)
 
 
-def verify(backend: Backend, tracer: Any, number: int) -> None:
-    """Refuse a kernel that mixes its rows."""
-    kernel = tracer.form.kernels[number]
-    if kernel.solo:
+def verify(backend: Backend, tracer: Tracer, traced: TracedKernel) -> None:
+    """Refuse a kernel that mixes its rows, in the size in which a phase runs it."""
+    kernel = tracer.form.kernels[traced.number]
+    text = str(traced.jaxpr)
+    keys = any(jax.numpy.issubdtype(spec.dtype, jax.dtypes.prng_key) for spec in traced.specs)
+    if kernel.solo or keys or any(word in text for word in DRAWS):
         return
     standing: dict[int, Any] = {}  # what a parameter that has no value is replaced by
     rng = np.random.default_rng(1)
@@ -47,20 +50,14 @@ def verify(backend: Backend, tracer: Any, number: int) -> None:
             standing[id(x)] = jax.numpy.asarray(values, x.dtype)
         return standing[id(x)]
 
-    # Traced before anything is evaluated: an op that draws by a key would leave no trace of it otherwise.
-    arguments, specs, rebuild = tracer.arguments(number, 3)
-    closed, shapes = tracer.jaxpr(number, specs, rebuild)
-    keys = any(jax.numpy.issubdtype(spec.dtype, jax.dtypes.prng_key) for spec in specs)
-    if keys or any(word in str(closed) for word in DRAWS):
-        return
+    def op(*operands: Any) -> tuple[Any, ...]:
+        constants = [constant(tracer.constants[i]) for i in traced.constants]
+        return tuple(jax.jit(traced.__call__)(constants, jax.tree.leaves(operands)))
 
-    def op(*operands: Any) -> Any:
-        concrete = jax.extend.core.ClosedJaxpr(closed.jaxpr, list(map(constant, closed.consts)))
-        leaves = jax.jit(jax.extend.core.jaxpr_as_fun(concrete))(*jax.tree.leaves(operands))
-        return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
-
-    with jax.ensure_compile_time_eval():
-        verify_rows(backend, kernel, op, described(arguments, specs), tracer.ops[number])
+    # A step may be guarded against transfers, which the drawn numbers are.
+    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+        operands = described(traced.arguments, traced.specs)
+        verify_rows(backend, kernel, op, operands, traced.rows, tracer.ops[traced.number])
 
 
 def described(arguments: Sequence[Any], specs: Sequence[Any]) -> list[RowsSpec]:

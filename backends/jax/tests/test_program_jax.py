@@ -622,6 +622,7 @@ def chain_ops(p):
     }
 
 
+@pytest.mark.filterwarnings("error:.*could not be tried")
 def test_a_program_that_was_put_on_the_device_is_not_transferred_by_a_step():
     traces = [multifold.trace(chained, n) for n in (1, 3, 2)]
     p = {"w": jnp.full((3,), 0.5)}

@@ -11,6 +11,7 @@ from flax import nnx
 
 import multifold
 from multifold import LaunchError
+from multifold._run.verdicts import VERDICTS
 
 ROWS = np.random.default_rng(0).random((3, 1, 3)).astype("float32")
 TRANSFORMS = {
@@ -117,6 +118,45 @@ def test_a_program_is_verified_while_it_is_traced(transform, make, width):
 
     with pytest.raises(LaunchError, match=r"s\[:, None\]"):
         transform(loss)(2.0, program_of(width))
+
+
+def test_a_program_tries_its_ops_with_as_many_rows_as_it_runs_them():
+    def pairs(x):  # keeps its rows apart where there are few
+        return x if len(x) < 4 else x + x[::-1]
+
+    fold = multifold.Fold(backend="jax")
+    program = fold.program([[fold.add(pairs, x) for x in ROWS[:2].repeat(4, 0)]])
+    with pytest.raises(LaunchError, match=r"mixes its rows.* rows 1, 3, 5, \.\.\. were replaced"):
+        jax.jit(lambda p: multifold_jax.run(None, p))(program)
+
+
+def test_a_program_of_other_sizes_tries_no_op_again():
+    def double(x):
+        return 2 * x
+
+    fold = multifold.Fold(backend="jax")
+    kept = []
+    for rows in (8, 40):
+        program = fold.program([[fold.add(double, x) for x in ROWS[:1].repeat(rows, 0)]])
+        jax.make_jaxpr(lambda p: multifold_jax.run(None, p))(program)
+        kept.append(VERDICTS.of(double, new=False).counts.copy())
+    assert kept[0] == kept[1]
+
+
+def test_a_program_says_of_an_op_that_it_could_not_be_tried():
+    def checked(x):  # drawn numbers are positive
+        return jax.pure_callback(refuse_positive, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    def refuse_positive(x):
+        if (x > 0).any():
+            raise ValueError("expected negative numbers")
+        return x
+
+    fold = multifold.Fold(backend="jax")
+    program = fold.program([[fold.add(checked, -x) for x in ROWS]])
+    with pytest.warns(UserWarning, match="checked'.* could not be tried: on drawn numbers it raised"):
+        found = jax.jit(lambda p: multifold_jax.run(None, p))(program)
+    np.testing.assert_array_equal(found[0], -ROWS[:, 0])
 
 
 def test_a_program_of_right_ops_runs(transform):

@@ -94,8 +94,9 @@ class ResultSpecs:
         kernel = self.form.kernels[number]
         if kernel.solo:
             return
+        rows = 3  # the launches of one program have many numbers of rows
         pairs = zip(kernel.operands, self.arrays.columns[number], strict=True)
-        leaves = [self.operand(kernel, operand, column, 3) for operand, column in pairs]
+        leaves = [self.operand(kernel, operand, column, rows) for operand, column in pairs]
         entries = [i for i, operand in enumerate(kernel.operands) if operand.role != "static"]
         specs = []
         structures = []
@@ -121,7 +122,7 @@ class ResultSpecs:
 
         with tf.init_scope():
             if tf.executing_eagerly():
-                verify_rows(TensorflowBackend(), kernel, op, specs, self.ops[number])
+                verify_rows(TensorflowBackend(), kernel, op, specs, rows, self.ops[number])
 
     def trace(self, number: int, rows: int) -> Any:
         """Return the result of an op on that many rows, with a `tf.TensorSpec` for each tensor."""
