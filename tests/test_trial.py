@@ -20,10 +20,11 @@ from multifold import Fold, LaunchError, Unfold, ragged
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._run.closeness import close, differences, is_inexact, magnitude, tolerance_of
 from multifold._run.launcher import Launcher
+from multifold._run.reach import makers
 from multifold._run.state import MOST as LONGEST
-from multifold._run.state import Attributes
+from multifold._run.state import KeptState
 from multifold._run.trial import ENOUGH
-from multifold._run.verdicts import MOST, VERDICTS, Verdicts, key_of, makers
+from multifold._run.verdicts import MOST, VERDICTS, Verdicts, key_of
 from multifold.program import run
 
 NUMBERS = {"int": [1, 2, 3], "float": [0.5, 2.0, 3.0], "bool": [True, False, True]}
@@ -1143,9 +1144,10 @@ def test_a_long_list_of_the_model_is_none_of_its_state():
 
     model = Model()
     model.short, model.long = [0] * LONGEST, [0] * (LONGEST + 1)
-    attributes = Attributes(NumpyBackend(), model)
-    copied = attributes.copy(attributes.read())
-    assert copied["short"] is not model.short and copied["long"] is model.long
+    with KeptState(NumpyBackend(), [model]).again():
+        model.short.append(1)
+        model.long.append(1)
+    assert (len(model.short), len(model.long)) == (LONGEST, LONGEST + 2)
 
 
 def test_draws_that_follow_some_values_only_pass():

@@ -49,5 +49,6 @@ its result with those of launches like it. `run` is the state of one run and the
 runs a plan to its end, with `divide` for launches whose rows turn out to differ. `blame` finds who fails if
 a launch fails, `lookup` finds ops on a model, `messages` and `hints` word errors, `report` keeps what
 `Fold.explain` tells. `trial` runs an op again with other rows in its first launches, from the `state` that
-these began with, `verdicts` remembers which ops have passed, `closeness` says what is equal up to rounding.
+these began with; `reach` finds the objects that have it. `verdicts` remembers which ops have passed, and
+`closeness` says what is equal up to rounding.
 """

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from multifold._record.signature import Signature
 from multifold._run.lookup import inherits
 from multifold._run.messages import dtype_name, places
+from multifold._run.reach import owners_of
 from multifold._run.values import leaves_of
-from multifold._run.verdicts import owners_of
 from multifold.backend import Backend, Ragged
 from multifold.errors import MultifoldError
 

@@ -24,6 +24,7 @@ from multifold._record.graph import warn_user
 from multifold._record.signature import Signature
 from multifold._run.hints import GUESSED, IN_PLACE, Failure, hint_for
 from multifold._run.messages import listing, said
+from multifold._run.reach import owners_of
 from multifold._run.report import LaunchTimes
 from multifold._run.trial import BELIEVED, ENOUGH, Trial, Untried
 from multifold._run.values import (
@@ -38,7 +39,7 @@ from multifold._run.values import (
     opened,
     sizes_of,
 )
-from multifold._run.verdicts import VERDICTS, Known, key_of, owners_of, ranks_of
+from multifold._run.verdicts import VERDICTS, Known, key_of, ranks_of
 from multifold._run.writes import OperandChanged, Watch, all_arrays, refuse_changed
 from multifold.backend import Backend
 from multifold.errors import LaunchError

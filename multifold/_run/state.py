@@ -19,38 +19,35 @@ runs it again, from the state that the launch began with, and leaves everything 
 >>> model.calls
 1
 
-A *slot* is one thing that may change. Where an op writes into an object, as into a buffer, a trial gets a
-copy of it, since a recorded backward pass may hold the object itself.
+A *slot* is one thing that may change: what a function or an object calls by a name, or the contents of a
+container. An object keeps its identity. But where an op writes into an array, as into a buffer, a trial
+gets a copy of it, since a recorded backward pass may hold the array itself.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
+import operator
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import CellType, FunctionType, ModuleType, NoneType
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
 
 from multifold._run.closeness import close, tolerance_of
+from multifold._run.reach import CONTAINERS, GENERATORS, VALUES, names_of, reached
 from multifold.backend import Backend, StateSlot
 
-SINGLE = (bool, int, float, complex, str, bytes, NoneType)
-"""Types of attributes that are compared and put back as they are."""
-
-MANY = (list, dict, set, tuple, deque)
-"""Types of attributes that are copied, with what they hold."""
-
 MOST = 4096
-"""Entries of such an attribute. A longer one is data of the user, which takes long to copy and compare."""
-
+"""Entries of a container. A longer one is data of the user, which takes long to copy and compare."""
 
 DEPTH = 4
-"""Containers in containers that are copied. What lies deeper stays: a tree may know its parents."""
+"""Containers in containers that are compared. A tree may know its parents."""
 
 
 class KeptState:
@@ -127,7 +124,7 @@ class KeptState:
             hosts = [v if isinstance(v, np.ndarray) else self.backend.to_numpy(v) for v in (x, y)]
             host, other = map(np.atleast_1d, hosts)
             return close(host, other, tolerance_of(x, host))
-        return bool(x == y) if isinstance(x, (*SINGLE, set)) else x is y
+        return bool(x == y) if isinstance(x, (*VALUES, set)) else x is y
 
 
 @contextmanager
@@ -141,73 +138,106 @@ def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
     """Yield what ops of some owners may change."""
     yield StateSlot(numpy_state, set_numpy_state, random=True)
     yield StateSlot(random.getstate, random.setstate, random=True)
-    yield from backend.slots(owners)
-    seen = set[int]()
-    for owner in backend.stateful(owners):
-        if id(owner) not in seen:
-            seen.add(id(owner))
-            yield from own_slots(backend, owner)
+    roots = [*backend.stateful(owners)]
+    found = [*reached(backend, roots, MOST)]
+    yield from backend.slots([*owners, *[x for x, inside in found if not inside]])
+    for x, inside in found:
+        if isinstance(x, GENERATORS):
+            yield from generator_slots(x)
+        elif inside:
+            yield from own_slots(backend, x, is_model=any(x is owner for owner in owners))
 
 
-def own_slots(backend: Backend, owner: Any) -> Iterator[StateSlot]:
+def own_slots(backend: Backend, x: Any, is_model: bool) -> Iterator[StateSlot]:
     """Yield what an object holds that an op may change."""
-    if isinstance(owner, FunctionType):
-        for cell in owner.__closure__ or ():
-            yield StateSlot(partial(content, cell), partial(write_cell, cell), partial(copied, backend))
-            yield from generator_slots(content(cell))
-        return
-    if isinstance(owner, Mapping):
-        entries: Iterable[Any] = owner.values()
-    elif isinstance(owner, (type, ModuleType)) or not hasattr(owner, "__dict__"):
-        entries = (owner,)
-    else:
-        attributes = Attributes(backend, owner)
-        yield StateSlot(attributes.read, attributes.write, attributes.copy)
-        entries = (owner, *vars(owner).values())
-    for entry in entries:
-        yield from generator_slots(entry)
+    copied = partial(with_copies, backend)
+    if isinstance(x, FunctionType):
+        for cell in x.__closure__ or ():
+            yield StateSlot(partial(content, cell), partial(write_cell, cell), partial(copy_of, backend))
+        for named in (Bindings(x.__globals__, only=frozenset(names_of(x.__code__))), Bindings(vars(x))):
+            yield StateSlot(named.read, named.write, dict)
+    elif type(x) in CONTAINERS:
+        # The arrays of a model that is a dictionary are its parameters, which stay what they are.
+        yield StateSlot(partial(contents, x), partial(refill, x), dict if is_model else copied)
+    elif hasattr(x, "__dict__"):
+        attributes = Bindings(vars(x), but=backend.reserved(x))
+        yield StateSlot(attributes.read, attributes.write, copied)
 
 
-class Attributes:
-    """The attributes of an object, but for those that its framework keeps for itself."""
+# ---- names: attributes, and variables around a function --------------------------------------------
 
-    def __init__(self, backend: Backend, owner: Any) -> None:
-        self.backend = backend
-        self.own = vars(owner)
-        self.reserved = backend.reserved(owner)
+
+class Bindings:
+    """What some names of a table stand for.
+
+    Parameters
+    ----------
+    own : dict
+        The attributes of an object, or the variables of a module.
+    only : collection of str or None
+        Which names; None for all.
+    but : collection of str
+        Names that are left out.
+    """
+
+    def __init__(
+        self, own: dict[str, Any], only: Collection[str] | None = None, but: Collection[str] = ()
+    ) -> None:
+        self.own = own
+        self.only = only
+        self.but = but
 
     def read(self) -> dict[str, Any]:
-        """Return them, as they are."""
-        reserved = self.reserved
-        return {name: value for name, value in self.own.items() if name not in reserved}
+        """Return what they stand for."""
+        names = self.own if self.only is None else self.only
+        return {name: self.own[name] for name in names if name in self.own and name not in self.but}
 
-    def write(self, values: dict[str, Any]) -> None:
-        """Let them be these."""
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Let them stand for these."""
         for name in self.read().keys() - values.keys():
             del self.own[name]
         for name, value in values.items():
             if self.own.get(name, self) is not value:
                 self.own[name] = value
 
-    def copy(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return copies of those that are state, and the others as they are."""
-        return {name: copied(self.backend, value) for name, value in values.items()}
+
+# ---- containers: they stay the same object, since others may know them -------------------------------
 
 
-def copied(backend: Backend, value: Any, depth: int = DEPTH) -> Any:
-    """Return a copy of a value, with all arrays and containers in it; other objects stay what they are."""
-    kind = type(value)
-    if kind in MANY:
-        if not depth or len(value) > MOST:
-            return value
-        if kind is dict:
-            return {key: copied(backend, x, depth - 1) for key, x in value.items()}
-        found = [copied(backend, x, depth - 1) for x in value]
-        return deque(found, value.maxlen) if kind is deque else kind(found)
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    return backend.copy(value) if backend.owns(value) else value
+def contents(x: Any) -> Any:
+    """Return what is in a container."""
+    return dict(x) if isinstance(x, dict) else set(x) if isinstance(x, set) else list(x)
 
+
+def refill(x: Any, values: Any) -> None:
+    """Let a container have these contents."""
+    now = contents(x)
+    if len(now) == len(values) and all(map(operator.is_, leaves(now), leaves(values))):
+        return
+    x.clear()
+    (x.extend if isinstance(values, list) else x.update)(values)
+
+
+def leaves(values: Any) -> Iterator[Any]:
+    """Yield what is in a dictionary, set or list, keys included."""
+    return itertools.chain(values, values.values()) if isinstance(values, dict) else iter(values)
+
+
+def with_copies(backend: Backend, values: Any) -> Any:
+    """Return contents in which arrays are copies."""
+    if isinstance(values, dict):
+        return {name: copy_of(backend, x) for name, x in values.items()}
+    return values if isinstance(values, set) else [copy_of(backend, x) for x in values]
+
+
+def copy_of(backend: Backend, x: Any) -> Any:
+    """Return a copy of an array, and other objects as they are."""
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    return backend.copy(x) if backend.owns(x) else x
+
+
+# ---- cells -----------------------------------------------------------------------------------------
 
 NOTHING = object()
 """What is in a cell of a closure that holds nothing."""

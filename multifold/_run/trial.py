@@ -50,9 +50,10 @@ from multifold._record.freezing import snapshot
 from multifold._run.closeness import close, is_inexact, tolerance_of
 from multifold._run.hints import COLUMN, MIXING, STATE
 from multifold._run.messages import said
+from multifold._run.reach import owners_of
 from multifold._run.state import KeptState
 from multifold._run.values import Values, leaves_of, opened, sizes_of
-from multifold._run.verdicts import owners_of, ranks_of
+from multifold._run.verdicts import ranks_of
 from multifold.backend import Ragged
 
 ENOUGH = 16

@@ -22,12 +22,10 @@ hold the same trial twice.
 from __future__ import annotations
 
 import functools
-import random
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import suppress
-from types import BuiltinFunctionType, FunctionType, ModuleType, NoneType
+from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -35,69 +33,14 @@ import numpy as np
 
 from multifold._record.freezing import freeze, nesting
 from multifold._record.signature import Signature
+from multifold._run.reach import FEW, VALUES, bound_by
 from multifold._run.values import leaves_of, opened
-from multifold.backend import Backend, Ragged
+from multifold.backend import Ragged
 
 MOST = 1024
 """Verdicts of one op; beyond them all are forgotten, as an op of ever new static values would need."""
 
-VALUES = (bool, int, float, str, bytes, NoneType)
-"""Types of what an op binds that are compared by value."""
-
-GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
-"""Random generators of NumPy and Python."""
-
-FEW = 64
-"""Entries of a container that an op binds; one with more is no part by which the op is known again."""
-
-# ---- what an op consists of ----------------------------------------------------------------------
-
-
-def makers(op: Any) -> Iterator[Any]:
-    """Yield the objects that an op consists of: function, object of a method, arguments of a partial."""
-    if isinstance(op, functools.partial):
-        yield from makers(op.func)
-        for part in (*op.args, *op.keywords, *op.keywords.values()):
-            yield from makers(part)
-    elif hasattr(op, "__func__") and hasattr(op, "__self__"):
-        yield op.__func__
-        yield op.__self__
-    else:
-        yield op
-
-
-def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
-    """Return the model, what an op consists of, and the modules and generators that its functions use.
-
-    >>> from multifold._frameworks.numpy_backend import NumpyBackend
-    >>> rng = np.random.default_rng(0)
-    >>> def noise(x):
-    ...     return x + rng.random(x.shape)
-    >>> owners_of(NumpyBackend(), None, noise) == [None, noise, rng]
-    True
-    """
-    parts = [*makers(op)]
-    around = [x for part in parts if isinstance(part, FunctionType) for x in captured(part)]
-    own = [x for x in around if isinstance(x, GENERATORS) or backend.owns(x) or backend.hosts(x)]
-    return [model, *parts, *own]
-
-
-def captured(function: FunctionType) -> Iterator[Any]:
-    """Yield the objects that a function finds in the scopes around it: no functions, classes or numbers."""
-    known = function.__globals__
-    found = [known[name] for name in function.__code__.co_names if name in known]
-    for x in (*bound_by(function), *found):
-        if not isinstance(x, (*VALUES, ModuleType, type, FunctionType, BuiltinFunctionType)):
-            yield x
-
-
-def bound_by(function: FunctionType) -> Iterator[Any]:
-    """Yield what a function binds: its defaults, and the variables of functions around it."""
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # it is empty
-            yield cell.cell_contents
+# ---- by what an op is known again --------------------------------------------------------------------
 
 
 def identity(op: Any, seen: set[int]) -> Iterator[tuple[bool, Any]]:

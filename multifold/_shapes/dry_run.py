@@ -19,9 +19,9 @@ from multifold._plan.outputs import put_together, take_apart
 from multifold._record.kinds import number_type
 from multifold._record.node import Node
 from multifold._record.signature import Signature, Slot
+from multifold._run.reach import owners_of
 from multifold._run.state import aside
 from multifold._run.values import opened
-from multifold._run.verdicts import owners_of
 from multifold._shapes.report import CallShapes, Shapes, row_shape
 from multifold.backend import Ragged
 from multifold.errors import RecordError

@@ -1,0 +1,162 @@
+"""Reach: the objects that an op consists of, and those that its functions find around them.
+
+An op is a function, a method, a module or a partial of these. A function reads more than its operands: what
+it binds, and names of its module that its code has. From there on lead the functions that it calls, the
+entries of containers, and the attributes of objects that the same package defines:
+
+>>> class Noise:
+...     def __init__(self, seed):
+...         self.generators = [np.random.default_rng(seed)]
+>>> noise = Noise(0)
+>>> def drawn(shape):
+...     return noise.generators[0].random(shape)
+>>> def op(x):
+...     return x + drawn(x.shape)
+>>> from multifold._frameworks.numpy_backend import NumpyBackend
+>>> [type(x).__name__ for x, _ in reached(NumpyBackend(), [op])]
+['function', 'function', 'Noise', 'list', 'Generator']
+
+Objects of other packages are ends, since a data loader or a logger has locks and threads of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from types import CodeType, FunctionType, ModuleType, NoneType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from multifold.backend import Backend
+
+VALUES = (bool, int, float, complex, str, bytes, NoneType)
+"""Types of values that never change, and are compared by value."""
+
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+"""Random generators of NumPy and Python."""
+
+CONTAINERS = (list, dict, set, deque, Counter, defaultdict, OrderedDict)
+"""Types of containers whose contents an op may change."""
+
+NOTHING = (*VALUES, ModuleType, type, CodeType)
+"""Types of objects from which nothing is to be reached that an op may change."""
+
+FEW = 64
+"""Entries of a container in which something is looked for each time that an op runs."""
+
+MANY = 256
+"""Objects that are reached at most. Those far away are data, as the trees that a training loop binds."""
+
+
+def makers(op: Any) -> Iterator[Any]:
+    """Yield the objects that an op consists of: function, object of a method, arguments of a partial."""
+    if isinstance(op, functools.partial):
+        yield from makers(op.func)
+        for part in (*op.args, *op.keywords, *op.keywords.values()):
+            yield from makers(part)
+    elif hasattr(op, "__func__") and hasattr(op, "__self__"):
+        yield op.__func__
+        yield op.__self__
+    else:
+        yield op
+
+
+def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
+    """Return the model, what an op consists of, and the modules and generators that its functions use.
+
+    >>> from multifold._frameworks.numpy_backend import NumpyBackend
+    >>> rng = np.random.default_rng(0)
+    >>> def noise(x):
+    ...     return x + rng.random(x.shape)
+    >>> owners_of(NumpyBackend(), None, noise) == [None, noise, rng]
+    True
+    """
+    parts = [*makers(op)]
+    known = {id(part) for part in parts}
+    around = reached(backend, [part for part in parts if isinstance(part, FunctionType)], FEW)
+    own = [x for x, _ in around if isinstance(x, GENERATORS) or backend.owns(x) or backend.hosts(x)]
+    return [model, *parts, *[x for x in own if id(x) not in known]]
+
+
+def reached(backend: Backend, roots: Sequence[Any], most: int = FEW) -> Iterator[tuple[Any, bool]]:
+    """Yield some objects, and what can be reached from them; each once, the nearest first.
+
+    With each stands whether it is no end: whether what it holds is reached, too.
+
+    Parameters
+    ----------
+    backend : Backend
+        What knows which attributes the framework keeps for itself.
+    roots : sequence of object
+        Where it begins.
+    most : int
+        How many entries a container may have, if they are to be reached. A longer one is data.
+    """
+    homes = {package_of(root) for root in roots}
+    seen = dict[int, Any]()  # kept, since the id of an object that is gone may be another one's
+    todo = deque((root, True) for root in roots)
+    while todo:
+        x, is_root = todo.popleft()
+        if isinstance(x, NOTHING) or id(x) in seen:
+            continue
+        seen[id(x)] = x
+        inside = parts_of(backend, x, most, is_root or type(x) is SimpleNamespace or package_of(x) in homes)
+        yield x, inside is not None
+        if len(seen) > MANY:
+            return
+        todo.extend((part, False) for part in inside or ())
+
+
+def parts_of(backend: Backend, x: Any, most: int, is_own: bool) -> Iterable[Any] | None:
+    """Return what an object holds; None if that is not to be reached."""
+    if isinstance(x, FunctionType):
+        return around(x)
+    if type(x) in CONTAINERS or type(x) is tuple:
+        if len(x) > most:
+            return None
+        # Functions in it are other ops.
+        entries = x.values() if isinstance(x, dict) else x
+        return [part for part in entries if not isinstance(part, FunctionType)]
+    if hasattr(x, "__self__"):  # a method, in C perhaps
+        return x.__self__, getattr(x, "__func__", None)
+    if is_own and hasattr(x, "__dict__"):
+        reserved = backend.reserved(x)
+        return [part for name, part in vars(x).items() if name not in reserved]
+    return None
+
+
+def package_of(x: Any) -> str:
+    """Return the package that a function, or the class of another object, is from."""
+    module = x.__module__ if isinstance(x, FunctionType) else type(x).__module__
+    return (module or "").partition(".")[0]
+
+
+def around(function: FunctionType) -> Iterator[Any]:
+    """Yield what a function finds around it: what it binds, and what its code names in its module."""
+    yield from bound_by(function)
+    for name in names_of(function.__code__):
+        found = function.__globals__.get(name)
+        # A function of another module is one of a library.
+        if not isinstance(found, FunctionType) or found.__globals__ is function.__globals__:
+            yield found
+
+
+def names_of(code: CodeType) -> Iterator[str]:
+    """Yield the names that code and the functions in it look up outside of them."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from names_of(inner)
+
+
+def bound_by(function: FunctionType) -> Iterator[Any]:
+    """Yield what a function binds: its defaults, and the variables of functions around it."""
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            yield cell.cell_contents
