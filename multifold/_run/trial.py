@@ -218,7 +218,10 @@ class Trial:
         """Return what to do about an op that mixes its rows."""
         if what.state:
             return STATE
-        return COLUMN if self.meets else " ".join(filter(None, [MIXING, self.backend.advice(self.parts)]))
+        if self.meets:
+            return COLUMN
+        advice = self.backend.advice(self.parts)
+        return MIXING if advice is None else f"{advice} {MIXING[0].upper()}{MIXING[1:]}"
 
     @property
     def meets(self) -> bool:
