@@ -394,6 +394,10 @@ class Backend(abc.ABC):
         """Return the dtype of a batch of Python numbers: ``kind`` is `int`, `float` or `bool`."""
         return NUMBER_DTYPES[kind]
 
+    def cast(self, x: Array, dtype: str) -> Array:
+        """Return an array in another dtype, by the name that NumPy, or ml_dtypes, has for it."""
+        return x.astype(dtype)
+
     def put(self, x: Array, rows: Array, values: Array) -> Array:
         """Return ``x``, which is written in place or given up, with values ``(n, *s)`` in n of its rows."""
         raise NotImplementedError

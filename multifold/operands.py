@@ -13,8 +13,10 @@ for each example, where other values are joined into one array.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,9 +44,9 @@ class Static:
 class RaggedOperand:
     """Any number of rows for one node; made by `ragged`."""
 
-    __slots__ = ("items", "row_shape")
+    __slots__ = ("items", "missing")
 
-    def __init__(self, items: Iterable[Any], row_shape: RowShape | None) -> None:
+    def __init__(self, items: Iterable[Any], row_shape: RowShape | None, dtype: Any) -> None:
         try:
             self.items = tuple(items)
         except (RecordError, TypeError):  # a node refuses to be iterated, a number can't be
@@ -54,16 +56,88 @@ class RaggedOperand:
                 f"Expected a list of the rows of one node in ragged(...). Received {type_of(items)}.",
                 "write the brackets: multifold.ragged([node]).",
             ) from None
-        self.row_shape = None if row_shape is None else checked(row_shape, row_shape)
+        self.missing: Any = None
+        if row_shape is not None:
+            self.missing = missing_rows(checked(row_shape, row_shape), dtype)
+        elif dtype is not None or not self.items:
+            # Beside the rows of other calls it could do without a shape; by itself it could not.
+            raise RecordError(
+                "Expected row_shape in ragged(...)"
+                + (" without rows." if dtype is None else f" beside dtype={dtype!r}."),
+                "say what a row is: ragged(items, row_shape=(width,)), row_shape=() for a number. "
+                "dtype='int64' says that it is no float.",
+            )
 
 
 RowShape = tuple[Any, ...]
 """The shape of a row, ``(8,)``, or a tuple of such where a row is a tuple of arrays, ``((8,), (8,))``."""
 
 
+class MissingRows(NamedTuple):
+    """What the rows of a ragged operand are where it has none: the same alone and beside other calls.
+
+    Attributes
+    ----------
+    shape : RowShape
+        The shape of a row.
+    dtype : str, or tuple of str
+        The name of its dtype, nested as the shape is; ``"float"``, ``"int"`` and ``"bool"`` are what the
+        backend makes of such numbers of Python.
+    """
+
+    shape: RowShape
+    dtype: Any = "float"
+
+    def made(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
+        """Return what ``make`` makes of a shape and a dtype, or a tuple of that where a row is a tuple.
+
+        Examples
+        --------
+        >>> MissingRows(((3, 4), (5,)), ("float", "int8")).made(lambda shape, dtype: (len(shape), dtype))
+        ((2, 'float'), (1, 'int8'))
+        """
+        if is_one(self.shape):
+            return make(self.shape, self.dtype)
+        return tuple([part.made(make) for part in map(MissingRows, self.shape, self.dtype)])
+
+
 def is_one(shape: RowShape) -> bool:
     """Return whether a shape is that of one array, and no tuple of shapes."""
     return not shape or not isinstance(shape[0], tuple)
+
+
+def missing_rows(shape: RowShape, dtype: Any) -> MissingRows:
+    """Return the rows of a shape and a dtype, which may be one for all arrays of a row."""
+    if is_one(shape):
+        return MissingRows(shape, "float" if dtype is None else name_of_dtype(dtype))
+    dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(shape)
+    if len(dtypes) != len(shape):
+        raise RecordError(
+            f"Expected a dtype for each array of a row. Received row_shape={shape!r}, dtype={dtype!r}.",
+            "one dtype is that of all arrays; a tuple has one for each shape.",
+        )
+    return MissingRows(shape, tuple(missing_rows(*part).dtype for part in zip(shape, dtypes, strict=True)))
+
+
+@lru_cache(256)
+def name_of_dtype(dtype: Any) -> str:
+    """Return the name of a dtype, of NumPy or of a framework; refuse what is none.
+
+    Examples
+    --------
+    >>> name_of_dtype("i8"), name_of_dtype(np.float32), name_of_dtype("int"), name_of_dtype("bfloat16")
+    ('int64', 'float32', 'int', 'bfloat16')
+    """
+    if isinstance(dtype, str) and dtype in ("float", "int", "bool", "bfloat16"):
+        return dtype
+    named = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", dtype)).rpartition(".")[2]
+    for like in (dtype, named):  # `named` is int32 of tf.int32 and of torch.int32
+        with contextlib.suppress(TypeError):
+            return "bfloat16" if named == "bfloat16" else np.dtype(like).name
+    raise RecordError(
+        f"Expected the name of a dtype. Received {dtype!r}.",
+        "'float32', 'int64' and 'bool' are names; 'float' and 'int' are the defaults of a backend.",
+    )
 
 
 def checked(shape: Any, given: Any) -> RowShape:
@@ -78,17 +152,6 @@ def checked(shape: Any, given: Any) -> RowShape:
         "it is the shape of one row without its first axis: (width,), () for numbers, and "
         "((width,), (width,)) where the op of the rows returns a pair.",
     )
-
-
-def shaped(make: Callable[[tuple[int, ...]], Any], shape: RowShape) -> Any:
-    """Return what ``make`` makes of a shape, or a tuple of that for each shape of a tuple.
-
-    Examples
-    --------
-    >>> shaped(len, (3, 4)), shaped(len, ((3, 4), (5,)))
-    (2, (2, 1))
-    """
-    return make(shape) if is_one(shape) else tuple(shaped(make, part) for part in shape)
 
 
 class Each:
@@ -150,7 +213,7 @@ def static(value: Any) -> Static:
     return Static(value)
 
 
-def ragged(items: Iterable[Any], row_shape: RowShape | None = None) -> RaggedOperand:
+def ragged(items: Iterable[Any], row_shape: RowShape | None = None, dtype: Any = None) -> RaggedOperand:
     """Give one node any number of rows: all arities run in one launch.
 
     The op receives a `multifold.Ragged` with ``values`` of shape ``(total, *s)``, ``lengths`` of
@@ -162,8 +225,17 @@ def ragged(items: Iterable[Any], row_shape: RowShape | None = None) -> RaggedOpe
         The rows of this node, in order; it may be empty. A node whose op returns a tuple is passed as
         it is, and ``values`` is then a tuple of arrays: ``h, c = rows.values``.
     row_shape : tuple of int, or tuple of such, optional
-        ``s``; needed where every node of a launch may be without rows, to make a ``(0, *s)`` array
-        of the default float. Of nodes whose op returns a pair ``((width,), (width,))``.
+        ``s``; needed where there are no items, ``()`` for numbers. Of nodes whose op returns a pair
+        ``((width,), (width,))``.
+    dtype : str, NumPy dtype, one of the framework, or tuple of such, optional
+        The dtype of missing rows, by default ``"float"``, the backend's for numbers of Python; so is
+        ``"int"``. A node without rows receives the same alone and in company: it shares the launches of
+        rows of this shape and dtype only. Rows that are there keep their own.
+
+    Raises
+    ------
+    RecordError
+        For no items without ``row_shape``, and for ``dtype`` without ``row_shape``.
 
     Examples
     --------
@@ -173,8 +245,13 @@ def ragged(items: Iterable[Any], row_shape: RowShape | None = None) -> RaggedOpe
     ...     return np.bincount(rows.segment_ids, rows.values, minlength=len(rows.lengths))
     >>> fold([[fold.add(total, multifold.ragged(r)) for r in ([1, 2, 3], [4], [5, 6])]])
     [array([ 6.,  4., 11.])]
+    >>> words = [multifold.ragged(x, row_shape=(), dtype="int") for x in ([2, 0], [])]
+    >>> def look_up(words):
+    ...     return total(words._replace(values=np.array([0.5, 1.5, 2.5])[words.values]))
+    >>> fold([[fold.add(look_up, x) for x in words]])
+    [array([3., 0.])]
     """
-    return RaggedOperand(items, row_shape)
+    return RaggedOperand(items, row_shape, dtype)
 
 
 def each(value: Any) -> Each:

@@ -125,15 +125,6 @@ class Replay:
     def ragged(self, slot: Slot, members: list[int]) -> Ragged:
         """Return the rows of one ragged operand."""
         rows = self.rows(members, self.graph.loose)
-        if not rows and slot.value is None:
-            graph = self.graph
-            call = self.next - 1
-            name = graph.signatures[graph.signature[call]].name
-            raise LaunchError(
-                f"The call of op '{name}' for 1 node, recorded at {graph.site(call)}, has no row in a "
-                "ragged operand, so the shape of a row is not known.",
-                "say it when recording: multifold.ragged(items, row_shape=(width,)).",
-            )
         return self.arrays.ragged(self.agreeing(rows), slot.value)
 
     def agreeing(self, rows: list[Any]) -> list[Any]:

@@ -435,12 +435,6 @@ def unpacked(values):
     return h
 
 
-def test_the_twin_names_the_op_and_line_of_a_ragged_operand_without_rows(fold, backend):
-    nodes = [fold.add("sum", ragged(rows)) for rows in ([], [1.0])]
-    with pytest.raises(LaunchError, match=rf"(?s)'sum' for 1 node, recorded at {__file__}.*row_shape="):
-        fold.check({"sum": lambda rows: rows.lengths}, [nodes])
-
-
 def test_outputs_that_are_none_ask_for_a_return(fold):
     with pytest.raises(RecordError, match="is a `return` missing"):
         fold.run({}, [1.0], lambda fold, x: None)
@@ -487,11 +481,18 @@ def test_a_check_of_awaiting_examples_names_the_op_that_differs_first(fold, seam
         fold.check(model, [1, 2, 3], chain)
 
 
-def test_an_empty_ragged_launch_without_a_row_shape_is_refused(fold):
-    nodes = [fold.add("sum", ragged([])) for _ in range(2)]
-    message = launch_error(fold, {"sum": lambda rows: rows.values}, nodes)
-    for words in ("'sum'", "2 nodes", __file__, "Hint: ", "row_shape="):
-        assert words in message
+NOT_SAID = {
+    "no rows": ([], None, None, "without rows"),
+    "a dtype beside rows": ([1.0], None, "int64", "beside dtype='int64'"),
+    "no dtype": ([], (2,), "flote", "'flote'"),
+    "a dtype too few": ([], ((2,), ()), ("int64",), r"\(\(2,\), \(\)\), dtype=\('int64',\)"),
+}
+
+
+@pytest.mark.parametrize(("items", "shape", "dtype", "received"), NOT_SAID.values(), ids=NOT_SAID)
+def test_what_is_missing_must_be_said_of_a_ragged_operand(items, shape, dtype, received):
+    with pytest.raises(RecordError, match=f"(?s){received}.*Hint: "):
+        ragged(items, row_shape=shape, dtype=dtype)
 
 
 MISSING = {

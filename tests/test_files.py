@@ -988,10 +988,10 @@ def test_a_file_of_another_layout_is_refused(monkeypatch):
     monkeypatch.setattr("multifold._traces.vocabularies.reads_as", lambda *_: True)
     table = multifold.to_arrow(made())
     monkeypatch.undo()
-    with pytest.raises(RecordError, match="Received layout 4"):
+    with pytest.raises(RecordError, match="Received layout 5"):
         multifold.from_arrow(table)
     other_checksums = damaged(table, "checksum", 0, 1)
-    with pytest.raises(RecordError, match="Received layout 4"):
+    with pytest.raises(RecordError, match="Received layout 5"):
         multifold.from_arrow(other_checksums)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from multifold import Backend, Fold, LaunchError, RecordError, Unfold, ragged, shared, static, trace
 from multifold.backend import promoted
-from multifold.program import RowsSpec, SlabClass, SlabClasses, Tiler, checks
+from multifold.program import KernelOperand, RowsSpec, SlabClass, SlabClasses, Tiler, checks
 
 
 class Tensor:
@@ -534,7 +534,7 @@ def classes_for(reads, shapes=None):
             name="abc"[number],
             site="model.py:1",
             operands=[
-                SimpleNamespace(index=slab, reads=True, row_shape=(shapes or {}).get((number, slab)))
+                KernelOperand("ragged", slab, missing=(shapes or {}).get((number, slab)))
                 for slab in of_kernel
             ],
         )

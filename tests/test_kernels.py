@@ -188,7 +188,7 @@ def test_the_reads_of_a_call_come_in_the_order_of_its_operands():
     fold = Fold()
     nodes = [fold.add("leaf", float(i)) for i in range(40)]
     for i in range(1, 40):
-        fold.add("sum", ragged(nodes[-i::-1]))
+        fold.add("sum", ragged(nodes[-i::-1], ()))
     columns = fold._columns()
     pending = np.arange(len(fold))
     found, expected = (edges(pending, *columns.reads) for edges in (_compiled.edges, calls.edges))
@@ -198,7 +198,7 @@ def test_the_reads_of_a_call_come_in_the_order_of_its_operands():
 def test_the_entries_of_calls_begin_one_after_the_other():
     fold = Fold()
     for i in range(3):
-        fold.add("sum", i, ragged([fold.add("leaf", 0.5)] * i), fold.add("none"))
+        fold.add("sum", i, ragged([fold.add("leaf", 0.5)] * i, ()), fold.add("none"))
     columns = fold._columns()
     for name in ("refs", "ints", "floats", "arrays", "ragged"):
         widths = [getattr(columns.signatures[number], name) for number in columns.signature]
@@ -216,7 +216,7 @@ def random_fold(data):
             nodes += fold.add("pair", data.draw(node), data.draw(node)).split(2)
         elif kind == "sum":
             rows = data.draw(st.lists(st.one_of(node, st.floats(0, 1)), max_size=4))
-            nodes.append(fold.add("sum", data.draw(node), ragged(rows)))
+            nodes.append(fold.add("sum", data.draw(node), ragged(rows, ())))
         elif kind == "whole":
             nodes.append(fold.add("whole", data.draw(node), data.draw(node).no_batch()))
         else:

@@ -343,7 +343,7 @@ def test_launches_of_ragged_operands_without_rows_share_one_array(monkeypatch):
     nodes = [fold.add(op, ragged([], row_shape=(2,)), fold.add("leaf", 1.0)) for op in ("f", "g")]
     model = {"leaf": lambda x: x, "f": lambda rows, x: x + 1, "g": lambda rows, x: x * 5}
     assert [float(x[0]) for x in fold.apply(model, tuple(nodes))] == [2.0, 5.0]
-    assert made == [(2,)]
+    assert made == [((2,), "float")]
 
 
 def test_calls_without_rows_go_with_those_that_fit_all_their_operands():

@@ -268,7 +268,7 @@ def test_launches_of_other_traces_are_refused():
 def test_a_trace_that_another_version_pickled_is_refused(monkeypatch):
     data = pickle.dumps(trace(record, "rps"))
     monkeypatch.setattr("multifold._record.damage.LAYOUT", 7)
-    with pytest.raises(RecordError, match="Received layout 3"):
+    with pytest.raises(RecordError, match="Received layout 4"):
         pickle.loads(data)
 
 

@@ -15,6 +15,7 @@ from multifold import Fold, LaunchError, Unfold, ops, program, ragged, shared
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._run.messages import dtype_name
 from multifold._run.values import Values, as_dtype, classes_differ, opened
+from multifold.operands import MissingRows
 
 DTYPES = {"half": np.float16, "full": np.float32}
 
@@ -309,7 +310,7 @@ def test_containers_with_integers_of_two_dtypes_are_refused(backend):
 def test_programs_know_what_calls_without_rows_return_beside_others(model):
     fold = Fold(backend="numpy")
     x = np.ones((1, 2), np.float32)
-    empty, one = (fold.add("sum", ragged(some, row_shape=(2,))) for some in ([], [x]))
+    empty, one = (fold.add("sum", ragged(some, row_shape=(2,), dtype=x.dtype)) for some in ([], [x]))
     outputs = [[empty, one, fold.add("same", x)]]
     (got,) = program.run(model, fold.program(outputs, model))
     (expected,) = fold.apply(model, outputs)
@@ -317,24 +318,22 @@ def test_programs_know_what_calls_without_rows_return_beside_others(model):
 
 
 @pytest.mark.parametrize(
-    ("rows", "shape", "may"),
+    ("rows", "shape", "dtype", "may"),
     [
-        (np.zeros((1, 2)), None, True),
-        (np.zeros((1, 2)), (2,), True),
-        (np.zeros((1, 2)), (3,), False),
-        (np.zeros((1, 2), np.float16), (2,), False),
-        ((np.zeros((1, 2)),), (2,), False),
+        (np.zeros((1, 2)), (2,), None, True),
+        (np.zeros((1, 2)), (3,), None, False),
+        (np.zeros((1, 2), np.float32), (2,), None, False),
+        (np.zeros((1, 2), np.float32), (2,), "float32", True),
+        (np.zeros((1, 2), np.int64), (2,), np.int64, True),
+        ((np.zeros((1, 2)),), (2,), None, False),
+        ((np.zeros((1, 2)), np.zeros(1, int)), ((2,), ()), ("float", "int"), True),
+        ((np.zeros((1, 2)), np.zeros(1, int)), ((2,), ()), None, False),
     ],
-    ids=["not said", "as said", "other shape", "half", "container"],
 )
-def test_a_call_without_rows_joins_rows_that_it_may_be_one_of(rows, shape, may):
+def test_a_call_without_rows_joins_rows_that_it_may_be_one_of(rows, shape, dtype, may):
     values = Values(NumpyBackend(), None)
-    assert values.may_lack_rows(values.class_of(rows), shape) is may
-
-
-@pytest.mark.parametrize("found", [((2,),), ((2,), "a dtype without a size")])
-def test_a_class_that_tells_no_size_of_its_entries_goes_by_the_shape(found):
-    assert Values(NumpyBackend(), None).may_lack_rows(found, (2,)) is True
+    missing = ragged([], row_shape=shape, dtype=dtype).missing
+    assert values.may_lack_rows(values.class_of(rows), missing) is may
 
 
 def test_no_rows_have_the_default_float_of_the_backend():
@@ -342,7 +341,7 @@ def test_no_rows_have_the_default_float_of_the_backend():
         def number_dtype(self, number):
             return np.dtype(np.float32)
 
-    rows = Values(Single(), None).no_rows((2, 3))
+    rows = Values(Single(), None).no_rows(MissingRows((2, 3)))
     assert rows.shape == (0, 2, 3) and rows.dtype == np.float32
 
 

@@ -22,7 +22,7 @@ def record(types, parents, policy="auto"):
     fold = Fold(backend="numpy", schedule=policy)
     nodes = []
     for kind, sources in zip(types, parents, strict=True):
-        nodes.append(fold.add(str(kind), ragged([nodes[i] for i in sources])))
+        nodes.append(fold.add(str(kind), ragged([nodes[i] for i in sources], ())))
     return fold, nodes
 
 

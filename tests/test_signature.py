@@ -326,7 +326,7 @@ def test_rows_whose_shape_is_said_share_a_launch_with_rows_of_no_said_shape(orde
     for i in order:
         calls[i]()
     assert [(launch.op, len(launch)) for launch in fold.schedule().launches] == [("row", 1), ("f", 3)]
-    assert [x.slots[0].value for x in fold._graph.signatures if x.op == "f"] == [(2,)]
+    assert [x.slots[0].value for x in fold._graph.signatures if x.op == "f"] == [((2,), "float")]
     fold.add("f", ragged([], row_shape=(3,)), static("k"), by=1)
     fold.add("f", ragged([row]), static("other"), by=1)
     fold.add("f", ragged([row]), static("k"), by=2)
@@ -340,7 +340,9 @@ def test_traces_of_which_one_says_the_shape_of_rows_are_merged_to_one_launch():
 
     traces = [trace(both, np.ones((1, 2))), trace(lambda fold, x: fold.add("f", ragged(x, (2,)), by=1), [])]
     plan = merge(traces).plan
-    assert [x.slots[0].value for x in plan.columns.signatures] == [(2,)] and len(plan.schedule) == 1
+    assert [x.slots[0].value for x in plan.columns.signatures] == [((2,), "float")] and len(
+        plan.schedule
+    ) == 1
 
 
 @pytest.mark.parametrize(("other", "launches"), [(2, 1), (3, 2)])
@@ -376,7 +378,7 @@ def signatures(*calls):
     """Return the signatures of some calls of ``f``, of two ragged operands and a keyword argument."""
     fold = Fold(backend="numpy")
     for first, second in calls:
-        fold.add("f", ragged([], first), {"a": 1.0}, ragged([], second), by=1)
+        fold.add("f", ragged([1.0], first), {"a": 1.0}, ragged([1.0], second), by=1)
     return fold._graph.signatures
 
 

@@ -313,7 +313,7 @@ def test_results_may_go_after_the_launch_that_reads_them_last_or_whole():
 
 def test_a_ragged_operand_without_members_has_no_rows():
     fold = Fold(backend="numpy")
-    (launch,) = fold._plan(fold.add("total", ragged([])).no_batch()).wired().wiring.launches
+    (launch,) = fold._plan(fold.add("total", ragged([], ())).no_batch()).wired().wiring.launches
     assert [operand.rows for operand in launch.operands] == [0]
 
 

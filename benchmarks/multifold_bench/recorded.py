@@ -56,9 +56,9 @@ class Plain:
         items = x.items
         segments = self.one.segments_of(len(items))
         if not items:
-            shape = x.row_shape or ()
             dtype = self.one.backend.number_dtype(float)
-            return Ragged(self.one.constant(np.zeros((0, *shape), dtype)), *segments)
+            made = x.missing.made(lambda shape, _: self.one.constant(np.zeros((0, *shape), dtype)))
+            return Ragged(made, *segments)
         if isinstance(items[0], int):
             return Ragged(self.one.constant(np.array(items, self.one.index_dtype)), *segments)
         return Ragged(self.one.join(items), *segments)

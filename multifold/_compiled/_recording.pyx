@@ -311,7 +311,7 @@ cdef tuple values_of(recorder, bytes letters, PyObject** operands):
         elif letter == c"l":
             value = types_of(x)
         elif letter == c"r":
-            value = x.row_shape
+            value = x.missing
         elif letter == c"a" or letter == c"v":
             value = value_of(recorder, x)
         else:

@@ -11,7 +11,7 @@ letter operand                                           value that counts
 ``-``  None                                              none
 ``s``  string                                            the string
 ``l``  list or tuple of nodes, ints and floats           the types of its items
-``r``  ragged operand                                    its ``row_shape``
+``r``  ragged operand                                    its ``missing``
 ``a``  leaf array                                        ``Recorder._value(x)``
 ``v``  `multifold.shared` or `multifold.static` operand  ``Recorder._value(x)``
 ====== ================================================= ==========================
@@ -71,7 +71,7 @@ def values_of(recorder: Any, letters: str, operands: tuple[Any, ...]) -> tuple[H
 READ: dict[str, Callable[[Any, Any], Hashable]] = {
     "s": lambda recorder, x: x,
     "l": lambda recorder, x: tuple(map(type, x)),
-    "r": lambda recorder, x: x.row_shape,
+    "r": lambda recorder, x: x.missing,
     "a": lambda recorder, x: recorder._value(x),
     "v": lambda recorder, x: recorder._value(x),
 }

@@ -16,7 +16,7 @@ import numpy as np
 
 from multifold.errors import RecordError
 
-LAYOUT = 3
+LAYOUT = 4
 """The version of what files and pickles hold. Who changes columns, texts or the checksum raises it."""
 
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)

@@ -426,4 +426,4 @@ class _Call:
                     "each item is one row; nest operands that have several parts around ragged(...).",
                 )
         self.lengths.append(len(operand.items))
-        return Slot(kinds.RAGGED, operand.row_shape, operand.row_shape)
+        return Slot(kinds.RAGGED, operand.missing, operand.missing)

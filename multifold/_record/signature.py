@@ -51,7 +51,7 @@ class Slot:
     kind : Kind
         Where the operand is kept, and whether it is batched.
     key : Hashable
-        What is compared: the class of a leaf array, the row shape of a ragged operand, the identity
+        What is compared: the class of a leaf array, the `MissingRows` of a ragged one, the identity
         of a shared value or the frozen static one.
     value : object
         The shared or static value itself; for arrays and ragged operands what `describe` shows.

@@ -22,7 +22,7 @@ from multifold._plan.plan import Plan
 from multifold._plan.wiring import Place
 from multifold._record.signature import Slot
 from multifold._run.values import Values, ragged_rows_differ
-from multifold.operands import RowShape
+from multifold.operands import MissingRows
 
 
 class Met(NamedTuple):
@@ -78,7 +78,7 @@ def divide(met: Met, types: Integers, pending: Integers) -> Integers:
     # Nodes without rows go with the first others of their type that have rows as they were said to be.
     goes_with = np.arange(len(numbers))
     for known, number in numbers.items():
-        if any(type(one) is NoRows for one in known[1]):
+        if any(type(one) is MissingRows for one in known[1]):
             fitting = (other for other in numbers if may_go_with(met.values, known, other))
             goes_with[number] = numbers[next(fitting, known)]
     refined[pending] = goes_with[refined[pending]]
@@ -93,9 +93,9 @@ def agree(met: Met, calls: Integers) -> bool:
     float32 besides.
     """
     for column in zip(*(classes_of(met, call, {}) for call in calls.tolist()), strict=True):
-        known = {one for one in column if type(one) is not NoRows}
-        shapes = {one.shape for one in column if type(one) is NoRows}
-        if len(known) > 1 or not all(met.values.may_lack_rows(x, y) for x in known for y in shapes):
+        missing = {one for one in column if type(one) is MissingRows}
+        known = set(column) - missing
+        if len(known) > 1 or not all(met.values.may_lack_rows(x, y) for x in known for y in missing):
             return False
     return True
 
@@ -103,6 +103,7 @@ def agree(met: Met, calls: Integers) -> bool:
 def classes_of(met: Met, call: int, predicted: Mapping[int, int]) -> tuple[Hashable | None, ...]:
     """Return the class of the rows of each batched operand of a call, None where it is not known.
 
+    A ragged operand without rows has the `MissingRows` that its caller said in the place of a class.
     ``predicted`` has a launch that returned the like for calls that did not run yet.
     """
     columns = met.plan.columns
@@ -119,7 +120,7 @@ def classes_of(met: Met, call: int, predicted: Mapping[int, int]) -> tuple[Hasha
 
     for slot, refs in batched_refs(met, call):
         if not refs:
-            found.append(NoRows(slot.value))
+            found.append(slot.value)
             continue
         distinct = {row_class(ref): None for ref in refs}
         distinct.pop(None, None)
@@ -131,17 +132,11 @@ def classes_of(met: Met, call: int, predicted: Mapping[int, int]) -> tuple[Hasha
     return tuple(found)
 
 
-class NoRows(NamedTuple):
-    """The class of a ragged operand without rows: the shape that they would have, if it was said."""
-
-    shape: RowShape | None
-
-
 def may_go_with(values: Values, empty: Known, other: Known) -> bool:
     """Return whether calls with ragged operands without rows may share a launch with other calls."""
     return empty[0] == other[0] and all(
-        type(b) is not NoRows
-        and (a == b or (type(a) is NoRows and (b is None or values.may_lack_rows(b, a.shape))))
+        type(b) is not MissingRows
+        and (a == b or (type(a) is MissingRows and (b is None or values.may_lack_rows(b, a))))
         for a, b in zip(empty[1], other[1], strict=True)
     )
 

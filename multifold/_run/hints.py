@@ -83,6 +83,11 @@ RAGGED_ROWS = "the rows of a ragged operand are its `values`, beside `lengths` a
 
 NO_ROWS = "no node of this launch has a row: of pairs say multifold.ragged(items, ((width,), (width,)))."
 
+MISSING = (
+    "no node of this launch has a row, and missing rows are floats unless their dtype is said: "
+    "multifold.ragged(items, row_shape=(), dtype='int')."
+)
+
 SETTING = "a number is a row for each node: a setting of an op is a keyword, dim=1, or multifold.static(1)."
 
 VALUE = (
@@ -157,7 +162,8 @@ def has_children(failure: Failure) -> bool:
 
 def has_no_rows(failure: Failure) -> bool:
     """Return whether a ragged operand has no row at all."""
-    return any(isinstance(x, Ragged) and not len(x.segment_ids) for x in failure.leaves)
+    rows = failure.backend.rows
+    return any(isinstance(x, Ragged) and not rows(x.segment_ids) for x in failure.leaves)
 
 
 def arguments(failure: Failure) -> str | None:
@@ -194,11 +200,13 @@ def dtypes(failure: Failure) -> str | None:
     for where, leaf in zip(places(failure.signature, failure.leaves), failure.leaves, strict=True):
         for name in map(dtype_name, leaves_of(leaf.values if isinstance(leaf, Ragged) else leaf)):
             if own is not None and "float" in name and name != own:
-                return (
-                    f"the model is in {own}, and operand {where} in {name}. Pass arrays of {own}, or let "
-                    f"the op cast what it receives to {own}, as Python numbers need: they become "
-                    f"{backend.number_dtype(float)}."
+                remedy = (
+                    f"Pass arrays of {own}, or let the op cast what it receives to {own}, as Python "
+                    f"numbers need: they become {backend.number_dtype(float)}."
                 )
+                if isinstance(leaf, Ragged) and not backend.rows(leaf.segment_ids):
+                    remedy = f"Missing rows are what is said: ragged(items, row_shape, dtype={own!r})."
+                return f"the model is in {own}, and operand {where} in {name}. {remedy}"
     return None
 
 
@@ -234,6 +242,7 @@ HINTS: Sequence[Row] = (
     (r"\bunpack\b", NO_ROWS, has_no_rows),
     (r"must be int|interpreted as an integer|integer scalar", SETTING, lambda f: f.recorded("int")),
     (r"(?i)(truth|boolean) value|to (python )?scalar|(length|size)[ -]1|a real number, not", VALUE, None),
+    (r"(?i)integer|indices|\bindex\b|\blong\b|to dtype\('int", MISSING, has_no_rows),
     (BROADCAST, RAGGED, has_children),
     (
         BROADCAST + r"|Dimension out of range|axis -?\d+ is out of bounds|in the range \[",

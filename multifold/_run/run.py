@@ -241,7 +241,7 @@ class Sections:
         self.waiting: dict[int | None, Any] = {}
         self.plain = not wiring.loose
         self.stopped = False
-        self.no_rows: dict[Hashable, Any] = {}  # by the shape that they would have
+        self.no_rows: dict[Hashable, Any] = {}  # by what they would be
         try:
             self.indices, self.numbers = run.values.upload_all(wiring, self.columns)
         except MultifoldError:
@@ -398,7 +398,7 @@ class Sections:
             return self.waiting.pop(number)
         return self.values.stack([self.run.plan.loose[entry] for entry in entries])
 
-    def operand(self, launch: LaunchWiring, slot: Slot, wired: Any) -> Any:
+    def operand(self, slot: Slot, wired: Any) -> Any:
         """Return what the op receives for a slot that holds neither rows nor numbers."""
         kind = type(wired)
         if kind is Whole:
@@ -406,22 +406,16 @@ class Sections:
         if kind is Leaves:
             return self.values.stack(list(map(self.columns.arrays.__getitem__, wired.entries)))
         if kind is RaggedRows:
-            rows = self.ragged_rows(launch, slot, wired.operand)
+            rows = self.ragged_rows(slot, wired.operand)
             lengths = self.numbers[int][wired.lengths]
             segments = self.numbers[int][wired.segments]
             return Ragged(rows, self.backend.protected(lengths), self.backend.protected(segments))
         return self.run.shared(slot.value) if slot.kind.shared else snapshot(slot.value)
 
-    def ragged_rows(self, launch: LaunchWiring, slot: Slot, operand: Operand) -> Any:
+    def ragged_rows(self, slot: Slot, operand: Operand) -> Any:
         """Return the values of a ragged operand, also if no node of the launch has a row."""
         if operand.rows:
             return self.assemble(operand)
-        if slot.value is None:
-            raise LaunchError(
-                f"{self.naming(launch)}, has no row in a ragged operand, so the shape of a row is not "
-                "known.",
-                "say it when recording: multifold.ragged(items, row_shape=(width,)).",
-            )
         if slot.key not in self.no_rows:  # nothing can be written to it, so all launches may have the same
             self.no_rows[slot.key] = self.values.no_rows(slot.value)
         return self.no_rows[slot.key]
@@ -446,7 +440,7 @@ class Sections:
                 elif type(wired) is Numbers:
                     value = self.numbers[wired.type][wired.upload]
                 else:
-                    value = self.operand(launch, signature.slots[i], wired)
+                    value = self.operand(signature.slots[i], wired)
                 leaves.append(value)
             return leaves
         except MultifoldError:

@@ -38,10 +38,13 @@ from multifold._record.graph import Part
 from multifold._record.kinds import number_type
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, type_of
-from multifold.operands import RowShape, is_one, shaped
+from multifold.operands import MissingRows
 
 CONTAINERS = (tuple, list, dict)
 """What a result may be made of besides arrays; subclasses of these count too."""
+
+PYTHONS: dict[str, type] = {"float": float, "int": int, "bool": bool}
+"""Names of dtypes that each backend has its own of."""
 
 Steps = tuple[tuple[Any, int | None], ...]
 """The way to a part of a result: keys, each with the length that `Node.split` promised, if any."""
@@ -113,6 +116,11 @@ def leaves_of(value: Any) -> Sequence[Any]:
 def is_container(found: Hashable) -> bool:
     """Return whether a class is that of containers: their structure, then the class of each leaf."""
     return isinstance(found, tuple) and isinstance(found[0], optree.PyTreeSpec)
+
+
+def placeless(found: Any) -> Hashable:
+    """Return a class without devices: structure, trailing shapes and dtypes."""
+    return (found[0], *(leaf[:2] for leaf in found[1:])) if is_container(found) else found[:2]
 
 
 def is_flat(value: Any) -> TypeGuard[tuple[Any, ...]]:
@@ -272,26 +280,15 @@ class Values:
         leaves = tuple(map(self.agreed, zip(*(x[1:] for x in classes), strict=True)))
         return None if None in leaves else (*structures, *leaves)
 
-    def may_lack_rows(self, row_class: Any, shape: RowShape | None) -> bool:
+    def may_lack_rows(self, row_class: Any, missing: MissingRows) -> bool:
         """Return whether a ragged operand without rows may share a launch with rows of a class.
 
-        Where a shape was said, rows must have it. The operand takes over the dtype of the rows, except one
-        of 16 bits where the default float is wider: under ``torch.autocast`` a call without rows reads
-        float32, as it does on its own.
+        These must be what the operand receives on its own, in structure, trailing shapes and dtypes.
         """
-        if shape is None:
-            return True
-        if is_container(row_class):
-            shapes, structure = optree.tree_flatten(shape, is_leaf=is_one)
-            return structure == row_class[0] and all(map(self.may_lack_rows, row_class[1:], shapes))
-        if not isinstance(row_class, tuple) or row_class[:1] != (tuple(shape),):
-            return False
-        if len(row_class) < 2 or getattr(row_class[1], "itemsize", None) != 2:
-            return True
-        key = "no rows", *shape
-        if key not in self._loose_classes:
-            self._loose_classes[key] = self.backend.signature(self.no_rows(shape))
-        return self.agreed([row_class, self._loose_classes[key]]) in (row_class, None)
+        if missing not in self._loose_classes:
+            self._loose_classes[missing] = self.class_of(self.no_rows(missing))
+        own: Any = self._loose_classes[missing]
+        return placeless(row_class) == placeless(own)
 
     def class_of_loose(self, x: Any) -> Hashable:
         """Return the class of a loose value, a number or an array of one row.
@@ -439,14 +436,20 @@ class Values:
             return x
         return self.constant(x.copy() if x.flags.writeable else x)
 
-    def ragged(self, rows: Sequence[Any], row_shape: RowShape) -> Ragged:
-        """Return the ragged operand of one node; ``row_shape`` counts if it has no row."""
-        values = self.concat(rows) if rows else self.no_rows(row_shape)
+    def ragged(self, rows: Sequence[Any], missing: Any) -> Ragged:
+        """Return the ragged operand of one node; ``missing`` says what it is made of without rows."""
+        values = self.concat(rows) if rows else self.no_rows(missing)
         return Ragged(values, self.numbers([len(rows)], int), self.numbers([0] * len(rows), int))
 
-    def no_rows(self, row_shape: RowShape) -> Any:
+    def no_rows(self, missing: MissingRows) -> Any:
         """Return arrays of no rows, as a ragged operand has them in a launch where no node has a row."""
-        return shaped(lambda shape: self.numbers(np.zeros((0, *shape)), float), row_shape)
+
+        def make(shape: tuple[int, ...], dtype: str) -> Any:
+            number = PYTHONS.get(dtype)
+            found = self.numbers(np.zeros((0, *shape)), number or float)
+            return found if number else self.backend.cast(found, dtype)
+
+        return missing.made(make)
 
 
 def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -37,7 +37,7 @@ from multifold._record.texts import NoText, decode, encode, look_up, text
 from multifold._traces.recording import TraceRecorder
 from multifold._traces.trace import COUNTED, Trace, Vocabulary, make_vocabulary
 from multifold.errors import RecordError
-from multifold.operands import Shared, Static, ragged
+from multifold.operands import MissingRows, Shared, Static, ragged
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ class Writer:
 
         def special(x: Any) -> list[Any] | None:
             if isinstance(x, Slot):
-                value = [] if x.value is None else [self.value(x.value, where, number)]
+                # What a ragged operand says of missing rows is a tuple in any version of this package.
+                plain = tuple(x.value) if isinstance(x.value, MissingRows) else x.value
+                value = [] if x.value is None else [self.value(plain, where, number)]
                 return ["slot", x.kind.name, *value]
             return ["result", x.wanted] if isinstance(x, Wanted) else None
 
@@ -155,7 +157,7 @@ STAND_INS: dict[str, Callable[[Node, Any], Any]] = {
     "float": lambda node, x: 0.0,
     "bool": lambda node, x: False,
     "array": lambda node, x: np.zeros((1, *x[1]), x[2]),
-    "ragged": lambda node, x: ragged((), x),
+    "ragged": lambda node, x: ragged([node], *(x or ())),
     "shared": lambda node, x: Shared(x),
     "static": lambda node, x: Static(x),
 }

@@ -149,17 +149,22 @@ class Seen:
     def zeros(self, block: Block) -> Any:
         """Return zeros of the type; refuse where it is not known."""
         if self.several or self.kind is None:
-            raise BlockError(
-                f"Expected elements in the input of {block!r}, whose type is not known. Received none.",
-                "give it a default_block, or declare the type of what is before it: Function(op, out=16).",
-            )
+            raise self.unknown(block, "give it a default_block")
         return zeros(self.kind)
 
-    @property
-    def row_shape(self) -> tuple[int, ...] | None:
-        """The shape of one row, where it is known."""
-        shape = self.kind.shape if isinstance(self.kind, TensorType) and not self.several else None
-        return None if shape is None or None in shape else shape  # type: ignore[return-value]
+    def row(self, block: Block) -> tuple[Any, str | None]:
+        """Return the shape and the dtype of one row; refuse where they are not known."""
+        kind = None if self.several else self.kind
+        if not isinstance(kind, TensorType) or kind.shape is None or None in kind.shape:
+            raise self.unknown(block, "leave out sequences without elements")
+        return kind.shape, kind.dtype
+
+    def unknown(self, block: Block, remedy: str) -> BlockError:
+        """Return the error of no elements where it is not known what they would be."""
+        return BlockError(
+            f"Expected elements in the input of {block!r}, whose type is not known. Received none.",
+            f"{remedy}, or declare the type of what is before it: Function(op, out=16).",
+        )
 
 
 class RNN(Block):

@@ -37,8 +37,8 @@ class Reduction(Block):
         )
 
     def rows(self, x: Any) -> Any:
-        """Return a sequence as one ragged operand; an empty one has rows of the shape that is known."""
-        return ragged(x, None if len(x) else self.seen.row_shape)
+        """Return a sequence as one ragged operand; an empty one has rows of the type that is known."""
+        return ragged(x) if len(x) else ragged(x, *self.seen.row(self))
 
     def infer(self, given: Known, flow: Flow) -> Known:
         element = element_of(self, given)

@@ -15,7 +15,6 @@ object
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from multifold.errors import RecordError
+from multifold.operands import name_of_dtype
 
 GENERAL = {"float": "f", "int": "iu", "bool": "b"}
 """Dtypes of Python numbers: each backend has its own default for them. The letters are NumPy's kinds."""
@@ -164,16 +164,10 @@ def shown(kind: Known) -> str:
 
 def dtype_name(dtype: Any) -> str | None:
     """Return the name of a dtype, of NumPy or of a framework; refuse what is none."""
-    if dtype is None or (isinstance(dtype, str) and dtype in (*GENERAL, "bfloat16")):
-        return dtype
-    named = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", dtype)).rpartition(".")[2]
-    for like in (dtype, named):  # `named` is int32 of tf.int32 and of torch.int32
-        with contextlib.suppress(TypeError):
-            return "bfloat16" if named == "bfloat16" else np.dtype(like).name
-    raise BlockError(
-        f"Expected the name of a dtype. Received {dtype!r}.",
-        "'float32', 'int64' and 'bool' are names; 'float' and 'int' are the defaults of a backend.",
-    )
+    try:
+        return None if dtype is None else name_of_dtype(dtype)
+    except RecordError as error:
+        raise BlockError(error.message, error.hint) from None
 
 
 def as_type(like: Any) -> Known:

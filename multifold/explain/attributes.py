@@ -177,7 +177,9 @@ def said_by_slot(where: str, slot: Slot) -> Iterator[Said]:
         yield "shape", where, shape, str(shape)
         yield "device", where, tuple(device), " ".join(map(str, device))
     elif kind.ragged:
-        yield "shape", where, slot.key, "none" if slot.value is None else str(slot.value)
+        shape, dtype = slot.value or ("none", "none")
+        yield "dtype", where, dtype, str(dtype)
+        yield "shape", where, shape, str(shape)
     elif kind.column is None:
         yield "shared" if kind.shared else "static", where, slot.key, value_text(slot.value)
 

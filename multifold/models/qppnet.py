@@ -150,12 +150,13 @@ class QPPNet(Model):
         """
         times: list[Any] = []
         waiting: list[tuple[bool, Any]] = []
+        said = (self.width,), getattr(getattr(self.operators, OTHER), "0").weight.dtype
         for node in postorder(plan, attrgetter("children")):
             first = len(waiting) - len(node.children)
             below = waiting[first:]
             waiting = waiting[:first]
             outer, others = (
-                multifold.ragged([told for is_outer, told in below if is_outer is side], (self.width,))
+                multifold.ragged([told for is_outer, told in below if is_outer is side], *said)
                 for side in (True, False)
             )
             operator = node.operator if node.operator in self.names_of_operators else OTHER

@@ -74,14 +74,13 @@ sizes that were compiled, and `agree` and `shards` give the programs of several 
 
 from __future__ import annotations
 
-from multifold.operands import shaped
+from multifold.operands import MissingRows
 from multifold.program.checks import (
     RowsSpec,
     check_rows,
     follow,
     hint_of,
     naming,
-    no_rows,
     resolve_ops,
     verify_rows,
 )
@@ -96,6 +95,7 @@ __all__ = [
     "Form",
     "Kernel",
     "KernelOperand",
+    "MissingRows",
     "Phase",
     "Program",
     "Programs",
@@ -110,9 +110,7 @@ __all__ = [
     "follow",
     "hint_of",
     "naming",
-    "no_rows",
     "resolve_ops",
     "run",
-    "shaped",
     "verify_rows",
 ]

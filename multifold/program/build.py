@@ -85,7 +85,7 @@ def lay_out(
     reads = find_reads(plan, kernels, rows, given, promoted, asking)
     slabs = lay_slabs(family, given, rows, reads.values())
     located = {reader: slabs.locate(family, read) for reader, read in reads.items()}
-    lookup = Lookup(plan.columns, kernels, rows, given, located, {}, [])
+    lookup = Lookup(plan.columns, kernels, rows, given, located, family.lacking, {}, [])
     made = [lookup.kernel(number, site) for number, site in enumerate(family.sites)]
     results = lay_results(
         plan.asked, examples, [lookup.group(i, group) for i, group in enumerate(plan.asked.groups)]
@@ -331,13 +331,14 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterabl
 
 
 class Lookup(NamedTuple):
-    """Where kernels find their operands and columns; `wholes` and `shared` grow as they are met."""
+    """Where kernels find their operands and columns; the last three grow as they are met."""
 
     columns: Columns
     kernels: CalledKernels
     rows: KernelRows
     given: GivenRows
     located: Mapping[tuple[Any, int], tuple[int, np.ndarray]]
+    lacking: set[tuple[int, int]]
     wholes: dict[tuple[int, int], int]
     shared: list[Any]
 
@@ -384,7 +385,10 @@ class Lookup(NamedTuple):
             # Segments count the rows of a launch from 0, because an op sees nothing but its launch.
             segments = np.repeat(np.arange(len(calls)) - self.rows.first_of_launch(number), lengths)
             column = RaggedColumn(rows, starts(lengths).astype(np.int32), segments.astype(np.int32))
-            return KernelOperand("ragged", slab, row_shape=slot.value), column
+            if not lengths.all():
+                self.lacking.add((number, at))
+            lacks = (number, at) in self.lacking
+            return KernelOperand("ragged", slab, missing=slot.value, lacks=lacks), column
         if kind.number is not None:
             values = columns.operand(slot, position, calls)
             return KernelOperand(kind.name), self.given.numbers(values, kind.number)

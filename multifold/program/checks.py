@@ -237,11 +237,3 @@ def check_rows(kernel: Kernel, shape: tuple[Any, ...], rows: int) -> None:
             f"{naming(kernel)}, returned {instead} {why}.",
             values.ONE_ROW + values.READ_WHOLE,
         )
-
-
-def no_rows(kernel: Kernel) -> LaunchError:
-    """Return the error of a ragged operand without a row, so that the shape of its rows is unknown."""
-    return LaunchError(
-        f"{naming(kernel)}, has no row in a ragged operand, so the shape of a row is not known.",
-        "say it when recording: multifold.ragged(items, row_shape=(width,)).",
-    )

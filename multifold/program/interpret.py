@@ -18,13 +18,12 @@ from multifold._run.trial import Trial
 from multifold._run.values import Values, sizes_of
 from multifold._run.verdicts import ranks_of
 from multifold.backend import Ragged
-from multifold.operands import shaped
+from multifold.operands import MissingRows
 from multifold.program.checks import (
     check_rows,
     follow,
     has_passed,
     kernel_key,
-    no_rows,
     raised,
     refuse_mixed,
     resolve_ops,
@@ -180,6 +179,11 @@ class Interpreter:
             return snapshot(operand.value)
         return protected(column[first : first + rows])
 
+    def plain(self, missing: MissingRows) -> SlabClass:
+        """Return the class of rows that are missing."""
+        leaves, structure = optree.tree_flatten(self.values.no_rows(missing))
+        return SlabClass.of(structure, leaves)
+
     def ragged(
         self, kernel: Kernel, operand: KernelOperand, column: RaggedColumn, first: int, rows: int
     ) -> Ragged:
@@ -187,12 +191,14 @@ class Interpreter:
         splits = column.splits[first : first + rows + 1]
         low = int(splits[0])
         high = int(splits[-1])
+        self.classes.check_missing(kernel, self.plain)
         if operand.index in self.slabs:
             values = self.read(operand.index, column.addresses[low:high])
-        elif operand.row_shape is not None:
+        else:
             # No launch has written to the slab yet, so these members pad a tile, and there are none in a
             # ragged program. Few functions are singular at a half.
-            values = shaped(lambda shape: np.full((high - low, *shape), 0.5), operand.row_shape)
-        else:
-            raise no_rows(kernel)
+            values = optree.tree_map(
+                lambda x: np.full((high - low, *x.shape[1:]), 0.5).astype(x.dtype),
+                self.values.no_rows(operand.missing),
+            )
         return Ragged(values, np.diff(splits), self.values.protected(column.segments[low:high]))

@@ -48,6 +48,8 @@ class Family:
         Kernels whose results are read, and the kernels that read them.
     parents : dict
         A forest of keys (union-find, Tarjan 1975): what is in one tree shares a slab.
+    lacking : set of (int, int)
+        Ragged operands, by kernel and slot, of which a call has had no row.
     joins_results : bool
         Whether all programs ask for the same results, as those of several shards do: then the results of
         one shard whose trees are leaves share a slab with those of another whose trees are pairs.
@@ -60,6 +62,7 @@ class Family:
         self.sites: list[str] = []
         self.edges: set[tuple[int, int]] = set()
         self.parents: dict[Key, Key] = {}
+        self.lacking: set[tuple[int, int]] = set()
 
     def number(self, key: tuple[Any, ...], signature: Signature, site: str) -> int:
         """Return the number of a kernel, a new one for a new key."""
@@ -80,16 +83,17 @@ class Family:
         return key
 
     @property
-    def extent(self) -> tuple[int, int, int, int]:
+    def extent(self) -> tuple[int, ...]:
         """How much it holds: the same number again where programs have added nothing."""
         linked = sum(key != parent for key, parent in self.parents.items())
-        return len(self.kernels), len(self.edges), len(self.parents), linked
+        return len(self.kernels), len(self.edges), len(self.parents), len(self.lacking), linked
 
     def take_in(self, other: Family) -> None:
         """Take in all that another family holds, whose kernels may have other numbers there."""
         named = zip(other.kernels, other.signatures, other.sites, strict=True)
         numbers = [self.number(*kernel) for kernel in named]
         self.edges.update((numbers[source], numbers[reader]) for source, reader in other.edges)
+        self.lacking.update((numbers[kernel], slot) for kernel, slot in other.lacking)
 
         def renumbered(key: Key) -> Key:
             return key if key[0] in ("given", "group") else (key[0], numbers[key[1]], *key[2:])

@@ -24,7 +24,6 @@ import optree
 from multifold._compiled.arrays import Integers, starts
 from multifold._run.values import Steps
 from multifold.errors import RecordError
-from multifold.operands import RowShape
 from multifold.program.kept import ExampleParts
 
 
@@ -40,8 +39,10 @@ class KernelOperand:
         `Program.shared`, and ``"static"`` is ``value``.
     index : int
         See ``role``; -1 for a ragged operand that has never had a row.
-    row_shape : tuple of int, tuple of such, or None
-        Of a ragged operand: the shape of a row where there is none.
+    missing : MissingRows or None
+        Of a ragged operand: what a row would be where there is none, if that was said.
+    lacks : bool
+        Of a ragged operand: whether a call of the kernel has had no row.
     edges : int or None
         Of a ragged operand of a tiled program: rows that it has in each launch.
     key : Hashable
@@ -50,7 +51,8 @@ class KernelOperand:
 
     role: str
     index: int = -1
-    row_shape: RowShape | None = None
+    missing: Any = None
+    lacks: bool = False
     edges: int | None = None
     key: Hashable = None
     value: Any = field(default=None, compare=False, repr=False)

@@ -205,7 +205,7 @@ class Samples:
             return self.row(int(entry))
         if kind.ragged:
             rows = [self.row(ref) for ref in self.columns.rows_of(entry).tolist()]
-            return self.values.ragged(rows, slot.value or ())
+            return self.values.ragged(rows, slot.value)
         if kind.column is not None:
             return self.values.stack([entry])
         return self.values.shared(entry) if kind.shared else entry

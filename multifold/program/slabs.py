@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from multifold.errors import LaunchError
-from multifold.operands import RowShape
+from multifold.operands import MissingRows
 from multifold.program.checks import naming
-from multifold.program.layout import Form
+from multifold.program.layout import Form, Kernel
 
 
 class SlabClass(NamedTuple):
@@ -62,7 +62,7 @@ class SlabClasses:
                 f"fold.program(outputs, model) {hint}",
             )
 
-    def in_order(self, kernels: Sequence[int], plain: Callable[[RowShape], SlabClass]) -> Iterator[int]:
+    def in_order(self, kernels: Sequence[int], plain: Callable[[MissingRows], SlabClass]) -> Iterator[int]:
         """Yield the kernels of a phase, each as soon as the classes of the slabs that it reads are known.
 
         Whoever iterates declares what each kernel returns before asking for the next one. In a loop every
@@ -74,7 +74,7 @@ class SlabClasses:
         kernels : sequence of int
             The kernels of the phase.
         plain : callable
-            From such a row shape to the class of a plain array of floats, or of a tuple of such.
+            From what is said of such a row to its class.
 
         Raises
         ------
@@ -84,20 +84,34 @@ class SlabClasses:
         pending = list(kernels)
         while pending:
             ready = [number for number in pending if self.form.kernels[number].slabs <= self.known.keys()]
+            for number in ready:
+                self.check_missing(self.form.kernels[number], plain)
             # While this yields, `known` grows: the others are asked again in the next round.
             yield from ready
             pending = [number for number in pending if number not in ready]
             if pending and not ready:
                 self.assume(pending, plain)
 
-    def assume(self, pending: Sequence[int], plain: Callable[[RowShape], SlabClass]) -> None:
+    def check_missing(self, kernel: Kernel, plain: Callable[[MissingRows], SlabClass]) -> None:
+        """Refuse a kernel if calls without rows would receive others than by themselves."""
+        for operand in kernel.operands:
+            if operand.lacks and operand.missing is not None and operand.reads:
+                known, own = self.known.get(operand.index), plain(operand.missing)
+                if known is not None and known != own:
+                    raise LaunchError(
+                        f"{naming(kernel)}, has calls without rows, of {own}, beside rows of {known}.",
+                        "fold.program(outputs, model) gives each class a kernel of its own; "
+                        "multifold.ragged(items, row_shape, dtype) says what missing rows are.",
+                    )
+
+    def assume(self, pending: Sequence[int], plain: Callable[[MissingRows], SlabClass]) -> None:
         """Take recorded row shapes as the classes of slabs, for the first kernel that they complete."""
         for number in pending:
             kernel = self.form.kernels[number]
             told = {
-                operand.index: plain(operand.row_shape)
+                operand.index: plain(operand.missing)
                 for operand in kernel.operands
-                if operand.reads and operand.row_shape is not None
+                if operand.reads and operand.missing is not None
             }
             if kernel.slabs <= self.known.keys() | told.keys():
                 self.known = told | self.known  # what ops have returned counts more

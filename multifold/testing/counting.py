@@ -104,6 +104,7 @@ class Counting(Backend):
     constant = handed_on("constant", counted=True)
     split = handed_on("split", counted=True)
     to_numpy = handed_on("to_numpy", counted=True)
+    cast = handed_on("cast")
     cell = handed_on("cell")
     copy = handed_on("copy")
     context = handed_on("context")

@@ -135,6 +135,9 @@ class JaxBackend(Backend):
     def number_dtype(self, kind: type) -> np.dtype:
         return np.dtype(jnp.result_type(kind))  # 64 bits only with jax_enable_x64
 
+    def cast(self, x: Any, dtype: str) -> jax.Array:
+        return _array(x).astype(jax.dtypes.canonicalize_dtype(dtype))  # 64 bits as above
+
     def padded_rows(self, rows: int) -> int:
         # The next power of two: an op compiles for few sizes, and at most half of the rows are for nothing.
         return 1 << (rows - 1).bit_length()

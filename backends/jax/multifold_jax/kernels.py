@@ -23,6 +23,7 @@ from multifold.errors import LaunchError, MultifoldError
 from multifold.program import (
     Kernel,
     KernelOperand,
+    MissingRows,
     Program,
     SlabClass,
     SlabClasses,
@@ -31,8 +32,6 @@ from multifold.program import (
     follow,
     hint_of,
     naming,
-    no_rows,
-    shaped,
 )
 from multifold_jax.varying import vary
 
@@ -185,7 +184,8 @@ class Tracer:
             if source.kernel < 0:
                 rows = self.program.given[source.given]
                 (dtype,) = source.dtypes or (jax.dtypes.canonicalize_dtype(rows.dtype),)
-                self.classes.declare(source.slab, plain(rows.shape[1:], dtype))
+                leaves, structure = jax.tree.flatten(Spec(rows.shape, dtype))
+                self.classes.declare(source.slab, SlabClass.of(structure, leaves))
         for phase in self.form.phases:
             counts = dict(zip(phase.kernels, phase.rows, strict=True))
             for number in self.classes.in_order(phase.kernels, plain):
@@ -313,17 +313,21 @@ class Tracer:
             structure, leaves = self.classes[operand.index]
             members = [("members", Spec((edges, *shape), dtype)) for shape, dtype in leaves]
             return [*members, *rest], lambda arrays: Ragged(structure.unflatten(arrays[:-2]), *arrays[-2:])
-        if operand.row_shape is None:
-            raise no_rows(kernel)
-        values = shaped(lambda shape: jnp.zeros((0, *shape)), operand.row_shape)
+        values = operand.missing.made(lambda shape, dtype: jnp.zeros((0, *shape), dtype_of(dtype)))
         return rest, lambda arrays: Ragged(values, *arrays)
 
 
-def plain(row_shape: tuple[Any, ...], dtype: Any = None) -> SlabClass:
-    """Return the class of a plain array, or a tuple of such; of floats, if no dtype is given."""
-    dtype = jnp.result_type(float) if dtype is None else dtype
-    arrays, structure = jax.tree.flatten(shaped(lambda shape: Spec((0, *shape), dtype), row_shape))
+def plain(missing: MissingRows) -> SlabClass:
+    """Return the class of missing rows."""
+    made = missing.made(lambda shape, dtype: Spec((0, *shape), dtype_of(dtype)))
+    arrays, structure = jax.tree.flatten(made)
     return SlabClass.of(structure, arrays)
+
+
+def dtype_of(name: str) -> np.dtype:
+    """Return the dtype of a name; those of numbers of Python follow ``jax_enable_x64``."""
+    number = {"float": float, "int": int}.get(name)
+    return jax.dtypes.canonicalize_dtype(name if number is None else jnp.result_type(number))
 
 
 def compare(kernel: Kernel, shapes: Any, other: Any) -> None:

@@ -98,6 +98,9 @@ class TensorflowBackend(Backend):
             return np.dtype(tf.as_dtype(keras.config.floatx()).as_numpy_dtype)
         return super().number_dtype(kind)
 
+    def cast(self, x: Any, dtype: str) -> tf.Tensor:
+        return tf.cast(x, dtype)
+
     def to_numpy(self, x: Any) -> np.ndarray:
         return np.asarray(tf.convert_to_tensor(x).numpy())  # the scalar of a 0-d array otherwise
 

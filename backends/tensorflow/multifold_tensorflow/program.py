@@ -14,9 +14,9 @@ import optree
 import tensorflow as tf
 
 from multifold.backend import Ragged
-from multifold.program import Kernel, KernelOperand, Phase, Program, follow, resolve_ops, shaped
+from multifold.program import Kernel, KernelOperand, Phase, Program, follow, resolve_ops
 from multifold_tensorflow.backend import TensorflowBackend
-from multifold_tensorflow.shapes import ResultSpecs, no_trace
+from multifold_tensorflow.shapes import ResultSpecs, dtype_of, no_trace
 from multifold_tensorflow.slabs import Threads, empty
 from multifold_tensorflow.tensors import RaggedTensors, TensorProgram, as_tensors
 
@@ -299,8 +299,7 @@ class GraphBuilder:
             lengths = tf.slice(lengths, [first], [rows])
         if operand.reads:
             return Ragged(self.read(operand.index, [addresses])[0], lengths, segments)
-        dtype = TensorflowBackend().number_dtype(float)
-        values = shaped(lambda shape: tf.zeros((0, *shape), dtype), operand.row_shape or ())
+        values = operand.missing.made(lambda shape, dtype: tf.zeros((0, *shape), dtype_of(dtype)))
         return Ragged(values, lengths, segments)
 
     def launch(self, number: int, leaves: list[Any]) -> Any:

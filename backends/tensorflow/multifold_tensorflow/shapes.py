@@ -19,6 +19,7 @@ from multifold.program import (
     Form,
     Kernel,
     KernelOperand,
+    MissingRows,
     RowsSpec,
     SlabClass,
     SlabClasses,
@@ -26,8 +27,6 @@ from multifold.program import (
     follow,
     hint_of,
     naming,
-    no_rows,
-    shaped,
     verify_rows,
 )
 from multifold_tensorflow.backend import TensorflowBackend
@@ -156,12 +155,9 @@ class ResultSpecs:
             members = 2 * rows + 1
             if operand.reads:
                 values = self.rows(operand.index, members)
-            elif operand.row_shape is not None:
-                members = 0
-                number = TensorflowBackend().number_dtype(float)
-                values = shaped(lambda shape: tf.TensorSpec((0, *shape), number), operand.row_shape)
             else:
-                raise no_rows(kernel)
+                members = 0
+                values = operand.missing.made(missing_spec)
             return Ragged(values, tf.TensorSpec((rows,), index), tf.TensorSpec((members,), index))
         if operand.role == "whole":
             return self.wholes[operand.index]
@@ -194,10 +190,20 @@ def class_of(value: Any) -> SlabClass:
     return SlabClass.of(structure, leaves)
 
 
-def plain(row_shape: tuple[Any, ...]) -> SlabClass:
-    """Return the class of an array of floats, or of a tuple of such."""
-    dtype = tf.as_dtype(TensorflowBackend().number_dtype(float))
-    return class_of(shaped(lambda shape: tf.TensorSpec((0, *shape), dtype), row_shape))
+def plain(missing: MissingRows) -> SlabClass:
+    """Return the class of missing rows."""
+    return class_of(missing.made(missing_spec))
+
+
+def missing_spec(shape: tuple[int, ...], dtype: str) -> tf.TensorSpec:
+    """Return what stands for no rows of a shape and a dtype."""
+    return tf.TensorSpec((0, *shape), dtype_of(dtype))
+
+
+def dtype_of(name: str) -> tf.DType:
+    """Return the dtype of a name; those of numbers of Python are the backend's."""
+    number = {"float": float, "int": int}.get(name)
+    return tf.as_dtype(name if number is None else TensorflowBackend().number_dtype(number))
 
 
 def spec_of(x: Any) -> Any:

@@ -214,6 +214,9 @@ class TorchBackend(Backend):
             return FLOATS.get(torch.get_default_dtype(), FLOAT32)
         return super().number_dtype(kind)
 
+    def cast(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
+        return x.to(getattr(torch, dtype))
+
     def to_numpy(self, x: torch.Tensor) -> np.ndarray:
         x = x if x.layout is torch.strided else x.to_dense()
         # With `force` one step detaches, copies to the host, and resolves what is lazily conjugated.

@@ -97,6 +97,9 @@ class MlxBackend(Backend):
         values = model.values() if isinstance(model, Mapping) else ()
         return any(isinstance(value, (mx.array, nn.Module)) for value in values)
 
+    def cast(self, x: mx.array, dtype: str) -> mx.array:
+        return x.astype(getattr(mx, dtype))
+
     def number_dtype(self, kind: type) -> np.dtype:
         return np.dtype(WIDTHS[kind])
 
