@@ -72,6 +72,8 @@ class Replay:
         if run:
             with self.arrays.placed():
                 leaves = list(map(self.operand, signature.slots, entries))
+                if signature.beside:
+                    leaves = list(self.arrays.narrowed(leaves, signature.beside))
                 self.values[call] = self.launch(signature, leaves, call)
 
     def entry(self, slot: Slot) -> Any:

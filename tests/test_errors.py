@@ -887,7 +887,7 @@ def test_operands_are_listed_with_their_kinds_shapes_and_dtypes():
     node = fold.add("f", np.ones((1, 2), np.float32))
     with pytest.raises(LaunchError) as caught:
         fold.apply({"f": abs, "g": fails}, fold.add("g", node, 0.5, [1, "word"]))
-    listed = "0 node (1, 2) float32; 1 float (1,) float64; 2[0] int (1,) int64; 2[1] static 'word'."
+    listed = "0 node (1, 2) float32; 1 float (1,) float32; 2[0] int (1,) int64; 2[1] static 'word'."
     assert f"Operands: {listed}" in str(caught.value)
 
 

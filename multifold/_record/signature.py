@@ -17,7 +17,7 @@ import numpy as np
 import optree
 
 from multifold._record.freezing import snapshot
-from multifold._record.kinds import COLUMNS, NODE, SHARED, Kind
+from multifold._record.kinds import COLUMNS, FLOAT, NODE, SHARED, Kind
 
 PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
 """Types of values that refer to no other object."""
@@ -100,6 +100,7 @@ class Signature:
             operands.append((slot, 0 if column is None else counts[column]))
             if column is not None:
                 counts[column] += 1
+        floats = tuple([i for i, slot in enumerate(self.slots) if slot.kind is FLOAT])
         nodes = [(slot.kind, position) for slot, position in operands if slot.kind.ref or slot.kind.ragged]
         vars(self).update(
             counts,
@@ -107,6 +108,7 @@ class Signature:
             layout=tuple([p if kind.ref else -1 - p for kind, p in nodes if kind.rows]),
             batched=any(slot.kind.batched for slot in self.slots),
             nodes_only=all(slot.kind is NODE for slot in self.slots),
+            beside=floats if any(typed(slot.kind) for slot in self.slots) else (),
             says_rows=any(slot.kind.ragged and slot.value is not None for slot in self.slots),
             recorded=tuple([i for i, slot in enumerate(self.slots) if slot.kind.column is not None]),
             shared_refs=np.array([p for kind, p in nodes if kind.shared], np.int64),
@@ -123,6 +125,8 @@ class Signature:
     """Whether any operand is batched; without one, a launch runs once and yields one row."""
     nodes_only: bool = field(init=False)
     """Whether all operands are nodes, each a row of its launch."""
+    beside: tuple[int, ...] = field(init=False)
+    """The slots of floats of Python, if arrays may stand beside them."""
     says_rows: bool = field(init=False)
     """Whether the shape of the rows of a ragged operand was said."""
     recorded: tuple[int, ...] = field(init=False)
@@ -184,6 +188,11 @@ class Signature:
     def nested(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Return the operands of a call as the op receives them, nested as they were recorded."""
         return leaves if self.structure is None else optree.tree_unflatten(self.structure, leaves)
+
+
+def typed(kind: Kind) -> bool:
+    """Return whether an operand of a kind may have a dtype of its own, as no number has."""
+    return kind.shared or (kind.batched and kind.number is None)
 
 
 @lru_cache(4096)

@@ -272,6 +272,9 @@ class Launcher:
             If the op fails, breaks the rule of rows, writes to an operand or mixes its rows.
         """
         rows = launch.rows
+        beside = launch.signature.beside
+        if beside:
+            launch.leaves[:] = self.values.narrowed(launch.leaves, beside)
         known = self.outcomes.of(launch.signature)
         classes = launch.classes
         outcome = None if classes is None else known.get(classes)

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -37,14 +38,17 @@ from multifold._plan.wiring import Wiring
 from multifold._record.graph import Part
 from multifold._record.kinds import number_type
 from multifold.backend import Backend, Ragged
-from multifold.errors import LaunchError, type_of
-from multifold.operands import MissingRows
+from multifold.errors import LaunchError, RecordError, type_of
+from multifold.operands import MissingRows, name_of_dtype
 
 CONTAINERS = (tuple, list, dict)
 """What a result may be made of besides arrays; subclasses of these count too."""
 
 PYTHONS: dict[str, type] = {"float": float, "int": int, "bool": bool}
 """Names of dtypes that each backend has its own of."""
+
+FLOATS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+"""The floating dtypes that ops compute in -> the bytes of a number."""
 
 Steps = tuple[tuple[Any, int | None], ...]
 """The way to a part of a result: keys, each with the length that `Node.split` promised, if any."""
@@ -375,6 +379,28 @@ class Values:
 
     # ---- numbers and NumPy arrays go to the device -----------------------------------------------
 
+    def narrowed(self, leaves: Sequence[Any], floats: Sequence[int]) -> Sequence[Any]:
+        """Return the operands of a launch, in which no float of Python lifts the rows beside it.
+
+        ``x * 0.5`` is bfloat16 where ``x`` is, since the number has no dtype of its own; an array of the
+        default float would make it float32. So where all floats beside the numbers are of one dtype, and of
+        a narrower one, the numbers are cast to it. ``floats`` says which operands are such numbers.
+        """
+        backend = self.backend
+        beside = set()
+        for i, leaf in enumerate(leaves):
+            if i not in floats:
+                parts = leaves_of(leaf.values if type(leaf) is Ragged else leaf)
+                beside.update([x.dtype for x in parts if backend.owns(x)])
+        own = leaves[floats[0]].dtype
+        if beside <= {own}:  # most launches
+            return leaves
+        names = {name for dtype in beside if (name := float_name(dtype)) is not None}
+        name = names.pop() if len(names) == 1 else None
+        if name is None or FLOATS[name] >= FLOATS[float_name(own) or name]:
+            return leaves
+        return [backend.cast(x, name) if i in floats else x for i, x in enumerate(leaves)]
+
     def constant(self, x: np.ndarray) -> Any:
         """Return a NumPy array on the device; it may share the memory of ``x``."""
         return self.backend.constant(x, self.device)
@@ -468,6 +494,16 @@ def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
                     "pass the value as an array of a wider dtype, of shape (1,).",
                 )
     return values.astype(dtype)
+
+
+@lru_cache(64)
+def float_name(dtype: Any) -> str | None:
+    """Return the name of a dtype among `FLOATS`; None if it is none of them."""
+    try:
+        name = name_of_dtype(dtype)
+    except RecordError:  # as that of a key of JAX
+        return None
+    return name if name in FLOATS else None
 
 
 def sizes_of(leaves: Sequence[Any], result: Any = ()) -> frozenset[int]:

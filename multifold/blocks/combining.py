@@ -39,7 +39,7 @@ class Fold(Block):
     >>> digits = Map(Scalar()) >> Fold(Function("append"), FromTensor(0.0))
     >>> model = {"append": lambda state, x: 10 * state + x}
     >>> multifold.Fold(backend="numpy").run(model, [[1, 2, 3], [4]], digits)
-    array([123.,   4.])
+    array([123.,   4.], dtype=float32)
     """
 
     def __init__(self, combine_block: Any, start_block: Any, name: str | None = None) -> None:

@@ -81,6 +81,7 @@ from multifold.program.checks import (
     follow,
     hint_of,
     naming,
+    received,
     resolve_ops,
     verify_rows,
 )
@@ -110,6 +111,7 @@ __all__ = [
     "follow",
     "hint_of",
     "naming",
+    "received",
     "resolve_ops",
     "run",
     "verify_rows",

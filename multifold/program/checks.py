@@ -43,6 +43,13 @@ def resolve_ops(backend: Backend, model: Any, form: Form) -> list[Callable[..., 
     return ops
 
 
+def received(backend: Backend, kernel: Kernel, leaves: Sequence[Any]) -> Sequence[Any]:
+    """Return the positional operands that an op receives, nested, from their leaves."""
+    if kernel.beside:
+        leaves = values.Values(backend, None).narrowed(leaves, kernel.beside)
+    return kernel.nest(leaves)
+
+
 def naming(kernel: Kernel | Named) -> str:
     """Return the beginning of an error about a kernel."""
     return f"The op '{kernel.name}', first recorded at {kernel.site}"

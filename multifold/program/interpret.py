@@ -103,7 +103,9 @@ class Interpreter:
         """Run one launch, and keep what is read of its result."""
         kernel = self.form.kernels[number]
         pairs = zip(kernel.operands, self.program.columns[number], strict=True)
-        leaves = [self.operand(kernel, operand, column, first, rows) for operand, column in pairs]
+        leaves: Sequence[Any] = [self.operand(kernel, *pair, first, rows) for pair in pairs]
+        if kernel.beside:
+            leaves = self.values.narrowed(leaves, kernel.beside)
         own = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
         batched = [leaf for leaf, rows_of_it in zip(leaves, own, strict=True) if rows_of_it]
         key = kernel_key(kernel), ranks_of(batched), rows in sizes_of(batched)

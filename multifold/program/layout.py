@@ -107,6 +107,11 @@ class Kernel:
         # A set: an op may read two operands from one slab, as `join` reads its left and its right child.
         return frozenset(operand.index for operand in self.operands if operand.reads)
 
+    @property
+    def beside(self) -> tuple[int, ...]:
+        """Its operands that are floats of Python, beside which others may have a narrower dtype."""
+        return tuple([i for i, operand in enumerate(self.operands) if operand.role == "float"])
+
     def nest(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Return the positional operands of the op from their leaves."""
         if self.structure is None:

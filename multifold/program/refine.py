@@ -8,7 +8,7 @@ before, so `refine` runs one call for each type and classes of operands, on rows
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -159,7 +159,9 @@ class Samples:
         """Run one call on rows that stand for its own."""
         signature = self.signature(call)
         named = self.named(call)
-        leaves = [self.operand(call, slot, position) for slot, position in signature.operands]
+        leaves: Sequence[Any] = [self.operand(call, *operand) for operand in signature.operands]
+        if signature.beside:
+            leaves = self.values.narrowed(leaves, signature.beside)
         fn = resolve(self.backend, self.model, signature.op, named.site)
         try:
             return self.backend.call(fn, signature.nested(leaves), signature.keywords())
@@ -176,12 +178,14 @@ class Samples:
         batched = [slot.kind.batched for slot in signature.slots]
         if not any(batched) or any(slot.kind.ragged for slot in signature.slots):
             return
-        leaves = [
+        leaves: Sequence[Any] = [
             self.values.concat([self.operand(own, slot, position) for own in calls])
             if slot.kind.batched
             else self.operand(call, slot, position)
             for slot, position in signature.operands
         ]
+        if signature.beside:
+            leaves = self.values.narrowed(leaves, signature.beside)
         named = self.named(call)
         fn = resolve(self.backend, self.model, signature.op, named.site)
         rows = [leaf for leaf, own in zip(leaves, batched, strict=True) if own]

@@ -18,7 +18,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
-from multifold.backend import Ragged
+from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, MultifoldError
 from multifold.program import (
     Kernel,
@@ -32,6 +32,7 @@ from multifold.program import (
     follow,
     hint_of,
     naming,
+    received,
 )
 from multifold_jax.varying import vary
 
@@ -150,10 +151,12 @@ class Tracer:
 
     def __init__(
         self,
+        backend: Backend,
         ops: Sequence[Callable[..., Any]],
         program: Program,
         axes: frozenset[str] = frozenset(),
     ) -> None:
+        self.backend = backend
         self.ops = ops
         self.axes = axes
         self.program = program
@@ -246,7 +249,7 @@ class Tracer:
         op = self.ops[number]
 
         def call(*flat: Any) -> Any:  # a new function each time: JAX keeps traces by function
-            return op(*kernel.nest(rebuild(flat)), **kernel.static)
+            return op(*received(self.backend, kernel, rebuild(flat)), **kernel.static)
 
         try:
             return jax.make_jaxpr(call, return_shape=True)(*self.samples(specs))

@@ -106,7 +106,7 @@ def run_program(backend: Backend, model: Any, program: Program) -> Any:
             "make it with a fold for JAX: multifold.Fold(backend='jax').program(...).",
         )
     # This runs while JAX traces the caller, so once for each form: what it costs is part of compiling.
-    tracer = Tracer(resolve_ops(backend, model, program.form), program)
+    tracer = Tracer(backend, resolve_ops(backend, model, program.form), program)
     tracer.trace_all()
     if not all_axes(tracer.constants):  # an op can't be tried on numbers beside what varies over devices
         for kernel in tracer.kernels.values():
@@ -114,7 +114,7 @@ def run_program(backend: Backend, model: Any, program: Program) -> Any:
     axes = all_axes(program, model, tracer.constants)
     if axes:
         program = vary_all(program, axes)
-        tracer = Tracer(resolve_ops(backend, vary_all(model, axes), program.form), program, axes)
+        tracer = Tracer(backend, resolve_ops(backend, vary_all(model, axes), program.form), program, axes)
         tracer.trace_all()
         refuse_unvarying(tracer.constants, axes)
     forward = Forward(tracer)

@@ -14,7 +14,7 @@ import optree
 import tensorflow as tf
 
 from multifold.backend import Ragged
-from multifold.program import Kernel, KernelOperand, Phase, Program, follow, resolve_ops
+from multifold.program import Kernel, KernelOperand, Phase, Program, follow, received, resolve_ops
 from multifold_tensorflow.backend import TensorflowBackend
 from multifold_tensorflow.shapes import ResultSpecs, dtype_of, no_trace
 from multifold_tensorflow.slabs import Threads, empty
@@ -306,7 +306,7 @@ class GraphBuilder:
         """Call the op of a kernel."""
         kernel = self.form.kernels[number]
         try:
-            return self.ops[number](*kernel.nest(leaves), **kernel.static)
+            return self.ops[number](*received(TensorflowBackend(), kernel, leaves), **kernel.static)
         except Exception as error:
             raise no_trace(kernel, error) from error
 

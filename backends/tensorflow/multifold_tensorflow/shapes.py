@@ -27,6 +27,7 @@ from multifold.program import (
     follow,
     hint_of,
     naming,
+    received,
     verify_rows,
 )
 from multifold_tensorflow.backend import TensorflowBackend
@@ -117,7 +118,7 @@ class ResultSpecs:
                 ragged = isinstance(found, Ragged)
                 value = optree.tree_unflatten(structure, found.values if ragged else found)
                 leaves[i] = found._replace(values=value) if ragged else value
-            return self.ops[number](*kernel.nest(list(leaves)), **kernel.static)
+            return self.ops[number](*received(TensorflowBackend(), kernel, list(leaves)), **kernel.static)
 
         with tf.init_scope():
             if tf.executing_eagerly():
@@ -137,7 +138,8 @@ class ResultSpecs:
             for entry, value in zip(entries, optree.tree_unflatten(structure, tensors), strict=True):
                 leaves[entry] = value
             # A `tf.function` returns tensors of its graph, which dies with it: keep their specs only.
-            seen.append(optree.tree_map(spec_of, self.ops[number](*kernel.nest(leaves), **kernel.static)))
+            operands = received(TensorflowBackend(), kernel, leaves)
+            seen.append(optree.tree_map(spec_of, self.ops[number](*operands, **kernel.static)))
 
         try:
             tf.function(call, autograph=False).get_concrete_function(*specs)
