@@ -428,7 +428,7 @@ def verify(kernel, op, *shapes, dtype=np.float32, shared=()):
 
     specs = [RowsSpec([(shape, np.dtype(dtype))]) for shape in shapes]
     specs += [RowsSpec([(shape, np.dtype(dtype))], batched=False) for shape in shared]
-    checks.verify_rows(Foreign(), kernel, of_arrays, specs, op)
+    checks.verify_rows(Foreign(), kernel, of_arrays, specs, 3, op)
 
 
 def test_an_op_that_mixes_rows_is_refused_before_a_program_runs_it():
