@@ -687,3 +687,31 @@ def test_a_subclass_that_counts_nodes_itself_is_told_what_to_remove():
     with pytest.raises(RecordError, match="read only") as caught:
         Counting(backend="numpy").add("leaf", 1)
     assert "remove the override" in caught.value.hint
+
+
+@pytest.mark.parametrize("door", [torchfold.Fold, mxnet_fold.Fold])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda fold, node: node.step,
+        lambda fold, node: node.split(2)[0].op,
+        lambda fold, node: fold.cached_nodes["never"],
+        lambda fold, node: fold.steps[7]["leaf"],
+        lambda fold, node: fold.steps[0]["never"],
+        lambda fold, node: type(node)("leaf", 0, 0, node),
+    ],
+)
+def test_a_subclass_that_makes_nodes_itself_is_told_what_to_remove(door, read):
+    fold = door(backend="numpy")
+    with pytest.raises(RecordError) as caught:
+        read(fold, multifold.Fold.add(fold, "leaf", 1))
+    assert "remove the override" in caught.value.hint
+
+
+def test_what_a_node_of_a_door_is_set_or_asked_is_told_by_another_name():
+    node = torchfold.Fold(backend="numpy").add("leaf", 1)
+    with pytest.raises(RecordError, match=r"node.no_batch\(\)"):
+        node.batch = False
+    with pytest.raises(RecordError, match="as an output"):
+        node.get({})
+    assert not hasattr(node, "batch") and not hasattr(node, "step")

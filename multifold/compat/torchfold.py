@@ -14,13 +14,13 @@ from typing import Any
 
 import multifold
 from multifold._record.node import Node, SharedNode
-from multifold.compat.counted import Counted
+from multifold.compat.counted import Counted, DoorNode
 from multifold.compat.groups import as_outputs
 
 __all__ = ["Fold", "Unfold"]
 
 
-class FoldNode(Node):
+class FoldNode(DoorNode):
     """One recorded call, or a part of its result."""
 
     __slots__ = ()

@@ -37,7 +37,7 @@ from multifold._record.freezing import freeze, snapshot
 from multifold._record.graph import users_frame
 from multifold._record.node import Node, SharedNode
 from multifold.backend import comes_from
-from multifold.compat.counted import Counted
+from multifold.compat.counted import Counted, DoorNode
 from multifold.compat.groups import as_outputs
 from multifold.compat.mxnet_fold import rnn
 from multifold.compat.mxnet_fold.axes import AlongAxis, Move, Moves, stays, swap
@@ -47,7 +47,7 @@ from multifold.operands import RaggedOperand, Shared, Static
 __all__ = ["Fold", "fold_unroll", "rnn"]
 
 
-class Virtual(Node):
+class Virtual(DoorNode):
     """One recorded call, or a part of its result."""
 
     __slots__ = ()
