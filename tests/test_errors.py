@@ -7,6 +7,7 @@ import pickle
 import sys
 import types
 from collections import ChainMap, Counter, OrderedDict, UserDict
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -206,9 +207,14 @@ def test_a_model_in_the_place_of_the_backend_is_named_by_its_type():
 
 
 def test_a_device_that_is_none_is_a_launch_error(backend):
-    fold = Fold(backend=Nowhere(), device="nowhere")
-    with pytest.raises(LaunchError, match="could not be put on device 'nowhere': OSError: no such device"):
-        fold([[fold.add(abs, 1)]])
+    said = "could not be put on device 'nowhere': OSError: no such device"
+    for make in (Fold, partial(Unfold, None)):
+        for operand in (1, np.ones((1, 2)), multifold.ragged([1]), multifold.shared(np.ones(3))):
+            fold = make(backend=Nowhere(), device="nowhere")
+            with pytest.raises(LaunchError, match=said):
+                fold.apply(None, fold.add(lambda x: x, operand))
+        with pytest.raises(LaunchError, match=said):
+            make(backend=Nowhere(), device="nowhere").apply(None, [[1, 2]])
 
 
 class Nowhere(NumpyBackend):

@@ -242,15 +242,7 @@ class Sections:
         self.plain = not wiring.loose
         self.stopped = False
         self.no_rows: dict[Hashable, Any] = {}  # by what they would be
-        try:
-            self.indices, self.numbers = run.values.upload_all(wiring, self.columns)
-        except MultifoldError:
-            raise
-        except Exception as error:
-            raise LaunchError(
-                f"The numbers of a run could not be put on device {run.values.device!r}: {said(error)}.",
-                "leave `device`, or a door's `cuda=True`, out: then numbers go to the device of the model.",
-            ) from error
+        self.indices, self.numbers = run.values.upload_all(wiring, self.columns)
 
     def launch_all(self, keep: Container[int]) -> int:
         """Run the launches; return how many ran.

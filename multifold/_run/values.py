@@ -38,7 +38,7 @@ from multifold._plan.wiring import Wiring
 from multifold._record.graph import Part
 from multifold._record.kinds import number_type
 from multifold.backend import Backend, Ragged
-from multifold.errors import LaunchError, RecordError, type_of
+from multifold.errors import LaunchError, MultifoldError, RecordError, type_of
 from multifold.operands import MissingRows, name_of_dtype
 
 CONTAINERS = (tuple, list, dict)
@@ -403,12 +403,30 @@ class Values:
 
     def constant(self, x: np.ndarray) -> Any:
         """Return a NumPy array on the device; it may share the memory of ``x``."""
-        return self.backend.constant(x, self.device)
+        try:
+            return self.backend.constant(x, self.device)
+        except Exception:
+            if self.device is not None:
+                self.sent([np.zeros(1, self.backend.number_dtype(int))])  # or is it the device that fails?
+            raise
+
+    def sent(self, arrays: Sequence[np.ndarray]) -> Sequence[Any]:
+        """Return NumPy arrays of numbers of one dtype of the backend on the device."""
+        try:
+            return self.backend.constants(arrays, self.device)
+        except MultifoldError:
+            raise
+        except Exception as error:
+            raise LaunchError(
+                f"The numbers of a run could not be put on device {self.device!r}: "
+                f"{type(error).__name__}: {str(error).rstrip('. ')}.",
+                "leave `device`, or a door's `cuda=True`, out: then numbers go to the device of the model.",
+            ) from error
 
     def numbers(self, xs: Any, number: type) -> Any:
         """Return Python numbers as a batch; ``number`` is `int`, `float` or `bool`."""
         typed = as_dtype(np.array(xs), self.backend.number_dtype(number))
-        return self.backend.constants([typed], self.device)[0]
+        return self.sent([typed])[0]
 
     def upload(self, arrays: Sequence[np.ndarray], number: type) -> Sequence[Any]:
         """Return NumPy arrays of numbers on the device, in one transfer.
@@ -423,7 +441,7 @@ class Values:
         typed = [x if x.dtype == dtype else as_dtype(x, dtype) for x in arrays]
         if len(typed) == 1 and typed[0] is arrays[0]:
             typed = [typed[0].copy()]
-        return self.backend.constants(typed, self.device)
+        return self.sent(typed)
 
     def upload_all(
         self, wiring: Wiring, columns: Columns
@@ -437,7 +455,7 @@ class Values:
 
     def indices(self, rows: Integers) -> Any:
         """Return a new array of row numbers, which nothing else reads, on the device."""
-        return self.backend.constants([as_dtype(rows, self.backend.number_dtype(int))], self.device)[0]
+        return self.sent([as_dtype(rows, self.backend.number_dtype(int))])[0]
 
     def stack(self, xs: Sequence[Any]) -> Any:
         """Return numbers, or arrays of one row, of one class as a batch."""
