@@ -256,8 +256,14 @@ def test_an_example_may_have_no_rows_of_a_group():
     traces = [trace(record, words) for words in ([], [1, 2])]
     got = Fold(backend="numpy").run(model, traces)
     assert {name: x.tolist() for name, x in got.items()} == {"words": [2, 4], "n": [0, 2]}
-    with pytest.raises(RecordError, match="at least one row"):
-        Fold(backend="numpy").run(model, traces[:1])
+    for run in (
+        lambda fold: fold.run(model, traces[:1]),
+        lambda fold: fold.run(model, [[], []], record),
+        lambda fold: fold.program(traces[:1], model),
+        lambda fold: fold.check(model, traces[:1]),
+    ):
+        with pytest.raises(RecordError, match=r"results\['words'\].*\n\nHint: .*multifold\.each"):
+            run(Fold(backend="numpy"))
 
 
 def test_a_trace_says_how_cells_are_recorded():

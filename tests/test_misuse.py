@@ -107,6 +107,12 @@ def test_a_node_has_no_attributes_of_a_result(name, node):
     assert isinstance(caught.value, RecordError) and "inside an op" in caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["unbind", "chunk", "unstack"])
+def test_a_method_that_takes_an_array_apart_is_told_to_the_op(name, node):
+    with pytest.raises(RecordError, match=r"node\.split\(2\)"):
+        getattr(node, name)()
+
+
 def test_a_misspelt_method_of_a_node_is_suggested(node):
     with pytest.raises(RecordError, match=r"did you mean `node\.no_batch`"):
         node.nobatch()

@@ -233,11 +233,14 @@ class Bare(str):
         return str(self)
 
 
-def refuse_no_rows() -> NoReturn:
+def refuse_no_rows(structure: Any, leaf: int) -> NoReturn:
     """Refuse a group that no example has a row for: its shape is not known."""
+    name = "".join([f"[{key!r}]" for key in structure.paths()[leaf]])
     raise RecordError(
-        "Expected at least one row in each group of the results. Received none from any example.",
-        "leave the group out when there is nothing to ask for.",
+        "Expected at least one row in each group of the results. "
+        f"Received none from any example for results{name}.",
+        "leave the group out of what the examples return, or mark it with multifold.each(...): then each "
+        "example has a list of its own, which may be empty.",
     )
 
 

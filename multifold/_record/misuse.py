@@ -37,6 +37,9 @@ AWAIT = "`await fold.value(node)` inside of an `async def` computes it; else com
 JOINS = ("cat", "concat", "concatenate", "stack", "hstack", "vstack")
 """Functions of several arrays, where the axis of the examples matters."""
 
+APART = ("chunk", "unbind", "unstack", "tensor_split")
+"""Methods that take an array apart."""
+
 
 class NoAttributeError(RecordError, AttributeError):
     """An attribute that a node does not have, such as the shape of an array: ``hasattr`` says no."""
@@ -96,6 +99,8 @@ class Uncomputed:
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         near = difflib.get_close_matches(name, [x for x in dir(type(self)) if x[0] != "_"], n=1)
         hint = f"did you mean `node.{near[0]}`?" if near else AWAIT
+        if name in APART:
+            hint = "take the array apart inside of its op, which returns a tuple: `h, c = node.split(2)`."
         raise NoAttributeError(
             f"A {self!r} has no attribute '{name}': it stands for a result that was not computed yet.",
             AWAIT if name == "value" else hint,

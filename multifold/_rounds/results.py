@@ -133,7 +133,7 @@ def merge(taken: Mapping[int, Outputs], loose: list[Any]) -> Outputs:
             continue
         rows = np.concatenate(mine)
         if not len(rows):
-            refuse_no_rows()
+            refuse_no_rows(model.structure, leaf)
         groups.append(rows)
     kept = [
         form for forms in zip(*[outputs.kept for outputs in taken.values()], strict=True) for form in forms

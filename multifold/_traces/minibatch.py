@@ -413,7 +413,7 @@ class Merger:
         groups: list[Integers | int] = []
         kept: list[Any] = []
         forms = zip(*[trace.kept for trace in self.traces], strict=True)
-        for refs, one in zip(self.results, vocabulary.wanted, strict=True):
+        for leaf, (refs, one) in enumerate(zip(self.results, vocabulary.wanted, strict=True)):
             if one == "each":
                 kept += next(forms)
                 at = 0
@@ -422,7 +422,7 @@ class Merger:
                     at += hole.rows
                 continue
             if not len(refs):
-                refuse_no_rows()
+                refuse_no_rows(vocabulary.structure, leaf)
             if one != "group" and (len(refs) != len(self.traces) or (one == "whole" and refs.min() < 0)):
                 raise IndexError("A result that is one node has another number of rows.")
             groups += refs.tolist() if one == "whole" else [refs]
