@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 import multifold
 from multifold import Fold, LaunchError, MultifoldError, RecordError, Unfold, ragged, shared
 from multifold._rounds import held_nodes, pages, store
+from multifold._rounds.awaitables import GatherRequest
 from multifold._rounds.calls import CallTable
 from multifold._rounds.store import Store
+from multifold._rounds.tasks import ExampleTask, Tasks
 from multifold._run.blame import by_halves
 from multifold.testing import Counting
 
@@ -971,6 +973,61 @@ def test_what_is_never_run_is_closed():
         with outer._awaitable(), pytest.raises(RecordError, match=received):
             Fold(backend="numpy").run(None, [0], fn)
     assert list(map(inspect.getcoroutinestate, made)) == [inspect.CORO_CLOSED] * 2
+
+
+PRESSED = {
+    "opens": (Tasks, "_open_task"),
+    "joins": (ExampleTask, "join"),
+    "makes": (ExampleTask, "__init__"),
+    "waits": (Tasks, "_wait"),
+    "gathers": (GatherRequest, "__init__"),
+    "refuses": (GatherRequest, "problem"),
+}
+
+
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+@pytest.mark.parametrize(("cls", "method"), PRESSED.values(), ids=PRESSED)
+def test_a_key_press_closes_all_coroutines(recorder, cls, method, monkeypatch):
+    """One that was made and is no task yet, as well."""
+    made, own = [], getattr(cls, method)
+
+    def encode(fold, x):
+        made.append(two_of(fold, x) if x else absolute(fold, x))
+        return made[-1]
+
+    async def two_of(fold, x):
+        return sum(await fold.gather(encode(fold, x - 1), encode(fold, x - 1)))
+
+    for pressed in range(3):
+        calls = iter(range(100))
+
+        def press(*operands, calls=calls, pressed=pressed):
+            if next(calls) == pressed:
+                raise KeyboardInterrupt
+            return own(*operands)
+
+        monkeypatch.setattr(cls, method, press)
+        with pytest.raises(KeyboardInterrupt):
+            recorder(backend="numpy").run(None, [2, 0, 1], encode)
+    assert set(map(inspect.getcoroutinestate, made)) == {inspect.CORO_CLOSED}
+
+
+def test_a_key_press_while_coroutines_are_closed_closes_the_others():
+    made = []
+
+    async def example(fold, x):
+        try:
+            return await absolute(fold, await absolute(fold, x))
+        finally:
+            raise KeyboardInterrupt
+
+    def kept(fold, x):
+        made.append(absolute(fold, "no number") if x == 1 else example(fold, x))
+        return made[-1]
+
+    with pytest.raises(KeyboardInterrupt):
+        Fold(backend="numpy").run(None, [0, 1, 2, 3], kept)
+    assert set(map(inspect.getcoroutinestate, made)) == {inspect.CORO_CLOSED}
 
 
 def test_values_kept_from_an_earlier_run_are_refused():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Awaitable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Coroutine, Generator, Iterator, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -46,9 +46,13 @@ class Unawaited:
     recorder: Awaiting
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        if not self.recorder._in_progress:
-            self.recorder._refuse_outside()
-        return (yield self)
+        try:
+            if not self.recorder._in_progress:
+                self.recorder._refuse_outside()
+            return (yield self)
+        except BaseException:  # also a key press
+            self.close()
+            raise
 
     def close(self) -> None:
         """Give the request up."""
@@ -98,28 +102,27 @@ class ValuesRequest(Unawaited):
 class GatherRequest(Unawaited):
     """What `Fold.gather` returns; awaited, it becomes the list of what the coroutines returned."""
 
-    __slots__ = ("_coroutines",)
+    __slots__ = ("coroutines",)
 
     def __init__(self, recorder: Awaiting, coroutines: list[Coroutine[Any, Any, Any]]) -> None:
         self.recorder = recorder
-        self._coroutines: list[Coroutine[Any, Any, Any]] | None = coroutines
+        self.coroutines: list[Coroutine[Any, Any, Any]] | None = coroutines
 
-    def take(self) -> list[Coroutine[Any, Any, Any]]:
-        """Hand the coroutines over: they can be run once, so a second call gets none."""
-        coroutines = self._coroutines or []
-        self._coroutines = None
-        return coroutines
+    def taken(self) -> None:
+        """Say that the coroutines are tasks now: they can be run once."""
+        self.coroutines = None
 
     def problem(self, recorder: Awaiting) -> tuple[str, str] | None:
         """Return why a run of ``recorder`` can't answer this, as message and hint; None if it can."""
         if self.recorder is not recorder:
             return OF_ANOTHER_FOLD
-        return TWICE if self._coroutines is None else None
+        return TWICE if self.coroutines is None else None
 
     def close(self) -> None:
         """Close the coroutines if no task runs them yet, so that Python does not warn of them."""
-        for coroutine in self.take():
+        for coroutine in self.coroutines or ():
             coroutine.close()
+        self.taken()
 
 
 class Awaiting:
@@ -221,18 +224,12 @@ class Awaiting:
         >>> fold.run({"leaf": lambda x: -x}, [((1, 2), 3), (4, (5, 6))], largest)
         array([-1, -4])
         """
-        refused = [x for x in awaitables if not inspect.isawaitable(x)]
-        coroutines = list(filter(inspect.iscoroutine, awaitables))
-        if refused or len(set(coroutines)) < len(coroutines):  # Python runs a coroutine only once
-            for coroutine in coroutines:
-                coroutine.close()
-            received = type_of(refused[0]) if refused else "one of them twice"
-            raise RecordError(
-                f"Expected coroutines in fold.gather(...). Received {received}.",
-                "call the async function: fold.gather(encode(fold, left), encode(fold, right)), or "
-                "fold.gather(*coroutines) for a list of what it returned.",
-            )
-        return GatherRequest(self, [x if inspect.iscoroutine(x) else awaiting(x) for x in awaitables])
+        try:
+            return GatherRequest(self, coroutines_of(awaitables))
+        except BaseException:  # also a key press
+            for x in filter(inspect.iscoroutine, awaitables):
+                x.close()
+            raise
 
     def _refuse_node(self, node: Any) -> None:
         """Refuse what is no node of this recorder."""
@@ -266,6 +263,20 @@ class Awaiting:
                 f"Expected no {what} while fold.run(model, examples, fn) is in progress.",
                 "use another Fold inside of the function.",
             )
+
+
+def coroutines_of(awaitables: Sequence[Awaitable[Any]]) -> list[Coroutine[Any, Any, Any]]:
+    """Return a coroutine for each awaitable; refuse anything else, and a coroutine that comes twice."""
+    refused = [x for x in awaitables if not inspect.isawaitable(x)]
+    coroutines = list(filter(inspect.iscoroutine, awaitables))
+    if refused or len(set(coroutines)) < len(coroutines):  # Python runs a coroutine only once
+        received = type_of(refused[0]) if refused else "one of them twice"
+        raise RecordError(
+            f"Expected coroutines in fold.gather(...). Received {received}.",
+            "call the async function: fold.gather(encode(fold, left), encode(fold, right)), or "
+            "fold.gather(*coroutines) for a list of what it returned.",
+        )
+    return [x if inspect.iscoroutine(x) else awaiting(x) for x in awaitables]
 
 
 async def awaiting(awaitable: Awaitable[Any]) -> Any:

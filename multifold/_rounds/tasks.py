@@ -149,12 +149,17 @@ class Tasks:
                 add_note(error, "Hint: a function of a run takes two arguments: fn(fold, example).")
             self._example_failed(example, error)
             return
-        if isinstance(result, GatherRequest):
-            result = awaiting(result)
-        if inspect.iscoroutine(result):
-            self._open_task(ExampleTask(example, result, context))
-        else:
-            self._example_returned(example, result)
+        try:
+            if isinstance(result, GatherRequest):
+                result = awaiting(result)
+            if inspect.iscoroutine(result):
+                self._open_task(ExampleTask(example, result, context))
+            else:
+                self._example_returned(example, result)
+        except BaseException:  # a key press may come before the coroutine is a task
+            if inspect.iscoroutine(result):
+                result.close()
+            raise
 
     def refuse_none(self) -> None:
         """Refuse a run without examples: what it returns would have no structure."""
@@ -227,8 +232,9 @@ class Tasks:
                 try:
                     yield
                 except BaseException as error:
-                    for task in list(self._open):
-                        self._close(task, error)
+                    with contextlib.ExitStack() as closing:  # goes on where one raises another key press
+                        for task in reversed(self._open):
+                            closing.callback(self._close, task, error)
                     raise
         finally:
             sys.set_asyncgen_hooks(*hooks)
@@ -269,6 +275,15 @@ class Tasks:
 
     def _take(self, task: ExampleTask, request: Any, error: BaseException | None) -> None:
         """Take in what a step has come to: the request of a task, or what it has raised."""
+        try:
+            self._understand(task, request, error)
+        except BaseException:  # a key press may come before the coroutines of a gather are tasks
+            if isinstance(request, Unawaited):
+                request.close()
+            raise
+
+    def _understand(self, task: ExampleTask, request: Any, error: BaseException | None) -> None:
+        """Tell a request from an end or an error; see `_take`."""
         if isinstance(error, StopIteration):
             if self._left_open():
                 self._failed(task, in_a_with(self.named(task.example)))
@@ -315,9 +330,10 @@ class Tasks:
             if not request.nodes:  # `fold.values([])`, which needs no round
                 self.answer((task,), iter(()))
         else:
-            children = task.join(request.take())
+            children = task.join(request.coroutines or [])
             for child in children:
                 self._open_task(child)
+            request.taken()
             if not children:
                 self._ready.append((task, task.send, []))
 
