@@ -85,6 +85,8 @@ SHARE = {
     "all arities of a ragged operand": ([ragged([1, 2, 3])], [ragged([4.5])]),
     "ragged rows of equal shape": ([ragged([], (2,))], [ragged([np.ones((1, 2))], [2])]),
     "equal hashable values": ([Fraction(1, 2)], [Fraction(2, 4)]),
+    "equal numbers of other types": ([static(1 + 2j), Decimal("1.5")], [static(1 + 2j), Decimal("1.5")]),
+    "equal numbers of other types in a list": ([static([1j, Fraction(1, 2)])], [static([1j, Fraction(2, 4)])]),
 }
 
 APART = {
@@ -114,6 +116,8 @@ APART = {
     "types inside of sets": ([static(frozenset({1}))], [static(frozenset({True}))]),
     "classes of dataclasses": ([static(Config(1, ["a"]))], [static(Other(1, ["a"]))]),
     "types of other values": ([static(Fraction(1))], [static(Decimal(1))]),
+    "complex and float": ([static(1 + 0j)], [static(1.0)]),
+    "Decimal and int": ([static(Decimal(1))], [static(1)]),
     "enum members": ([Colour.RED], [Colour.BLUE]),
     "None and a string": ([None], ["None"]),
     "shared arrays, even if equal": ([shared(TABLE)], [shared(TABLE.copy())]),
