@@ -176,9 +176,15 @@ class Fold(FrameworkRecorder, Awaiting):
         return self._apply(model, outputs)
 
     def _apply(self, model: Any, outputs: Any, *, check: bool = False) -> Any:
+        graph = self._graph
         asked = self._asked(outputs, model)
-        recording = perf_counter() - self._graph.began
-        values = self._run(model, self._plan(asked, recording), check=check) if asked.groups else []
+        recording = perf_counter() - graph.began
+        try:
+            plan = self._plan(asked, recording) if asked.groups else None
+        finally:
+            if self._graph is not graph:  # another thread has reset the fold in the meantime
+                raise graph.tear()
+        values = [] if plan is None else self._run(model, plan, check=check)
         self._graph.recorded_for(recording)
         return put_together(asked, values)
 
@@ -478,7 +484,10 @@ class Fold(FrameworkRecorder, Awaiting):
         kept = self._kept_columns
         graph = self._graph
         if kept is None or (len(kept), len(kept.parts)) != (len(graph.signature), len(graph.parts)):
-            kept = self._kept_columns = Columns.of(graph)
+            kept = Columns.of(graph)
+            if len(graph.signature) > len(kept):
+                raise graph.tear()
+            self._kept_columns = kept
         return kept
 
     def _asked(self, outputs: Any, model: Any = None) -> Outputs:

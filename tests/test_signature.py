@@ -86,7 +86,10 @@ SHARE = {
     "ragged rows of equal shape": ([ragged([], (2,))], [ragged([np.ones((1, 2))], [2])]),
     "equal hashable values": ([Fraction(1, 2)], [Fraction(2, 4)]),
     "equal numbers of other types": ([static(1 + 2j), Decimal("1.5")], [static(1 + 2j), Decimal("1.5")]),
-    "equal numbers of other types in a list": ([static([1j, Fraction(1, 2)])], [static([1j, Fraction(2, 4)])]),
+    "equal numbers of other types in a list": (
+        [static([1j, Fraction(1, 2)])],
+        [static([1j, Fraction(2, 4)])],
+    ),
 }
 
 APART = {

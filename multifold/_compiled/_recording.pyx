@@ -209,6 +209,20 @@ cdef class GraphBase:
         """Return what the quick path has to know of a form: its letters, as bytes."""
         return letters.encode("ascii")
 
+    def put(self, number, operands, frame):
+        """Append a call of a signature with the entries that `operands` has for each column, in one step."""
+        cdef Py_ssize_t loose = len(self.loose)
+        self.refs.extend(operands.refs)
+        self.ints.extend(operands.ints)
+        self.floats.extend(operands.floats)
+        self.arrays.extend(operands.arrays)
+        self.lengths.extend(operands.lengths)
+        self.members.extend([ref if ref >= 0 else ref - loose for ref in operands.members])
+        self.loose.extend(operands.loose)
+        self.codes.append(frame.f_code)
+        self.instructions.append(frame.f_lasti)
+        self.signature.append(number)
+
 
 # ---- nodes ---------------------------------------------------------------------------------------------
 

@@ -119,6 +119,10 @@ class Graph(GraphBase):
         Whether `warn_once` has warned.
     grown : pair of int
         How many runs came with new calls, and how many calls there were in the last one; see `grows`.
+    busy : int
+        Which thread is recording a call of a new form, 0 for none.
+    torn : bool
+        Whether two threads have recorded calls at once, whose entries may stand among each other's.
     value_of : callable or None
         Returns the value behind a reference, in the graph of an eager twin.
     began : float
@@ -131,6 +135,7 @@ class Graph(GraphBase):
     __slots__ = (
         "before",
         "began",
+        "busy",
         "compared",
         "copies",
         "copies_before",
@@ -141,6 +146,7 @@ class Graph(GraphBase):
         "part_numbers",
         "parts",
         "signatures",
+        "torn",
         "value_of",
         "warned",
     )
@@ -165,6 +171,8 @@ class Graph(GraphBase):
         self.warned = False
         self.value_of: Callable[[int], Any] | None = None
         self.grown = 0, 0
+        self.busy = 0
+        self.torn = False
         self.began = perf_counter()
 
     # ---- calls -------------------------------------------------------------------------------------
@@ -217,18 +225,40 @@ class Graph(GraphBase):
         """Append a call of a signature with the entries that ``operands`` has for each column."""
         if not self.signature:
             self.began = perf_counter()
-        first = len(self.loose)
-        self.refs.extend(operands.refs)
-        self.ints.extend(operands.ints)
-        self.floats.extend(operands.floats)
-        self.arrays.extend(map(own, operands.arrays))
-        self.lengths.extend(operands.lengths)
-        self.members.extend([ref if ref >= 0 else ref - first for ref in operands.members])
-        self.loose.extend(map(own, operands.loose))
-        self.signature.append(number)
-        self.codes.append(frame.f_code)
-        self.instructions.append(frame.f_lasti)
-        return self.node_type(self, len(self.signature) - 1)
+        operands.arrays[:] = map(own, operands.arrays)
+        operands.loose[:] = map(own, operands.loose)
+        calls = len(self.signature)
+        try:
+            self.put(number, operands, frame)
+        except BufferError:  # another thread copies the columns
+            raise self.tear() from None
+        if len(self.signature) > calls + 1:
+            raise self.tear()
+        return self.node_type(self, calls)
+
+    def enter(self, thread: int) -> int:
+        """Let no other thread record calls of new forms until `leave`; return which did before.
+
+        Calls of known forms are recorded in one step, and need no such care.
+        """
+        before = self.busy
+        if before and before != thread:
+            raise self.tear()
+        self.busy = thread  # nothing was called since it was compared, so no other thread has run
+        return before
+
+    def leave(self, before: int) -> None:
+        """Say which thread records calls of new forms now: the one before `enter`."""
+        self.busy = before
+
+    def tear(self) -> RecordError:
+        """Note that several threads record calls at once, and return the error that says so."""
+        self.torn = True
+        return RecordError(
+            "Expected one thread to use a fold at a time. Received calls of several at once.",
+            "use one fold for each thread; they may share the model. fold.reset() makes this one usable "
+            "again.",
+        )
 
     def part(self, parent: int, key: Any, length: int | None = None) -> int:
         """Return the number of the part ``key`` of a part."""
@@ -318,6 +348,8 @@ class Graph(GraphBase):
     def refuse_changed(self) -> None:
         """Refuse to run calls of a large shared array that was changed since they were recorded.
 
+        Nor are calls run that two threads have recorded at once.
+
         Some of those calls may have been recorded before the change, and others after it. Where all calls
         of an array ran before it was changed, calls to come get a copy of its new content.
 
@@ -326,6 +358,8 @@ class Graph(GraphBase):
         RecordError
             If calls of such an array were recorded since the last comparison.
         """
+        if self.torn:
+            raise self.tear()
         for key, copied in list(self.copies.items()):
             array = key.value
             if same(array, copied):
@@ -402,7 +436,7 @@ class Graph(GraphBase):
 
 NUMERIC = ("signature", "refs", "ints", "floats", "lengths", "members", "instructions")
 LISTS = ("arrays", "loose", "codes")
-FORGOTTEN = ("before", "copies_before", "forms", "value_of")
+FORGOTTEN = ("before", "busy", "copies_before", "forms", "value_of")
 
 
 @lru_cache(maxsize=4096)

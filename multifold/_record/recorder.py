@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import partial
+from threading import get_ident
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -231,11 +232,13 @@ class Recorder(RecorderBase):
     def _refuse(self, node: Node) -> NoReturn:
         raise RecordError(
             f"The node {node!r} belongs to another fold, or to this one before its reset().",
-            "record all calls of a minibatch with one fold.",
+            "record all calls of a minibatch with one fold, and use one fold for each thread.",
         )
 
     def _record(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
         """Record a call of any form, or refuse it."""
+        graph = self._graph
+        before = graph.enter(get_ident())
         try:
             if self._graph.before and self._recall(op, operands, static):
                 return self._quick(op, operands, static, frame)
@@ -250,6 +253,8 @@ class Recorder(RecorderBase):
         except RecursionError:
             refuse_itself([op, operands, static], f"a call of op '{op_name(op)}'")
             raise
+        finally:
+            graph.leave(before)
 
     def _understand(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
         """Record a call of any form; the first call of a plain form opens the quick path to it."""
@@ -282,7 +287,7 @@ class Recorder(RecorderBase):
             values = {name: snapshot(value) for name, value in ordered}
             number = graph.take_in(Signature(op, kept, structure, values, key))
         if compares_by_identity(op):
-            self._open(op, operands, static, number)
+            self._open(graph, op, operands, static, number)
         if graph.merged is None:
             return graph.append(number, call, frame)
         equal = merge_key(self, number, call)
@@ -314,13 +319,15 @@ class Recorder(RecorderBase):
         except (MultifoldError, TypeError):  # what is refused, or can't be hashed: the caller says why
             return False
 
-    def _open(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int) -> None:
+    def _open(
+        self, graph: Graph, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int
+    ) -> None:
         """Let the quick path take calls of this form, if it can: their signature has this number."""
         known = list(map(self._letter, operands))
         if None not in known and all(type(x) in CONSTANT for x in static.values()):
             letters = "".join(map(str, known))
             values = values_of(self, letters, operands)
-            self._graph.open_form(quick_key(op, operands, static), letters, values, number)
+            graph.open_form(quick_key(op, operands, static), letters, values, number)
 
     def _letter(self, x: Any) -> str | None:
         """Return how the quick path handles operands of the type of ``x``; None if it does not."""

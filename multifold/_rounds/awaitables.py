@@ -244,6 +244,8 @@ class Awaiting:
     @contextlib.contextmanager
     def _awaitable(self) -> Iterator[None]:
         """Allow values to be awaited until the context is left."""
+        if self._in_progress:  # another thread has begun in the meantime
+            self._refuse_within("other run of the same fold")
         self._in_progress = True
         try:
             yield
@@ -261,7 +263,7 @@ class Awaiting:
         if self._in_progress:
             raise RecordError(
                 f"Expected no {what} while fold.run(model, examples, fn) is in progress.",
-                "use another Fold inside of the function.",
+                "use another Fold inside of the function, and one fold for each thread.",
             )
 
 

@@ -236,6 +236,9 @@ class Tasks:
                         for task in reversed(self._open):
                             closing.callback(self._close, task, error)
                     raise
+                finally:
+                    if self.recorder._graph is not self.graph:  # another thread has reset it meanwhile
+                        raise self.graph.tear()
         finally:
             sys.set_asyncgen_hooks(*hooks)
 

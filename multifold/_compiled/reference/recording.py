@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Hashable, Sequence
-from types import CodeType, SimpleNamespace
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 from multifold._compiled.arrays import PART_BITS as PART_BITS
@@ -79,6 +79,9 @@ class NodeBase:
 class GraphBase:
     """The columns of a graph, and the forms of calls that the quick path knows."""
 
+    tear: Callable[[], Exception]
+    """Returns the error of calls that several threads record at once; compiled, each takes one step."""
+
     __slots__ = (
         "arrays", "codes", "floats", "instructions", "ints", "lengths", "loose", "members", "merged",
         "node_type", "quick", "refs", "signature", "splits",
@@ -105,6 +108,23 @@ class GraphBase:
         columns = {"n": None, "i": "ints", "f": "floats", "a": "arrays"}
         sinks = [columns.get(letter, letter) for letter in letters]
         return letters, sinks if any(sinks) else None
+
+    def put(self, number: int, operands: Any, frame: FrameType) -> None:
+        """Append a call of a signature with the entries that ``operands`` has for each column.
+
+        Compiled, this is one step: no call of another thread comes in between.
+        """
+        loose = len(self.loose)
+        self.refs.extend(operands.refs)
+        self.ints.extend(operands.ints)
+        self.floats.extend(operands.floats)
+        self.arrays.extend(operands.arrays)
+        self.lengths.extend(operands.lengths)
+        self.members.extend([ref if ref >= 0 else ref - loose for ref in operands.members])
+        self.loose.extend(operands.loose)
+        self.codes.append(frame.f_code)
+        self.instructions.append(frame.f_lasti)
+        self.signature.append(number)
 
     def marks(self) -> list[int]:
         """Return the lengths of the columns before a call."""
@@ -238,6 +258,8 @@ class RecorderBase:
         if form is None or number is None:
             return self._record(op, operands, static, frame)
         refs = graph.refs
+        column = graph.signature
+        call = len(column)
         marks = None if graph.merged is None else graph.marks()
         kept = len(graph.loose)
         try:
@@ -261,8 +283,8 @@ class RecorderBase:
         except (OverflowError, TypeError):
             graph.take_back(letters, operands, x)
             return self._record(op, operands, static, frame)
-        column = graph.signature
-        call = len(column)
+        if len(column) > call:
+            raise graph.tear()
         if marks is not None:
             first = graph.merged.setdefault(merge_key(self, number, graph.since(marks)), call)
             if first < call:
