@@ -48,9 +48,10 @@ class RaggedOperand:
 
     def __init__(self, items: Iterable[Any], row_shape: RowShape | None, dtype: Any) -> None:
         try:
-            self.items = tuple(items)
+            self.items = tuple(rows_of(items))
         except (RecordError, TypeError):  # a node refuses to be iterated, a number can't be
-            if isinstance(items, Iterable) and getattr(type(items), "no_batch", None) is None:
+            is_list = isinstance(items, Iterable) and not hasattr(items, "shape")
+            if is_list and getattr(type(items), "no_batch", None) is None:
                 raise
             raise RecordError(
                 f"Expected a list of the rows of one node in ragged(...). Received {type_of(items)}.",
@@ -67,6 +68,15 @@ class RaggedOperand:
                 "say what a row is: ragged(items, row_shape=(width,)), row_shape=() for a number. "
                 "dtype='int64' says that it is no float.",
             )
+
+
+def rows_of(items: Any) -> Iterable[Any]:
+    """Return the rows of a ragged operand: of an array ``(k, *s)`` those along axis 0, each ``(1, *s)``.
+
+    A NumPy array of shape ``(k,)`` is a list of numbers.
+    """
+    shape = getattr(items, "shape", ())
+    return items[:, None] if len(shape) > isinstance(items, np.ndarray) else items
 
 
 RowShape = tuple[Any, ...]
@@ -221,9 +231,10 @@ def ragged(items: Iterable[Any], row_shape: RowShape | None = None, dtype: Any =
 
     Parameters
     ----------
-    items : iterable of Node, number or array of shape ``(1, *s)``
+    items : iterable of Node, number or array of shape ``(1, *s)``, or array
         The rows of this node, in order; it may be empty. A node whose op returns a tuple is passed as
-        it is, and ``values`` is then a tuple of arrays: ``h, c = rows.values``.
+        it is, and ``values`` is then a tuple of arrays: ``h, c = rows.values``. An array of shape
+        ``(k, *s)`` is ``k`` rows.
     row_shape : tuple of int, or tuple of such, optional
         ``s``; needed where there are no items, ``()`` for numbers. Of nodes whose op returns a pair
         ``((width,), (width,))``.

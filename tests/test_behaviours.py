@@ -245,6 +245,24 @@ def unpack(node):
     _, _ = node
 
 
+def test_an_array_in_ragged_has_the_rows_of_a_node(fold, array, seam):
+    """The framework's, or NumPy's: no row of it need be cut out by hand."""
+    rows, none = array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), array(np.zeros((0, 2)))
+    one = fold.add("same", array([[7.0, 8.0]]))
+    own = np.ones((2, 2), seam.number_dtype(float))
+    found = fold.apply(
+        {"same": lambda x: x, "sum": lambda kids: multifold.ops.segment_sum(kids.values, kids)},
+        [[fold.add("sum", ragged(x)) for x in (rows, none, own, [one, one])]],
+    )
+    assert seam.to_numpy(found[0]).tolist() == [[9, 12], [0, 0], [2, 2], [14, 16]]
+    assert [len(launch) for launch in fold.schedule().launches] == [1, 4]
+
+
+def test_a_single_number_is_no_list_of_rows():
+    with pytest.raises(RecordError, match="write the brackets"):
+        ragged(np.ones(()))
+
+
 @pytest.mark.parametrize(
     "use", [list, lambda n: max(*n), lambda n: 1 in n, unpack, tuple, sum, iter], ids=range(7)
 )
