@@ -23,7 +23,7 @@ from multifold._plan.outputs import Outputs, put_together, take_apart
 from multifold._plan.plan import Frame, Plan, PlanCache, make_plan
 from multifold._plan.schedule import Schedule, find_policy
 from multifold._plan.wiring import Place
-from multifold._record.graph import MANY_RUNS, warn_user
+from multifold._record.graph import warn_user
 from multifold._record.node import Node
 from multifold._rounds.awaitables import Awaiting
 from multifold._rounds.rounds import Rounds
@@ -252,6 +252,7 @@ class Fold(FrameworkRecorder, Awaiting):
         if self._passing == len(self):
             self.reset()
         passing = not len(self) and self._graph.merged is None  # with cse a call may be one of before
+        self._warn_of_growth()
         backend = self._backend_of(model)
         among = f"{backend.name} pads the launches of rounds" if backend.pads else ""
         loops = self._loops(model, among=among)
@@ -450,6 +451,7 @@ class Fold(FrameworkRecorder, Awaiting):
         array([2, 4, 6])
         """
         self._graph.refuse_changed()
+        self._warn_of_growth()
         if isinstance(model, FunctionType):
             raise RecordError(
                 f"Expected outputs and a model. Received {type_of(outputs)} and a function.",
@@ -510,16 +512,22 @@ class Fold(FrameworkRecorder, Awaiting):
             place = Place.nowhere(len(columns))  # no call was run, so all are planned
             return make_plan(Frame(columns, Outputs(), graph.site, graph, place), self._policy)
         asked = outputs if isinstance(outputs, Outputs) else self._asked(outputs)
-        if recording is not None and graph.grows():
-            warn_user(
-                f"This fold was applied {MANY_RUNS} times, each time with new calls, and holds all "
-                f"{len(graph.signature):,} of them: it grows without end.\n\nHint: call fold.reset() after "
-                "each minibatch, or let fold.run(model, examples, fn) record, which forgets the last one."
-            )
+        if recording is not None:
+            self._warn_of_growth()
         frame = Frame(self._columns(), asked, graph.site, graph, recording=recording)
         if recording is None:  # to be looked at, seldom twice, and a plan's key takes a fifth of its time
             return make_plan(frame, self._policy)
         return self._plans.plan(frame, runs=True)
+
+    def _warn_of_growth(self) -> None:
+        """Warn once where each run adds its calls to those of all before."""
+        if self._graph.grows():
+            warn_user(
+                f"This fold is run again and again, each time with new calls, and holds all {len(self):,} "
+                "of them: it grows without end.\n\nHint: call fold.reset() after each minibatch; or let "
+                "fold.run(model, examples, fn) record all calls of a fold without cse: it forgets those of "
+                "the last run."
+            )
 
     def _batch(self, traces: Iterable[Trace] | Minibatch, *, runs: bool = False) -> Minibatch:
         """Return traces as one minibatch, and wired if it is sure to be run."""

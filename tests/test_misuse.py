@@ -13,6 +13,7 @@ import pytest
 
 import multifold
 from multifold import Fold, RecordError, Unfold, shared, static
+from multifold._record import graph
 from multifold.compat import mxnet_fold, torchfold
 
 ARITHMETIC = [
@@ -221,7 +222,7 @@ def apply_often(fold, times):
 
 def test_a_fold_that_grows_warns_once_with_both_remedies(backend):
     (text,) = apply_often(Fold(backend=backend), 120)
-    assert "applied 50 times" in text
+    assert "holds all 50 of them" in text
     assert "fold.reset()" in text
     assert "fold.run(model, examples, fn)" in text
 
@@ -231,6 +232,31 @@ def test_a_fold_that_is_reset_may_run_as_often_as_it_likes():
     for _ in range(4):
         assert apply_often(fold, 40) == []
         fold.reset()
+
+
+@pytest.mark.parametrize("calls", [0, 1])
+def test_a_fold_that_runs_beside_calls_of_before_grows(calls):
+    """Without them, each run forgets the last one."""
+    fold = Fold(backend="numpy")
+    for _ in range(calls):
+        fold.add("f", 1)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for i in range(120):
+            fold.run({"f": lambda x: x}, [i], lambda fold, x: fold.add("f", x))
+    assert len(found) == calls
+
+
+def test_a_fold_of_many_calls_says_that_it_grows_after_few_runs(monkeypatch):
+    """One large minibatch, even in two phases, is no growth."""
+    monkeypatch.setattr(graph, "MANY_CALLS", 10)
+    fold = Fold(backend="numpy")
+    for size, warned in ((30, 0), (60, 0), (61, 1), (90, 0)):
+        nodes = [fold.add("f", i) for i in range(size - len(fold))]
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            fold.apply({"f": lambda x: x}, [nodes])
+        assert len(found) == warned
 
 
 def test_a_fold_that_is_applied_to_the_same_calls_does_not_grow():

@@ -7,6 +7,7 @@ with the caller: it copies shared NumPy arrays, and refuses to run calls whose a
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 import weakref
@@ -48,6 +49,10 @@ def warn_user(text: str) -> None:
 
 MANY_RUNS = 50
 """After so many runs, each with new calls and none after a reset, a fold says that it grows."""
+
+FEW_RUNS = 3
+MANY_CALLS = 50_000
+"""It says so after few runs where so many calls were there before the last one."""
 
 Forms = dict[Hashable, tuple[str, dict[Hashable, Signature]]]
 """Forms of calls: the letters of each, and the signature of each of its values."""
@@ -117,7 +122,7 @@ class Graph(GraphBase):
         How many calls there were when arrays and copies were compared for the last time.
     warned : bool
         Whether `warn_once` has warned.
-    grown : pair of int
+    grown : pair of numbers
         How many runs came with new calls, and how many calls there were in the last one; see `grows`.
     busy : int
         Which thread is recording a call of a new form, 0 for none.
@@ -170,7 +175,7 @@ class Graph(GraphBase):
         self.compared = 0
         self.warned = False
         self.value_of: Callable[[int], Any] | None = None
-        self.grown = 0, 0
+        self.grown: tuple[float, int] = 0, 0
         self.busy = 0
         self.torn = False
         self.began = perf_counter()
@@ -279,12 +284,13 @@ class Graph(GraphBase):
         return offsets
 
     def grows(self) -> bool:
-        """Note a run; return whether it is the last of `MANY_RUNS` that all came with new calls."""
+        """Note a run; return whether to say that the graph grows from run to run, which happens once."""
         runs, calls = self.grown
         if len(self.signature) <= calls:
             return False
-        self.grown = runs + 1, len(self.signature)
-        return runs + 1 == MANY_RUNS
+        many = runs + 1 >= (FEW_RUNS if calls > MANY_CALLS else MANY_RUNS)
+        self.grown = -math.inf if many else runs + 1, len(self.signature)
+        return many
 
     def computed_by(self, value_of: Callable[[int], Any]) -> None:
         """Say what knows the values of this graph's calls, which run at once."""
