@@ -487,8 +487,11 @@ class Backend(abc.ABC):
         """Return what decides how modules compute besides their numbers, as whether they are trained."""
         return None
 
-    def advice(self, owners: Sequence[Any]) -> str | None:
-        """Return what to do about an op that mixes its rows, by the modules that it consists of."""
+    def advice(self, owners: Sequence[Any], mixes: bool = True) -> str | None:
+        """Return what to do about an op that mixes its rows, by the modules that it consists of.
+
+        Where it does not ``mix`` them, it has too many or too few of them, or cannot take them.
+        """
         return None
 
     def untried(self, owners: Sequence[Any]) -> str | None:

@@ -453,6 +453,23 @@ def test_a_launch_of_one_row_whose_axis_is_dropped_has_a_hint_of_squeeze():
     assert "squeeze(1)" in caught.value.hint
 
 
+def test_an_op_that_fails_on_one_row_after_a_squeeze_has_a_hint_of_it():
+    def score(x):
+        return x.squeeze().sum(1)
+
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError, match=r"Hint: squeeze\(\) drops the axis of rows.*squeeze\(1\)"):
+        fold.apply({"score": score}, [fold.add("score", np.ones((1, 4)))])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_one_number_for_all_rows_has_a_hint_of_reductions(fold, array, rows):
+    nodes = [fold.add("loss", array([[1.0, 2.0]])) for _ in range(rows)]
+    with pytest.raises(LaunchError, match=f"of 0 dimensions for {rows} row") as caught:
+        fold.apply({"loss": lambda x: multifold.ops.sum(multifold.ops.sum(x, 1), 0)}, [nodes])
+    assert 'reduction="none"' in caught.value.hint
+
+
 def test_a_check_that_fails_names_the_op_that_differs_first(fold):
     nodes = [fold.add("last", fold.add("mixes", fold.add("first", x))) for x in (1.0, 2.0)]
     model = {"first": lambda x: x + 1, "mixes": lambda x: x - x[:1], "last": lambda x: 2 * x}

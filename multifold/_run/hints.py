@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from multifold._record.signature import Signature
 from multifold._run.lookup import inherits
 from multifold._run.messages import dtype_name, places
-from multifold._run.reach import owners_of
-from multifold._run.values import leaves_of
+from multifold._run.reach import owners_of, used_by
+from multifold._run.values import SQUEEZED, leaves_of
 from multifold.backend import Backend, Ragged
 from multifold.errors import MultifoldError
 
@@ -210,6 +210,17 @@ def dtypes(failure: Failure) -> str | None:
     return None
 
 
+def layers(failure: Failure) -> str | None:
+    """Return what to do about the layers that an op calls, as one that has rows on another axis."""
+    return failure.backend.advice(used_by(failure.backend, failure.op), False)
+
+
+def squeezes(failure: Failure) -> bool:
+    """Return whether an op that has received one row calls `squeeze`."""
+    code = getattr(failure.op, "__code__", None)
+    return failure.rows == 1 and "squeeze" in getattr(code, "co_names", ())
+
+
 def numbers(failure: Failure) -> str | None:
     """Return what to do where an op has received a number of Python of the other type."""
     said = str(failure.error)
@@ -249,6 +260,8 @@ HINTS: Sequence[Row] = (
         COLUMN,
         has_vector,
     ),
+    ("", SQUEEZED.strip(), squeezes),
+    ("(?i)hidden", layers, None),
     (INTEGERS, numbers, None),
     # What frameworks say of dtypes, but not Python's "unsupported operand type(s)", of an operator.
     (r"(?is)^(?!.*unsupported operand).*(type|float|half)", dtypes, None),

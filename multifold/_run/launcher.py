@@ -24,7 +24,7 @@ from multifold._record.graph import warn_user
 from multifold._record.signature import Signature
 from multifold._run.hints import GUESSED, IN_PLACE, Failure, hint_for
 from multifold._run.messages import listing, said
-from multifold._run.reach import owners_of
+from multifold._run.reach import owners_of, used_by
 from multifold._run.report import LaunchTimes
 from multifold._run.trial import BELIEVED, ENOUGH, Trial, Untried
 from multifold._run.values import (
@@ -362,6 +362,9 @@ class Launcher:
             hint += SQUEEZED
         if len(launch.calls) == 1 or not batched:
             hint += READ_WHOLE
+        advice = self.backend.advice(used_by(self.backend, self.ops[launch.signature]), False)
+        if advice is not None:
+            hint += f" {advice}"
         why = "" if batched else " (no operand is batched)"
         raise launch.error(f"{what} for {counted(launch.rows, 'row')}{why}", hint)
 

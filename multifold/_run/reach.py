@@ -26,7 +26,7 @@ import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from types import CodeType, FunctionType, ModuleType, NoneType, SimpleNamespace
+from types import CodeType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,16 @@ def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
     around = reached(backend, [part for part in parts if isinstance(part, FunctionType)], FEW)
     own = [x for x, _ in around if isinstance(x, GENERATORS) or backend.owns(x) or backend.hosts(x)]
     return [model, *parts, *[x for x in own if id(x) not in known]]
+
+
+def used_by(backend: Backend, op: Any) -> list[Any]:
+    """Return the modules that an op calls, as far as its own code names them; itself, if it is one."""
+    owner = getattr(op, "__self__", None)
+    parts = [x for x in makers(op) if x is not owner]
+    functions = [x for x in parts if isinstance(x, FunctionType)]
+    named = [getattr(owner, name, None) for x in functions for name in names_of(x.__code__)]
+    found = [*parts, *named, *[x for function in functions for x in around(function)]]
+    return [x for x in found if backend.hosts(x) and not isinstance(x, (FunctionType, MethodType))]
 
 
 def reached(backend: Backend, roots: Sequence[Any], most: int = FEW) -> Iterator[tuple[Any, bool]]:

@@ -50,7 +50,7 @@ from multifold._record.freezing import snapshot
 from multifold._run.closeness import close, is_inexact, tolerance_of
 from multifold._run.hints import COLUMN, MIXING, STATE
 from multifold._run.messages import said
-from multifold._run.reach import owners_of
+from multifold._run.reach import owners_of, used_by
 from multifold._run.state import KeptState
 from multifold._run.values import Values, leaves_of, opened, sizes_of
 from multifold._run.verdicts import ranks_of
@@ -220,7 +220,8 @@ class Trial:
             return STATE
         if self.meets:
             return COLUMN
-        advice = self.backend.advice(self.parts)
+        used = used_by(self.backend, self.op if self.maker is None else self.maker)
+        advice = self.backend.advice(used) or self.backend.advice(self.parts)
         return MIXING if advice is None else f"{advice} {MIXING[0].upper()}{MIXING[1:]}"
 
     @property

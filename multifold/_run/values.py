@@ -53,7 +53,12 @@ FLOATS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 Steps = tuple[tuple[Any, int | None], ...]
 """The way to a part of a result: keys, each with the length that `Node.split` promised, if any."""
 
+NO_AXIS = "an array of 0 dimensions"
 ONE_ROW = "each output of an op must have one row for each node."
+REDUCED = (
+    " A sum, a mean or a loss of all rows is one number: along axis 1, or with "
+    'reduction="none", it is one for each row.'
+)
 SQUEEZED = " squeeze() drops the axis of rows too where a launch has one row: squeeze(1) does not."
 READ_WHOLE = " A result of another shape is read through node.no_batch()."
 PARTS_HINT = ".split(n) and [...] name the parts of a tuple, list or dict that the op returns."
@@ -175,7 +180,7 @@ def miscount(found: int | None, rows: int) -> str:
     """
     if found == rows:
         return ""
-    return "an array of 0 dimensions" if found is None else counted(found, "row")
+    return NO_AXIS if found is None else counted(found, "row")
 
 
 def counted(number: int, noun: str) -> str:
@@ -222,7 +227,7 @@ class Mismatch(NamedTuple):
     def hint(self) -> str:
         """What the op is to return instead."""
         if self.array:
-            return ONE_ROW
+            return ONE_ROW + REDUCED * (self.text == NO_AXIS)
         if self.text.startswith("a NoneType"):
             return "is a `return` missing in the op?"
         return (

@@ -242,5 +242,5 @@ def check_rows(kernel: Kernel, shape: tuple[Any, ...], rows: int) -> None:
         why = f"for {values.counted(rows, 'row')}" + (" (no operand is batched)" if kernel.solo else "")
         raise LaunchError(
             f"{naming(kernel)}, returned {instead} {why}.",
-            values.ONE_ROW + values.READ_WHOLE,
+            values.Mismatch(instead, array=True).hint + values.READ_WHOLE,
         )

@@ -164,7 +164,7 @@ class JaxBackend(Backend):
     def modes(self, owners: Sequence[Any]) -> Hashable:
         return modes(parts_of(owners))
 
-    def advice(self, owners: Sequence[Any]) -> str | None:
+    def advice(self, owners: Sequence[Any], mixes: bool = True) -> str | None:
         return advice(parts_of(owners))
 
     def abstract(

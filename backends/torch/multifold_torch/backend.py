@@ -264,8 +264,8 @@ class TorchBackend(Backend):
     def untried(self, owners: Sequence[Any]) -> str | None:
         return untried(owners)
 
-    def advice(self, owners: Sequence[Any]) -> str | None:
-        return advice(owners)
+    def advice(self, owners: Sequence[Any], mixes: bool = True) -> str | None:
+        return advice(owners, mixes)
 
     def abstract(
         self,

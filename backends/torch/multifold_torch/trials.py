@@ -189,12 +189,14 @@ NORM = (
 QUANTIZED = "{name} quantizes its operand by the largest of all its rows. Quantize by row, or weights only."
 
 
-def advice(owners: Sequence[Any]) -> str | None:
-    """Return what to do about modules that mix rows; None where none is known for it."""
+def advice(owners: Sequence[Any], mixes: bool) -> str | None:
+    """Return what to do about modules that mix rows, or have them elsewhere; None where none is known."""
     for module in modules_in_order(owners):
         name = type(module).__name__
         if isinstance(module, SEQUENCES) and not getattr(module, "batch_first", True):
             return BATCH_FIRST.format(name=name)
+        if not mixes:
+            continue
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training:
             return NORM.format(name=name)
         if "quantized.dynamic" in type(module).__module__:

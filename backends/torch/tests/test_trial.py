@@ -180,6 +180,59 @@ def test_the_hint_is_of_the_layer_that_mixes(name):
     assert hint in caught.value.hint
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.GRU(3, 3)
+        self.lstm = torch.nn.LSTM(3, 3, batch_first=True)
+        self.norm = torch.nn.BatchNorm1d(3)
+
+    def state(self, x):
+        return self.lstm(x)[1][0]
+
+    def last(self, x):
+        return self.first(x)[0][-1]
+
+    def mean(self, x):
+        return self.norm(x).mean(0, keepdim=True)
+
+    def go_on(self, x, h):
+        return self.lstm(x, (h, h))[0]
+
+
+@pytest.mark.parametrize(
+    ("op", "more", "hint"),
+    [
+        ("state", (), "LSTM has its states on axis 1"),
+        ("last", (), "GRU takes axis 0 for time unless it is made with batch_first=True"),
+        ("first", (), "GRU takes axis 0 for time unless it is made with batch_first=True"),
+        ("go_on", (torch.zeros(1, 1, 3),), "LSTM has its states on axis 1"),
+    ],
+)
+def test_rows_of_layers_that_have_them_elsewhere_have_the_hint_of_the_layer(op, more, hint):
+    fold = multifold.Fold(backend="torch")
+    nodes = [fold.add(op, torch.zeros(1, 5, 3), *more) for _ in range(3)]
+    nodes = nodes if op != "first" else [node[0] for node in nodes]
+    with pytest.raises(LaunchError, match=r"returned|raised") as caught:
+        fold.apply(Recurrent(), [nodes])
+    assert hint in caught.value.hint
+
+
+def test_other_layers_of_the_model_are_not_blamed_for_rows():
+    fold = multifold.Fold(backend="torch")
+    with pytest.raises(LaunchError, match="returned 1 row for 3 rows") as caught:
+        fold.apply(Recurrent(), [[fold.add("mean", torch.zeros(1, 3)) for _ in range(3)]])
+    assert caught.value.hint == "each output of an op must have one row for each node."
+
+
+@pytest.mark.parametrize("loss", [torch.nn.functional.cross_entropy, torch.nn.CrossEntropyLoss()])
+def test_a_loss_that_is_reduced_has_a_hint_of_reduction(loss):
+    fold = multifold.Fold(backend="torch")
+    with pytest.raises(LaunchError, match="0 dimensions for 3 rows") as caught:
+        fold([[fold.add(loss, torch.zeros(1, 4), i) for i in range(3)]])
+    assert 'reduction="none"' in caught.value.hint
+
+
 def test_hooks_see_launches_and_no_trial():
     model = Model()
     seen = []
