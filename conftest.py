@@ -69,6 +69,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if "jax" in asked(config) and not config.getoption("--nightly"):
         hypothesis.settings.load_profile("alike")
+    if "jax" in asked(config) and importable("multifold_jax"):
+        # So many tests compile more often than a training loop may before it is told of programs.
+        importlib.import_module("multifold_jax.eager").COMPILATIONS.hush()
     device = config.getoption("--device")
     if device is not None:
         importlib.import_module("torch").set_default_device(device)

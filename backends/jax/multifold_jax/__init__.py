@@ -19,6 +19,7 @@ import numpy as np
 
 from multifold.backend import Backend, Bidirectional, Cell, Stack, StateSlot, promoted
 from multifold_jax.cells import unrollable
+from multifold_jax.eager import COMPILATIONS
 from multifold_jax.kit import JaxKit, device_of
 from multifold_jax.processes import exchange
 from multifold_jax.program import run_program
@@ -147,6 +148,9 @@ class JaxBackend(Backend):
         # Without its tangent, a tracer of an eager jax.grad is the concrete array behind it.
         x = jax.lax.stop_gradient(x) if isinstance(x, jax.core.Tracer) else x
         return np.array(jax.random.key_data(x) if is_key(x) else x)
+
+    def placed(self, device: Any) -> contextlib.AbstractContextManager[Any]:
+        return COMPILATIONS.run()
 
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         return unrollable(cell) or super().cell(cell)
