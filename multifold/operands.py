@@ -58,6 +58,8 @@ class RaggedOperand:
                 "write the brackets: multifold.ragged([node]).",
             ) from None
         self.missing: Any = None
+        if row_shape is None and dtype is None and is_array_of_rows(items):
+            row_shape, dtype = tuple(items.shape[1:]), items.dtype
         if row_shape is not None:
             self.missing = missing_rows(checked(row_shape, row_shape), dtype)
         elif dtype is not None or not self.items:
@@ -75,8 +77,12 @@ def rows_of(items: Any) -> Iterable[Any]:
 
     A NumPy array of shape ``(k,)`` is a list of numbers.
     """
-    shape = getattr(items, "shape", ())
-    return items[:, None] if len(shape) > isinstance(items, np.ndarray) else items
+    return items[:, None] if is_array_of_rows(items) else items
+
+
+def is_array_of_rows(items: Any) -> bool:
+    """Return whether a ragged operand is given as one array, which says what its rows are."""
+    return len(getattr(items, "shape", ())) > isinstance(items, np.ndarray)
 
 
 RowShape = tuple[Any, ...]

@@ -56,6 +56,8 @@ REQUESTS = {
     "rows of float16": total(made("float16", 2), made("float16", 2)),
     "rows of float32": total(made("float32", 2), dtype="float32"),
     "rows of float32, said to be others": total(made("float32", 2), dtype="float16"),
+    "an array of rows": lambda fold: fold.add("sum", ragged(np.ones((2, 2), "float16"))),
+    "an array without rows": lambda fold: fold.add("sum", ragged(np.ones((0, 2), "float16"))),
     "a number": lambda fold: fold.add("sum", ragged([1.5], ())),
     "no numbers": lambda fold: fold.add("sum", ragged([], ())),
     "ids": lambda fold: fold.add("look up", shared(TABLE), ragged([2, 0], (), "int")),
@@ -101,7 +103,12 @@ def test_missing_rows_are_of_the_dtype_that_was_said(backend, model, seam):
     said = {name: dtype_name(in_a_fold(backend, model, [REQUESTS[name]])[0]) for name in REQUESTS}
     floats = str(seam.number_dtype(float))
     assert said["no rows"] == said["no numbers"] == said["no pairs"] == floats
-    assert said["no rows of float16"] == said["no pairs of float16"] == "float16"
+    assert (
+        said["an array without rows"]
+        == said["no rows of float16"]
+        == said["no pairs of float16"]
+        == "float16"
+    )
     assert said["no rows of float32"] == said["no ids"] == "float32"
 
 
