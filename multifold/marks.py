@@ -84,7 +84,7 @@ def marked(op: Op, mark: str) -> Op:
     except (AttributeError, TypeError):
         raise BackendError(
             f"Expected an op that can be marked, as a function or a module. Received {type_of(op)}.",
-            "write a function around it, and mark that.",
+            "mark a method in the body of its class; write a function around anything else, and mark that.",
         ) from None
     return op
 
