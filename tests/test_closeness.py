@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from multifold._run.closeness import close, differences, magnitude, tolerance_of
 
+ALLOWED = {"g": 1e-9, "f8": 1e-9, "f4": 1e-4, "f2": 3e-2, "c16": 1e-9, "c8": 1e-4, "i8": 0, "?": 0}
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [("f8", 1e-9), ("f4", 1e-4), ("f2", 3e-2), ("c16", 1e-9), ("c8", 1e-4), ("i8", 0), ("?", 0)],
-)
+
+@pytest.mark.parametrize(("dtype", "tolerance"), ALLOWED.items(), ids=ALLOWED)
 def test_the_difference_that_a_dtype_allows(dtype, tolerance):
     x = np.zeros(2, dtype)
     assert tolerance_of(x, x) == tolerance_of(object(), x) == tolerance
 
 
-def test_a_long_double_is_compared_like_what_has_no_entry():
-    x = np.zeros(2, np.longdouble)
-    assert tolerance_of(x, x) == 1e-4
-
-
 def test_the_width_of_the_array_itself_counts_not_that_of_its_copy():
     assert tolerance_of(np.zeros(1, np.float16), np.zeros(1, np.float32)) == 3e-2
+
+
+def test_numbers_of_one_byte_may_differ_by_a_step():
+    """The steps of ``float8_e5m2`` from 1 to 2 are a quarter."""
+    limit = tolerance_of(SimpleNamespace(dtype=SimpleNamespace(itemsize=1)), np.ones(1, np.float32))
+    steps = np.array([[1.0], [1.25], [1.5]])
+    assert close(steps[:1], steps[1:2], limit) and not close(steps[:1], steps[2:], limit)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])

@@ -16,8 +16,12 @@ from typing import Any
 
 import numpy as np
 
-TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 3e-2}
-"""Bytes of a floating dtype -> difference allowed, relative to the largest magnitude."""
+TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 3e-2, 1: 0.3}
+"""Bytes of a floating dtype -> difference allowed, relative to the largest magnitude.
+
+That of one byte is a little more than its coarsest step, a quarter. What is longer than a double is
+compared as doubles.
+"""
 
 SPREAD = 1e-3
 """A row that is smaller than this beside the largest one may carry the rounding errors of larger terms."""
@@ -35,7 +39,7 @@ def tolerance_of(x: Any, host: np.ndarray) -> float:
     width = getattr(getattr(x, "dtype", None), "itemsize", None)
     if not isinstance(width, int):
         width = host.dtype.itemsize
-    return TOLERANCE.get(width // (2 if host.dtype.kind == "c" else 1), 1e-4)
+    return TOLERANCE[min(width // (2 if host.dtype.kind == "c" else 1), 8)]
 
 
 def magnitude(x: np.ndarray) -> float:
