@@ -886,6 +886,36 @@ def test_one_code_with_other_values_around_it_is_tried_by_itself():
         fold.apply(None, one_group(fold, centered(0), xs))
 
 
+def test_an_op_is_known_by_which_of_its_functions_it_binds_twice():
+    def calling(functions):
+        return lambda x: abs(functions[2](x))
+
+    def apart(x):
+        return x * 2
+
+    def centered(x):
+        return x - x.mean(0)
+
+    fold = Fold(backend="numpy")
+    fold.apply(None, one_group(fold, calling((apart, centered, apart)), normal(4)))
+    refuse_in(fold, None, one_group(fold, calling((apart, centered, centered)), normal(4)))
+
+
+def test_partial_functions_of_other_arguments_have_verdicts_of_their_own():
+    def op(*operands, **named):
+        pass
+
+    partial = functools.partial
+    pairs = [
+        (partial(op, "by", 2), partial(op, by=2)),
+        (partial(op, (partial(op, op), 2)), partial(op, (op, partial(op, 2)))),
+    ]
+    for one, other in pairs:
+        verdicts = Verdicts()
+        verdicts.add(one, "a")
+        assert verdicts.has(one, "a") and not verdicts.has(other, "a")
+
+
 def test_a_generator_that_a_function_finds_around_it_moves_on_as_by_one_launch():
     xs = np.random.default_rng(0).normal(size=(4, 1, 3))
     states = []

@@ -100,11 +100,12 @@ def bound_by(function: FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def identity(op: Any, seen: set[int]) -> Iterator[tuple[bool, Any]]:
+def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
     """Yield by what an op is known again: pairs of whether a part counts by its value, and the part.
 
     A function counts by its code and what it binds, since a lambda in a training step is another object
-    each time. An array of JAX that it binds counts by shape and dtype: each step has another one.
+    each time. An array of JAX that it binds counts by shape and dtype: each step has another one. ``seen``
+    numbers the functions and containers that have been met, by `id`; one that comes again is its number.
 
     Raises
     ------
@@ -117,16 +118,16 @@ def identity(op: Any, seen: set[int]) -> Iterator[tuple[bool, Any]]:
     elif isinstance(op, np.ufunc):  # NumPy's own, to which there are no weak references
         yield True, op
     elif id(op) in seen:
-        yield True, "again"
+        yield True, ("again", seen[id(op)])
     elif isinstance(op, functools.partial):
-        yield from identity(op.func, seen)
-        for x in (*op.args, *op.keywords, *op.keywords.values()):
+        yield True, (kind, len(op.args), *op.keywords)
+        for x in (op.func, *op.args, *op.keywords.values()):
             yield from identity(x, seen)
     elif hasattr(op, "__func__") and hasattr(op, "__self__"):
         yield from identity(op.__func__, seen)
         yield False, op.__self__
     elif kind is FunctionType:
-        seen.add(id(op))
+        seen[id(op)] = len(seen)
         try:
             bound = [part for x in bound_by(op) for part in identity(x, seen)]
         except TypeError:
@@ -138,7 +139,7 @@ def identity(op: Any, seen: set[int]) -> Iterator[tuple[bool, Any]]:
     elif kind in (tuple, list, dict):
         if len(op) > FEW:
             raise TypeError(f"Expected at most {FEW} entries. Received {len(op)}.")
-        seen.add(id(op))
+        seen[id(op)] = len(seen)
         yield True, (kind, len(op))
         for x in (*op, *op.values()) if kind is dict else op:
             yield from identity(x, seen)
@@ -181,7 +182,7 @@ class Verdicts:
     def of(self, op: Callable[..., Any], *, new: bool) -> Known | None:
         """Return what is known of an op; None if nothing is, or if it cannot be known by its identity."""
         try:
-            parts = [*identity(op, set())]
+            parts = [*identity(op, {})]
         except TypeError:
             return None
         key = tuple([x if by_value else id(x) for by_value, x in parts])
