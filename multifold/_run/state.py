@@ -97,7 +97,17 @@ class KeptState:
         )
 
     def moved_alike(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
-        """Return whether random numbers have moved on by the same in two states."""
+        """Return whether random numbers have moved on by the same in two states.
+
+        >>> from multifold._frameworks.numpy_backend import NumpyBackend
+        >>> kept = KeptState(NumpyBackend(), [])
+        >>> def after(draws):
+        ...     with kept.again():
+        ...         np.random.random(draws)
+        ...         return kept.read()
+        >>> kept.moved_alike(after(2), after(2)), kept.moved_alike(after(2), after(3))
+        (True, False)
+        """
         return all(
             self.same(x, y) for slot, x, y in zip(self.slots, one, other, strict=True) if slot.random
         )
