@@ -1034,6 +1034,36 @@ def test_state_that_no_later_result_depends_on_is_left_alone():
     assert model.last == 6.0
 
 
+def test_state_that_decides_the_form_of_later_results_is_refused():
+    class Model:
+        width = 2
+
+        def op(self, x):
+            found = x[:, : self.width]
+            self.width = int(x[:, 0].max())
+            return found
+
+    fold = Fold(backend="numpy")
+    xs = [np.full((1, 3), i) for i in (1, 2, 3)]
+    refuse_in(fold, Model(), one_group(fold, "op", xs), "keeps state on the model")
+
+
+def test_state_that_changes_by_itself_can_not_be_tried():
+    class Model:
+        last = 0
+
+        def op(self, x):
+            x = x + self.last
+            self.last = next(ticks)
+            return x
+
+    ticks = iter(range(1, 100))
+    fold = Fold(backend="numpy")
+    with pytest.warns(UserWarning, match="could not be tried"):
+        found = fold.apply(Model(), one_group(fold, "op", normal(3)))
+    np.testing.assert_array_equal(found[0], normal(3)[:, 0])
+
+
 CONTAINERS = {
     "an attribute": lambda: None,
     "a list": list,

@@ -38,7 +38,7 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -199,7 +199,7 @@ class Trial:
             source = told.pop(0)
             what = self.compared(source, expected, left)
             if what is not None:
-                what = self.confirmed(source, expected, left)
+                what = self.confirmed(source, expected)
             if what is not None:
                 return what
             if self.draws and not draws:
@@ -249,15 +249,22 @@ class Trial:
             raise
         except Exception as error:  # noqa: BLE001 - each framework has its own error for it
             return Deviation(f"for {count} rows it raised {said(error)}", error=error)
-        shapes = [[tuple(x.shape) for x in leaves_of(opened(x))] for x in (result, found)]
+        shapes = [shapes_of(leaves_of(opened(x))) for x in (result, found)]
         if shapes[1] == [(count, *shape[1:]) for shape in shapes[0]]:
             return None
         text = f"it returned {listed(shapes[0])} for {self.rows}, and {listed(shapes[1])} for {count}"
         return Deviation(text)
 
-    def compared(self, source: np.ndarray, expected: list[np.ndarray], left: list[Any]) -> Deviation | None:
-        """Run the op with other rows, and compare what it returns and what it leaves on the model."""
-        found, now, drew = self.run(source)
+    def compared(
+        self, source: np.ndarray, expected: list[np.ndarray], left: list[Any], drew: bool = False
+    ) -> Deviation | None:
+        """Run the op with other rows, and compare what it returns and what it leaves on the model.
+
+        Where it draws random numbers, as is seen or ``drew`` says, only rows that were not replaced are
+        compared.
+        """
+        found, now, moved = self.run(source)
+        drew |= moved
         self.draws |= drew
         if isinstance(found, Exception):
             if len(self.halved(source)):  # to numbers that the op does not take
@@ -265,11 +272,10 @@ class Trial:
                 return None
             return Deviation(f"when {self.told(source)}, it raised {said(found)}", error=found)
         hosts = self.host(found)
-        if hosts is None or [x.shape for x in hosts] != [x.shape for x in expected]:
+        if hosts is None or shapes_of(hosts) != shapes_of(expected):
             return Deviation(f"when {self.told(source)}, its result had another form")
         kept = source == np.arange(self.rows)
-        every = np.ones(self.rows, bool)
-        sure = kept if drew or len(self.halved(source)) else every
+        sure = kept if drew or len(self.halved(source)) else np.ones(self.rows, bool)
         changed = self.changed(found, hosts, [x[source] for x in expected], sure)
         if len(changed):
             return Deviation(self.blamed(source, kept, changed))
@@ -283,18 +289,12 @@ class Trial:
         """Return whether the next launch has other results after one state than after another one."""
         whole = np.arange(self.rows)
         found, _, _ = self.run(whole, one)
-        hosts = self.host(found)
-        others = self.host(self.run(whole, other)[0])
-        return (
-            hosts is not None
-            and others is not None
-            and [x.shape for x in hosts] == [x.shape for x in others]
-            and len(self.changed(found, hosts, others, whole >= 0)) > 0
-        )
+        hosts, others = self.host(found), self.host(self.run(whole, other)[0])
+        if hosts is None or others is None or shapes_of(hosts) != shapes_of(others):
+            return hosts is not others
+        return len(self.changed(found, hosts, others, np.ones(self.rows, bool))) > 0
 
-    def confirmed(
-        self, source: np.ndarray, expected: list[np.ndarray], left: list[Any]
-    ) -> Deviation | None:
+    def confirmed(self, source: np.ndarray, expected: list[np.ndarray]) -> Deviation | None:
         """Return what a comparison has found, if the op can be compared at all.
 
         The same rows, run again, must come to the same result; and where the number of random draws
@@ -304,47 +304,39 @@ class Trial:
         once, now, drew = self.run(whole)
         if isinstance(once, Exception):
             raise Untried(f"it raised {said(once)} when it ran again on the same rows")
-        again, _, _ = self.run(whole)
-        hosts, others = self.host(once), self.host(again)
-        if hosts is None or others is None:
-            raise Untried("its results have no values")
-        if [x.shape for x in hosts] != [x.shape for x in expected]:
+        hosts = self.host(once)
+        if hosts is None or shapes_of(hosts) != shapes_of(expected):
             raise Untried("it returned a result of another form when it ran again on the same rows")
-        every = np.ones(self.rows, bool)
-        if len(self.changed(again, others, hosts, every)):
+        if self.compared(whole, hosts, now) is not None:
             raise Untried("it returned other values when it ran again on the same rows")
         what = self.compared(source, hosts, now)
         if what is None or what.state or what.error is not None:
             return what
-        operands = self.nested(self.taken(whole))
-        if self.backend.draws(self.op, operands, self.static):
-            self.draws = drew = True  # by a key that is not moved on
-            found, _, _ = self.run(source)
-            kept = source == whole
-            arrays = self.host(found)
-            changed = whole[kept] if arrays is None else self.changed(found, arrays, hosts, kept)
-            what = Deviation(self.blamed(source, kept, changed)) if len(changed) else None
-        if what is None or not drew:
+        if self.backend.draws(self.op, self.nested(self.taken(whole)), self.static):
+            drew = True  # by a key that is not moved on
+            what = self.compared(source, hosts, now, drew)
+        if what is None or not drew or not self.draws_follow(now):
             return what
-        if not self.draws_follow(now):
-            return what
-        first = whole < (self.rows + 1) // 2
-        behind = self.replacements(~first)
-        found, _, _ = self.run(behind)
-        arrays = self.host(found)
-        if arrays is None or len(self.changed(found, arrays, hosts, first)):
-            return what
-        return None
+        behind = self.replacements(whole >= self.rows // 2)
+        return what if self.compared(behind, hosts, now, drew) is not None else None
 
     def draws_follow(self, end: list[Any]) -> bool:
         """Return whether the number of random draws follows the values of the rows, as of `poisson`.
 
         It may be the same by chance, so the op runs on several sets of rows. ``end`` is the state that it
         leaves on the rows themselves.
+
+        >>> from multifold._frameworks.numpy_backend import NumpyBackend
+        >>> x = np.array([[1.0], [2.0], [4.0]])
+        >>> def follow(count):
+        ...     trial = Trial(Values(NumpyBackend(), None), lambda x: np.random.random(count(x)), [x], 3)
+        ...     return trial.draws_follow(trial.run(np.arange(3))[1])
+        >>> follow(len), follow(lambda x: int(x.sum()))
+        (False, True)
         """
         places = np.arange(self.rows)
-        middle = places < self.rows // 2
-        sets = [places % 2 == 1, places % 2 == 0, middle, ~middle, places >= 0]
+        halves = (places % 2, places < self.rows // 2)
+        sets = [places >= 0, *(half == side for half in halves for side in (0, 1))]
         return not all(self.kept.moved_alike(self.run(self.replacements(x))[1], end) for x in sets)
 
     def run(self, source: np.ndarray, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
@@ -541,6 +533,11 @@ def is_constant(x: np.ndarray) -> bool:
 def nonzero(x: np.ndarray) -> bool:
     """Return whether an array has an entry that is neither zero nor NaN nor infinite."""
     return bool((np.isfinite(x) & (x != 0)).any()) if is_inexact(x.dtype) or x.dtype.kind in "iub" else True
+
+
+def shapes_of(arrays: Iterable[Any]) -> list[tuple[int, ...]]:
+    """Return the shapes of arrays."""
+    return [tuple(x.shape) for x in arrays]
 
 
 def listed(shapes: list[tuple[int, ...]]) -> str:
