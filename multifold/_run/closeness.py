@@ -12,6 +12,7 @@ depends on the dtype, and on the magnitude of the numbers:
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -62,16 +63,19 @@ def differences(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def close(got: np.ndarray, expected: np.ndarray, rtol: float) -> bool:
-    """Return whether the rows of two arrays are equal up to rounding, each on the scale of its own.
+    """Return whether two arrays have one shape, and all their rows are equal up to rounding."""
+    return got.shape == expected.shape and not unlike(got, expected, rtol).any()
+
+
+def unlike(got: np.ndarray, expected: np.ndarray, rtol: float) -> np.ndarray:
+    """Return which rows of two arrays differ by more than rounding, each on the scale of its own.
 
     One row of 1e6 must not hide a difference in a row of 1.
     """
-    if got.shape != expected.shape:
-        return False
-    if not got.size or not is_inexact(expected.dtype):
-        return bool(np.array_equal(got, expected))
-    rows = len(got), -1
+    rows = len(got), math.prod(got.shape[1:])
+    if not is_inexact(expected.dtype):
+        return (got != expected).reshape(rows).any(axis=1)
     sizes = np.abs(expected.astype(np.complex128 if expected.dtype.kind == "c" else np.float64))
-    sizes = np.where(np.isfinite(sizes), sizes, 0).reshape(rows).max(axis=1)
-    limits = rtol * np.maximum(sizes, SPREAD * sizes.max())
-    return bool((differences(got, expected).reshape(rows).max(axis=1) <= limits).all())
+    sizes = np.where(np.isfinite(sizes), sizes, 0).reshape(rows).max(axis=1, initial=0)
+    limits = rtol * np.maximum(sizes, SPREAD * sizes.max(initial=0))
+    return differences(got, expected).reshape(rows).max(axis=1, initial=0) > limits

@@ -47,7 +47,7 @@ import numpy as np
 import optree
 
 from multifold._record.freezing import snapshot
-from multifold._run.closeness import close, is_inexact, tolerance_of
+from multifold._run.closeness import is_inexact, tolerance_of, unlike
 from multifold._run.hints import COLUMN, MIXING, STATE
 from multifold._run.messages import said
 from multifold._run.state import KeptState
@@ -493,11 +493,8 @@ class Trial:
         """Return the rows among the ``sure`` ones that differ from what is expected of them."""
         differ = np.zeros(self.rows, bool)
         for x, got, wanted in zip(leaves_of(opened(found)), hosts, expected, strict=True):
-            if not close(got[sure], wanted[sure], tolerance_of(x, got)):
-                limit = tolerance_of(x, got)
-                rows = [not close(got[i : i + 1], wanted[i : i + 1], limit) for i in range(self.rows)]
-                differ |= np.array(rows)
-        return np.flatnonzero(differ & sure)
+            differ[sure] |= unlike(got[sure], wanted[sure], tolerance_of(x, got))
+        return np.flatnonzero(differ)
 
     def host(self, value: Any) -> list[np.ndarray] | None:
         """Return the arrays of a value on the host; None where there are no values, as while JAX traces."""
