@@ -152,11 +152,8 @@ def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
     yield StateSlot(numpy_state, set_numpy_state, random=True)
     yield StateSlot(random.getstate, random.setstate, random=True)
     yield from backend.slots(owners)
-    seen = set[int]()
-    for owner in backend.stateful(owners):
-        if id(owner) not in seen:
-            seen.add(id(owner))
-            yield from own_slots(backend, owner)
+    for owner in {id(x): x for x in backend.stateful(owners)}.values():
+        yield from own_slots(backend, owner)
 
 
 def own_slots(backend: Backend, owner: Any) -> Iterator[StateSlot]:
@@ -164,7 +161,6 @@ def own_slots(backend: Backend, owner: Any) -> Iterator[StateSlot]:
     if isinstance(owner, FunctionType):
         for cell in owner.__closure__ or ():
             yield StateSlot(partial(content, cell), partial(write_cell, cell), partial(copied, backend))
-            yield from generator_slots(content(cell))
         return
     if isinstance(owner, Mapping):
         entries: Iterable[Any] = owner.values()

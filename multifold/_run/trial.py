@@ -292,7 +292,7 @@ class Trial:
         hosts, others = self.host(found), self.host(self.run(whole, other)[0])
         if hosts is None or others is None or shapes_of(hosts) != shapes_of(others):
             return hosts is not others
-        return len(self.changed(found, hosts, others, np.ones(self.rows, bool))) > 0
+        return self.changed(found, hosts, others, np.ones(self.rows, bool)).size > 0
 
     def confirmed(self, source: np.ndarray, expected: list[np.ndarray]) -> Deviation | None:
         """Return what a comparison has found, if the op can be compared at all.
@@ -393,12 +393,10 @@ class Trial:
 
     @cached_property
     def kinds(self) -> dict[Any, dict[bytes, int]]:
-        """By how many members rows have: the first row of each of at most two kinds."""
+        """By how many members rows have: the first row of each look."""
         found: dict[Any, dict[bytes, int]] = {}
         for row, (sizes, look) in enumerate(self.looks):
-            known = found.setdefault(sizes, {})
-            if len(known) < 2:
-                known.setdefault(look, row)
+            found.setdefault(sizes, {}).setdefault(look, row)
         return found
 
     @property
@@ -408,9 +406,8 @@ class Trial:
 
     def bounds(self, leaf: int) -> np.ndarray:
         """Return where the rows of each node begin in a leaf, and where the last ends."""
-        if type(self.leaves[leaf]) is not Ragged:
-            return np.arange(self.rows + 1)
-        return np.concatenate([[0], np.cumsum(self.lengths[leaf])])
+        lengths = self.lengths[leaf] if leaf in self.ragged else np.ones(self.rows, np.int64)
+        return np.concatenate([[0], np.cumsum(lengths)])
 
     def changes(self, source: np.ndarray) -> bool:
         """Return whether putting other rows in the place of some changes anything."""
@@ -524,7 +521,7 @@ class Trial:
 def is_constant(x: np.ndarray) -> bool:
     """Return whether all rows of an array are the same; NaN equals itself."""
     flat = np.ascontiguousarray(x)
-    return len(x) < 2 or flat[1:].tobytes() == flat[:-1].tobytes()
+    return flat[1:].tobytes() == flat[:-1].tobytes()
 
 
 def nonzero(x: np.ndarray) -> bool:
