@@ -816,6 +816,15 @@ def test_a_marked_op_is_not_tried(mark, counted):
     assert (found[0].ravel().tolist(), op.rows) == ([-1, 0, 1], [3])
 
 
+def test_an_op_without_a_mark_is_tried_although_one_of_the_same_code_has_one():
+    def made():
+        return lambda x: x - x.mean(0)
+
+    fold = Fold(backend="numpy")
+    fold.apply(None, one_group(fold, multifold.mixing(made()), normal(3)))
+    refuse_in(fold, None, one_group(fold, made(), normal(3)))
+
+
 def test_methods_and_partials_have_the_mark_of_their_function():
     class Model:
         @multifold.mixing

@@ -370,9 +370,6 @@ class Launcher:
         began = perf_counter()
         signature = launch.signature
         op = self.ops[signature]
-        if mark_of(op) is not None:
-            self.note(launch, square, ENOUGH)
-            return None, 0.0
         owners = owners_of(self.backend, self.model, op)
         if (reason := self.backend.untried(owners)) is not None:
             self.leave_untried(launch, square, reason)
@@ -395,18 +392,24 @@ class Launcher:
         return trial, perf_counter() - began
 
     def has_passed(self, launch: PreparedLaunch, square: bool) -> bool:
-        """Return whether an op needs no trial any more."""
+        """Return whether an op needs no trial: it has passed, or is marked (`multifold.marks`)."""
+        passed = mark_of(self.ops[launch.signature]) is not None or self.is_known(launch, square)
+        if passed:
+            self.believe(launch, square)
+        return passed
+
+    def is_known(self, launch: PreparedLaunch, square: bool) -> bool:
+        """Return whether enough trials of an op are known, of this run or another one."""
         known, own = self.verdicts_of(launch.signature)
         if known is None:
             return False
-        classes = launch.classes
-        alike = own, classes, square
-        if classes is None or alike not in known.alike:
-            if known.counts[own, self.ranks(launch), square] < ENOUGH:
-                return False
+        alike = own, launch.classes, square
+        if launch.classes is not None and alike in known.alike:
+            return True
+        passed = known.counts[own, self.ranks(launch), square] >= ENOUGH
+        if passed:
             known.alike.add(alike)
-        self.believe(launch, square)
-        return True
+        return passed
 
     def ranks(self, launch: PreparedLaunch) -> Hashable:
         """Return the ranks and dtypes of the batched operands of a launch."""
