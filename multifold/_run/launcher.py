@@ -5,6 +5,10 @@ ask follows from shapes, dtypes and devices. So the result of a later launch of 
 of the same classes, is only compared with what was noted, an *outcome*. Of the 16 launches of ``children``
 in a minibatch of trees the first is checked in full; the others cost a third as much, not counting the op.
 A result that does not fit is checked in full.
+
+A launch is *square* if it has as many rows as one of its arrays has entries along another dimension. Only
+there may broadcasting lay rows along that dimension without any error, as ``x * s`` does for three rows of
+width 3 and three numbers. Trials of other launches tell nothing of a square one (`multifold._run.trial`).
 """
 
 from __future__ import annotations
@@ -67,8 +71,7 @@ class Outcome:
     form : Hashable
         What the rows of the whole result have in common, as `Values.class_of` says it.
     sizes : frozenset of int
-        The trailing dimensions of the operands and the result. A launch of as many rows is tried by itself:
-        broadcasting may lay numbers of rows along such a dimension.
+        The trailing dimensions of the operands and the result. A launch of as many rows is square.
 
     Examples
     --------
@@ -234,9 +237,8 @@ class Launcher:
     among : str
         What is among the rows of launches that no example of this run has asked for; "" if nothing is.
     passed : set of (Signature, Hashable, bool)
-        The launches that need no trial any more, by signature, classes of rows, and whether there are as
-        many rows as an array has entries along another dimension. `multifold._run.verdicts` knows of all
-        launches of the process, but takes longer to ask.
+        The launches that need no trial any more, by signature, classes of rows and whether they are
+        square. `multifold._run.verdicts` knows of all launches of the process, but takes longer to ask.
     """
 
     values: Values
@@ -288,18 +290,18 @@ class Launcher:
             slots = launch.signature.slots
             batched = [x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched]
             outcome = Outcome.of(self.backend, result, sizes_of(batched, result))
-            if outcome.kinds and classes is not None:
+            if classes is not None:
                 known[classes] = outcome
-        wide = rows > 1 and self.tries and rows in outcome.sizes  # with the columns that the op has made
-        if wide != square:
-            due = not self.has_passed(launch, wide)
+        if rows > 1 and self.tries and (rows in outcome.sizes) != square:
+            square = not square  # by the columns that the op has made
+            due = not self.has_passed(launch, square)
         if not due:
             trial = None
-        elif trial is None and (launch.signature, classes, wide) not in self.passed:
-            # Its modules had no parameters before the launch, or as many columns as rows show only now.
-            trial, spent = self.trial_of(launch, wide, late=True)
+        elif trial is None and (launch.signature, classes, square) not in self.passed:
+            # Its modules had no parameters before the launch, or that it is square shows only now.
+            trial, spent = self.trial_of(launch, square, late=True)
         if trial is not None:
-            after = self.judge(launch, trial, result, wide)
+            after = self.judge(launch, trial, result, square)
             spent += after
             called += after
             returned += after
@@ -363,7 +365,7 @@ class Launcher:
     def trial_of(
         self, launch: PreparedLaunch, square: bool, late: bool = False
     ) -> tuple[Trial | None, float]:
-        """Return a trial of a launch, and the seconds that took; None if ops like it have passed.
+        """Return a trial of a launch, and the seconds that took; None if it cannot be tried, or not yet.
 
         Modules may make their parameters in their first launch: then the trial comes late, after it.
         """
