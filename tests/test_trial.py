@@ -1106,6 +1106,36 @@ def test_statistics_that_a_model_takes_from_its_first_launch_are_refused(make):
     refuse_in(fold, Model(), one_group(fold, "op", normal(4)))
 
 
+def test_a_variable_that_an_op_sets_in_its_first_launch_is_unset_in_a_trial():
+    def made():
+        def op(x):
+            nonlocal center
+            try:
+                center  # noqa: B018
+            except NameError:
+                center = x.mean(0)
+            return x - center
+
+        center = None
+        del center
+        return op
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, None, one_group(fold, made(), normal(4)))
+
+
+def test_a_variable_that_is_unset_stays_unset():
+    def op(x):
+        return x * 2 if len(x) else gone  # noqa: F821 - deleted below
+
+    gone = 1
+    del gone
+    fold = Fold(backend="numpy")
+    fold.apply(None, one_group(fold, op, normal(4)))
+    with pytest.raises(NameError):
+        op([])
+
+
 def test_an_array_that_each_run_of_an_op_adds_to_is_put_back_before_each():
     class Model:
         def __init__(self):

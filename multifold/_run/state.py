@@ -228,8 +228,10 @@ def content(cell: CellType) -> Any:
 
 
 def write_cell(cell: CellType, value: Any) -> None:
-    """Let a cell of a closure hold a value."""
-    if value is not NOTHING and content(cell) is not value:
+    """Let a cell of a closure hold a value, or nothing."""
+    if value is NOTHING:
+        delattr(cell, "cell_contents")
+    else:
         setattr(cell, "cell_contents", value)  # noqa: B010 - it is no attribute of ours
 
 
