@@ -207,7 +207,7 @@ class Trial:
                 # in one of these: their places differ in a bit.
                 draws = (self.rows - 1).bit_length()
                 bits = [places >> bit & 1 for bit in range(1, draws)]
-                others = [self.replacements(own == bit) for own in bits for bit in (1, 0)]
+                others = [self.replacements(own == side) for own in bits for side in (1, 0)]
                 told += [source for source in others if self.changes(source)]
         return None
 
@@ -315,10 +315,10 @@ class Trial:
         if self.backend.draws(self.op, self.nested(self.taken(whole)), self.static):
             drew = True  # by a key that is not moved on
             what = self.compared(source, hosts, now, drew)
-        if what is None or not drew or not self.draws_follow(now):
+        if not drew or not self.draws_follow(now):
             return what
         behind = self.replacements(whole >= self.rows // 2)
-        return what if self.compared(behind, hosts, now, drew) is not None else None
+        return None if self.compared(behind, hosts, now, drew) is None else what
 
     def draws_follow(self, end: list[Any]) -> bool:
         """Return whether the number of random draws follows the values of the rows, as of `poisson`.
@@ -441,7 +441,7 @@ class Trial:
         """Return where the rows of some nodes are in a leaf, node after node."""
         bounds = self.bounds(leaf)
         found = [np.arange(bounds[row], bounds[row + 1]) for row in rows.tolist()]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *found])
 
     def taken(self, source: np.ndarray) -> list[Any]:
         """Return the leaves of a launch with other rows; all are copies."""
