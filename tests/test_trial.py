@@ -7,6 +7,7 @@ import functools
 import gc
 import importlib
 import random
+import re
 import threading
 import warnings
 import weakref
@@ -21,6 +22,7 @@ from multifold._run.closeness import close, differences, is_inexact, magnitude, 
 from multifold._run.launcher import Launcher
 from multifold._run.state import MOST as LONGEST
 from multifold._run.state import Attributes
+from multifold._run.trial import is_memory, nonzero
 from multifold._run.verdicts import MOST, VERDICTS, Verdicts, key_of, makers
 from multifold.program import run
 
@@ -262,9 +264,8 @@ def test_a_static_value_is_part_of_the_verdict(backend, rows, refused):
 
 def test_numbers_in_ragged_rows_that_meet_as_many_columns_are_verified(backend, rows, refused):
     fold = Fold(backend=backend)
-    operands = zip(rows(2, 7), [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]], strict=True)
-    outputs = [[fold.add(lambda x, r: x * r.values, x, ragged(numbers)) for x, numbers in operands]]
-    refused(lambda: fold(outputs))
+    numbers = [ragged([1.0, 2.0, 3.0]), ragged([4.0, 5.0, 6.0, 7.0])]
+    refused(lambda: fold(scaled(fold, lambda x, r: x * r.values, rows(2, 7), numbers)))
 
 
 def test_no_count_changes(counting, rows):
@@ -841,7 +842,7 @@ def test_methods_and_partials_have_the_mark_of_their_function():
 
 
 def test_what_can_have_no_mark_is_refused():
-    with pytest.raises(multifold.BackendError, match="can be marked"):
+    with pytest.raises(multifold.BackendError, match=r"can be marked.* int\.\s+Hint: write a function"):
         multifold.mixing(3)
 
 
@@ -972,8 +973,12 @@ def test_an_op_that_makes_as_many_columns_as_rows_leaves_its_model_as_after_one_
 
 def test_a_ragged_op_may_make_as_many_columns_as_it_has_rows():
     fold = Fold(backend="numpy")
-    nodes = [fold.add("op", ragged(list(np.ones((k, 1, 5))))) for k in (1, 2, 2)]
-    model = {"op": lambda r: np.add.reduceat(r.values, np.cumsum(r.lengths) - r.lengths) @ np.ones((5, 3))}
+    nodes = [fold.add("op", ragged(list(np.ones((k, 1, 5)))), 1.0) for k in (1, 2, 2)]
+    model = {
+        "op": lambda r, s: (
+            np.add.reduceat(r.values, np.cumsum(r.lengths) - r.lengths) @ np.ones((5, 3)) * s[:, None]
+        )
+    }
     assert fold.apply(model, [nodes])[0].tolist() == [[5.0] * 3, [10.0] * 3, [10.0] * 3]
 
 
@@ -1300,6 +1305,117 @@ def test_a_form_that_follows_the_first_row_is_refused():
     refuse_in(fold, None, outputs, "its result had another form")
 
 
+class Traced(NumpyBackend):
+    """A backend whose floats have no values, as while JAX traces."""
+
+    def to_numpy(self, x):
+        if x.dtype.kind == "f":
+            raise TypeError("no values")
+        return x
+
+
+BY_SHAPES = {
+    "numbers beside rows": (lambda x, s: x * s, 1, "(3, 3) for 3, and (5, 5) for 5"),
+    "one of two results": (
+        lambda x, s: (x, x * s),
+        1,
+        "(3, 1) and (3, 3) for 3, and (5, 1) and (5, 5) for 5",
+    ),
+    "no result": (lambda x, s: x if len(x) == 3 else (), 1, "(3, 1) for 3, and none for 5"),
+    "an error": (lambda x, s: x * np.ones((3, 2)), 2, "for 5 rows it raised ValueError"),
+}
+
+
+@pytest.mark.parametrize(("op", "width", "said"), BY_SHAPES.values(), ids=BY_SHAPES)
+def test_without_values_an_op_that_meets_numbers_runs_on_more_rows(op, width, said):
+    fold = Fold(backend=Traced())
+    refuse_in(fold, None, scaled(fold, op, normal(3, width), [1.0, 2.0, 3.0]), re.escape(said))
+
+
+def test_without_values_an_op_with_as_many_columns_as_rows_runs_on_more_rows():
+    fold = Fold(backend=Traced())
+    outputs = one_group(fold, lambda x: x[:, :1] * x[:, 0], normal(3, 4))
+    refuse_in(fold, None, outputs, re.escape("(3, 3) for 3, and (5, 5) for 5"))
+
+
+@pytest.mark.parametrize("op", [lambda x, k: x * 2, lambda x, k: k * 2], ids=["none", "an operand"])
+def test_without_values_an_op_of_other_columns_runs_once(counted, op):
+    op = counted(op)
+    fold = Fold(backend=Traced())
+    fold.apply(None, scaled(fold, op, normal(3, 4), [np.full((1, 4), i) for i in range(3)]))
+    assert op.rows == [3]
+
+
+def test_equal_floats_beside_equal_integers_are_halved():
+    fold = Fold(backend="numpy")
+    ones = [np.ones((1, 2), int)] * 3
+    refuse_in(fold, None, scaled(fold, lambda x, k: x - x.mean(0) + k, [2.0 * x for x in ones], ones))
+
+
+@pytest.mark.parametrize(
+    ("op", "trials", "runs"),
+    [(lambda x: x * 2, 1, 3), (lambda x: x * np.random.random(x.shape), 4, 5), (lambda x: x * 0, 16, 3)],
+    ids=["values", "random numbers", "zeros"],
+)
+def test_trials_count_by_what_they_can_tell(op, trials, runs, counted):
+    op = counted(op)
+    for _ in range(trials + 2):
+        fold = Fold(backend="numpy")
+        fold.apply(None, one_group(fold, op, normal(3)))
+    assert len(op.rows) == trials * runs + 2
+
+
+def test_a_result_of_zeros_beside_another_one_hides_nothing(counted):
+    op = counted(lambda x: (x, x * 0))
+    for _ in range(2):
+        fold = Fold(backend="numpy")
+        fold.apply(None, [[fold.add(op, x)[0] for x in normal(3)]])
+    assert op.rows == [3] * 4
+
+
+def test_what_has_an_entry_that_is_neither_zero_nor_infinite():
+    arrays = [["a"], [0], [1], [False], [True], [np.nan, 0.0], [np.inf, 0.5]]
+    assert [nonzero(np.array(x)) for x in arrays] == [True, False, True, False, True, False, True]
+
+
+@pytest.mark.parametrize(("row", "other"), [(2, 0), (0, 2), (1, 3), (3, 1), (1, 0)])
+def test_one_row_that_follows_another_one_shows_although_the_op_draws(row, other):
+    def op(x):
+        found = x * (0.5 + np.random.random(x.shape))
+        found[row] += x[other]
+        return found
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, None, one_group(fold, op, normal(4)))
+
+
+def test_what_an_op_raises_counts_although_its_draws_follow_its_values():
+    def op(x):
+        if x[0] != 1:
+            raise KeyError("the first row")
+        return x + np.array([[np.random.random(int(k)).sum()] for k in x[:, 0]])
+
+    fold = Fold(backend="numpy")
+    refuse_in(
+        fold, None, one_group(fold, op, [np.full((1, 1), i) for i in (1, 2, 4)]), "it raised KeyError"
+    )
+
+
+@pytest.mark.parametrize("row", [0, 2])
+def test_state_that_one_row_of_the_next_launch_follows_is_refused(row):
+    class Model:
+        last = 0.0
+
+        def op(self, x):
+            found = x * 2
+            found[row] += self.last
+            self.last = float(x.sum())
+            return found
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, Model(), one_group(fold, "op", normal(3)), "keeps state on the model")
+
+
 # ---- by what a verdict is known ----------------------------------------------------------------------
 
 
@@ -1439,6 +1555,48 @@ def test_the_hint_speaks_of_columns_only_where_numbers_meet_rows():
         with pytest.raises(LaunchError, match="mixes its rows") as caught:
             fold.apply(None, outputs)
         assert ("s[:, None]" in caught.value.hint) is says_column
+
+
+SAID = {
+    2: "when row 1 was replaced, row 0 changed.",
+    3: "when row 1 was replaced, row 0 and one other changed.",
+    6: "when rows 1, 3, 5 were replaced, row 0 and 2 others changed.",
+    9: "when rows 1, 3, 5, ... were replaced, row 0 and 4 others changed.",
+}
+
+
+@pytest.mark.parametrize(("count", "said"), SAID.items(), ids=map(str, SAID))
+def test_an_error_names_the_rows_that_were_replaced_and_those_that_changed(count, said):
+    fold = Fold(backend="numpy")
+    refuse_in(fold, None, one_group(fold, MIXING_OPS["mean"], normal(count)), re.escape(said))
+
+
+def test_an_error_names_the_place_that_a_result_depends_on():
+    fold = Fold(backend="numpy")
+    said = "in the place of row 1, row 0 came to another result than in its own."
+    refuse_in(fold, None, one_group(fold, MIXING_OPS["place"], normal(3)), re.escape(said))
+
+
+def test_the_advice_of_a_backend_follows_the_hint():
+    class Advising(NumpyBackend):
+        def advice(self, owners):
+            return "Do without."
+
+    fold = Fold(backend=Advising())
+    refuse_in(
+        fold, None, one_group(fold, MIXING_OPS["mean"], normal(3)), r"multifold\.mixing\. Do without\."
+    )
+
+
+def test_a_framework_says_in_its_own_words_that_it_has_no_memory():
+    own = type("OutOfMemoryError", (RuntimeError,), {})
+    errors = [
+        MemoryError(),
+        own(),
+        RuntimeError("CUDA out of memory"),
+        RuntimeError("RESOURCE_EXHAUSTED: 1 GB"),
+    ]
+    assert all(map(is_memory, errors)) and not is_memory(ValueError("shapes differ"))
 
 
 def test_what_an_op_raises_for_other_rows_is_the_cause():
