@@ -23,7 +23,7 @@ from multifold._run.launcher import Launcher
 from multifold._run.state import MOST as LONGEST
 from multifold._run.state import Attributes
 from multifold._run.trial import is_memory, nonzero
-from multifold._run.verdicts import MOST, VERDICTS, Verdicts, key_of, makers
+from multifold._run.verdicts import FEW, MOST, VERDICTS, Verdicts, key_of, makers
 from multifold.program import run
 
 NUMBERS = {"int": [1, 2, 3], "float": [0.5, 2.0, 3.0], "bool": [True, False, True]}
@@ -576,7 +576,12 @@ def test_an_op_that_no_weak_reference_knows_has_no_verdict():
     op = functools.partial(lambda x: x, object())
     verdicts = Verdicts()
     verdicts.add(op, "a")
-    assert len(verdicts) == 0 and not verdicts.has(op, "a")
+    assert not verdicts.has(op, "a") and len(verdicts) == 0
+
+
+def test_to_ask_for_a_verdict_makes_none():
+    verdicts = Verdicts()
+    assert not verdicts.has(len, "a") and len(verdicts) == 0
 
 
 def test_floats_and_complex_numbers_are_inexact_and_integers_are_exact():
@@ -870,6 +875,9 @@ MADE = {
     "one that binds another": lambda: (lambda f: lambda x: f(x) * 2)(lambda x: x + 1),
     "one of NumPy": lambda: np.tanh,
     "a partial": lambda: functools.partial(np.multiply, 2.0),
+    "one that binds a tuple": lambda: (lambda some: lambda x: x * some[0])((2.0, WEIGHT)),
+    "one that binds a dictionary": lambda: (lambda table: lambda x: x * table["by"])({"by": 2.0}),
+    "one that binds as many as are looked at": lambda: (lambda some: lambda x: x * some[0])([2.0] * FEW),
 }
 
 
@@ -917,6 +925,7 @@ def test_partial_functions_of_other_arguments_have_verdicts_of_their_own():
 
     partial = functools.partial
     pairs = [
+        (partial(op, 2), partial(max, 2)),
         (partial(op, "by", 2), partial(op, by=2)),
         (partial(op, (partial(op, op), 2)), partial(op, (op, partial(op, 2)))),
     ]
@@ -924,6 +933,60 @@ def test_partial_functions_of_other_arguments_have_verdicts_of_their_own():
         verdicts = Verdicts()
         verdicts.add(one, "a")
         assert verdicts.has(one, "a") and not verdicts.has(other, "a")
+
+
+def binding(x):
+    """Return an op that binds an object."""
+    return lambda rows: rows * x
+
+
+def test_what_binds_another_object_has_a_verdict_of_its_own():
+    """Of an iterator nobody knows what it will yield, and of a long list how much it is to compare."""
+    for make in (lambda: iter(()), lambda: [0] * (FEW + 1), lambda: np.ones(2)):
+        one, other = binding(make()), binding(make())
+        verdicts = Verdicts()
+        verdicts.add(one, "a")
+        assert verdicts.has(one, "a") and not verdicts.has(other, "a") and len(verdicts) == 1
+
+
+def test_methods_of_one_object_have_verdicts_of_their_own():
+    class Model:
+        def first(self):
+            pass
+
+        def second(self):
+            pass
+
+    model = Model()
+    verdicts = Verdicts()
+    verdicts.add(model.first, "a")
+    assert verdicts.has(model.first, "a")
+    assert not verdicts.has(model.second, "a") and not verdicts.has(Model().first, "a")
+
+
+def test_an_op_may_bind_a_list_that_holds_itself():
+    def op(x):
+        return op(x) if loop else x
+
+    loop = [1.0]
+    loop.append(loop)
+    verdicts = Verdicts()
+    verdicts.add(op, "a")
+    assert verdicts.has(op, "a")
+
+
+def test_arrays_of_jax_that_an_op_binds_count_by_shape_and_dtype():
+    def array(module="jaxlib", **own):
+        return type("Array", (), {"__module__": module, **own})()
+
+    verdicts = Verdicts()
+    verdicts.add(binding(array(shape=(2,), dtype="f4")), "a")
+    assert verdicts.has(binding(array(shape=(2,), dtype="f4")), "a")
+    for own in ({"shape": (3,), "dtype": "f4"}, {"shape": (2,), "dtype": "f8"}):
+        assert not verdicts.has(binding(array(**own)), "a")
+    for own in ({"module": "numpy", "shape": (2,), "dtype": "f4"}, {"shape": (2,)}, {"dtype": "f4"}):
+        verdicts.add(binding(array(**own)), "a")
+        assert not verdicts.has(binding(array(**own)), "a")
 
 
 def test_a_generator_that_a_function_finds_around_it_moves_on_as_by_one_launch():
