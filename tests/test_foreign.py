@@ -6,6 +6,7 @@ ops run on NumPy, so each expected value can be worked out by hand.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -460,6 +461,40 @@ def test_an_op_that_keeps_its_rows_apart_is_tried_once_and_known():
     assert len(calls) > before  # but for these shapes and dtypes alone
 
 
+@pytest.mark.parametrize(("by", "runs"), [(1, [3, 0, 0]), (0, [3, 3, 3])], ids=["values", "zeros"])
+def test_an_op_is_tried_for_programs_until_that_has_told_enough(by, runs):
+    kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
+    calls = Seen()
+
+    def op(x):
+        calls.append(x)
+        return x * by
+
+    found = []
+    for _ in runs:
+        verify(kernel, op, (3, 2))
+        found.append(len(calls))
+    assert np.diff(found, prepend=0).tolist() == runs
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_an_op_of_ragged_rows_is_tried_for_a_program(mixes):
+    kernel = kernel_of(lambda fold: [fold.add("sum", ragged([rows(1), rows(2)]))])
+    seen = Seen()
+
+    def total(r):
+        (values,) = r.values
+        lengths = r.lengths.data
+        seen.append(lengths.tolist())
+        found = np.add.reduceat(values.data, np.cumsum(lengths) - lengths)
+        return Tensor(found - found[:1] if mixes else found)
+
+    specs = [RowsSpec([((4, 2), FLOATS)], members=4)]
+    with pytest.raises(LaunchError, match="mixes its rows") if mixes else contextlib.nullcontext():
+        checks.verify_rows(Foreign(), kernel, total, specs, total)
+    assert mixes or seen == [[1, 1, 2], [1, 1, 2], [1, 1, 2], [2, 1, 1]]
+
+
 def test_an_op_is_tried_for_a_program_with_as_many_rows_and_leaves_its_maker_as_it_was():
     kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
     seen = Seen()
@@ -521,6 +556,22 @@ def test_numbers_are_drawn_in_their_dtype_around_one(dtype):
     assert found.dtype == dtype and found.shape == (3, 100)
     low, high = (0.5, 1.5) if np.dtype(dtype).kind == "f" else (0, 1)
     assert low <= found.min() < found.max() <= high
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 0), (0, 3), ()], ids=str)
+def test_drawn_integers_differ_from_row_to_row(shape):
+    found = checks.drawn(np.random.default_rng(0), shape, np.dtype(np.int32))
+    assert found.shape == shape
+    if found.ndim and found.size:
+        assert found.reshape(4, -1)[:, 0].tolist() == [0, 1, 0, 1]
+
+
+def test_drawn_nodes_of_ragged_rows_have_all_members():
+    spec = RowsSpec([((5, 2), FLOATS)], members=5, integers=np.dtype(np.int32))
+    (drawn, lengths) = spec.drawn(Foreign(), np.random.default_rng(0), 3)
+    assert lengths.tolist() == drawn.lengths.data.tolist() == [1, 1, 3]
+    assert drawn.segment_ids.data.tolist() == [0, 1, 2, 2, 2]
+    assert drawn.lengths.dtype == drawn.segment_ids.dtype == np.int32
 
 
 FLOATS = np.dtype(np.float32)
