@@ -185,15 +185,14 @@ class Trial:
         # Where the op has made as many columns as there are rows, a row may have those of all others.
         if made and (what := self.misshapen(result)) is not None:
             return what
-        places = np.arange(self.rows)
-        sources = [self.replacements(places % 2 == parity) for parity in (1, 0)]
+        sources = self.sides(range(1))
         told = [source for source in sources if self.changes(source)]
         self.telling = (
             len(told) == len(sources) and all(map(self.varies, self.hosts)) and any(map(nonzero, expected))
         )
         if len(self.kinds) > 1:  # nodes that differ in the number of their members
-            told.append(places[::-1])
-        draws = 0
+            told.append(np.arange(self.rows)[::-1])
+        more = range(0)
         left = self.kept.read() if self.left is None else self.left
         while told:
             source = told.pop(0)
@@ -202,13 +201,11 @@ class Trial:
                 what = self.confirmed(source, expected)
             if what is not None:
                 return what
-            if self.draws and not draws:
-                # A row that is moved cannot be compared. Of any two rows one stays while the other one goes
-                # in one of these: their places differ in a bit.
-                draws = (self.rows - 1).bit_length()
-                bits = [places >> bit & 1 for bit in range(1, draws)]
-                others = [self.replacements(own == side) for own in bits for side in (1, 0)]
-                told += [source for source in others if self.changes(source)]
+            if self.draws and not more:
+                # A row that is moved cannot be compared. Of any two rows, one stays in one of these while
+                # the other one goes, and the other way round in another.
+                more = self.bits[1:]
+                told += filter(self.changes, self.sides(more))
         return None
 
     def hint(self, what: Deviation) -> str:
@@ -334,10 +331,8 @@ class Trial:
         >>> follow(len), follow(lambda x: int(x.sum()))
         (False, True)
         """
-        places = np.arange(self.rows)
-        halves = (places % 2, places < self.rows // 2)
-        sets = [places >= 0, *(half == side for half in halves for side in (0, 1))]
-        return not all(self.kept.moved_alike(self.run(self.replacements(x))[1], end) for x in sets)
+        ends = (self.run(source)[1] for source in self.sides(self.bits))
+        return not all(self.kept.moved_alike(found, end) for found in ends)
 
     def run(self, source: np.ndarray, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
         """Run the op on other rows, from the state of the launch's beginning or from ``start``.
@@ -377,6 +372,16 @@ class Trial:
             else:
                 source[row] = next((x for look, x in self.kinds[sizes].items() if look != own), HALVED)
         return source
+
+    @property
+    def bits(self) -> range:
+        """The bits of a row's number; of any two rows one has a bit that the other one lacks."""
+        return range((self.rows - 1).bit_length())
+
+    def sides(self, bits: range) -> list[np.ndarray]:
+        """Return two `replacements` for each bit: of the rows that have it, and of those that lack it."""
+        numbers = np.arange(self.rows)
+        return [self.replacements(numbers >> bit & 1 == side) for bit in bits for side in (1, 0)]
 
     @cached_property
     def looks(self) -> list[tuple[Any, bytes]]:
