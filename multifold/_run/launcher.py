@@ -425,7 +425,7 @@ class Launcher:
             op = self.ops[signature]
             modes = self.modes
             if self.model is None or getattr(op, "__self__", None) is not self.model:
-                modes = modes, self.backend.modes(owners_of(self.backend, None, op)[1:])
+                modes = modes, self.backend.modes(owners_of(self.backend, None, op))
             found = self.verdicts[signature] = VERDICTS.of(op, new=True), (key_of(signature), modes)
         return found
 

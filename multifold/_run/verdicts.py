@@ -106,11 +106,6 @@ def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
     A function counts by its code and what it binds, since a lambda in a training step is another object
     each time. An array of JAX that it binds counts by shape and dtype: each step has another one. ``seen``
     numbers the functions and containers that have been met, by `id`; one that comes again is its number.
-
-    Raises
-    ------
-    TypeError
-        If the op binds a container that is too long.
     """
     kind = type(op)
     if kind in VALUES:
@@ -128,17 +123,12 @@ def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
         yield False, op.__self__
     elif kind is FunctionType:
         seen[id(op)] = len(seen)
-        try:
-            bound = [part for x in bound_by(op) for part in identity(x, seen)]
-        except TypeError:
-            bound = [(False, None)]
+        bound = [part for x in bound_by(op) for part in identity(x, seen)]
         if all(by_value or type(x).__weakrefoffset__ for by_value, x in bound):
             yield from [(False, op.__code__), *bound]
         else:  # it binds what is not known again, as an iterator
             yield False, op
-    elif kind in (tuple, list, dict):
-        if len(op) > FEW:
-            raise TypeError(f"Expected at most {FEW} entries. Received {len(op)}.")
+    elif kind in (tuple, list, dict) and len(op) <= FEW:
         seen[id(op)] = len(seen)
         yield True, (kind, len(op))
         for x in (*op, *op.values()) if kind is dict else op:
@@ -181,10 +171,7 @@ class Verdicts:
 
     def of(self, op: Callable[..., Any], *, new: bool) -> Known | None:
         """Return what is known of an op; None if nothing is, or if it cannot be known by its identity."""
-        try:
-            parts = [*identity(op, {})]
-        except TypeError:
-            return None
+        parts = [*identity(op, {})]
         key = tuple([x if by_value else id(x) for by_value, x in parts])
         objects = [x for by_value, x in parts if not by_value]
         known = self.known.get(key)
