@@ -41,6 +41,11 @@ def test_each_row_is_compared_on_its_own_scale(dtype, scale):
     assert not close(off, rows, 1e-4) and not close(nearly, rows, 1e-4)
 
 
+def test_small_numbers_are_compared_on_their_own_scale():
+    x = np.array([[1e-9, 1e-9]])
+    assert not close(2 * x, x, 1e-4) and close(x * (1 + 1e-6), x, 1e-4)
+
+
 def test_an_imaginary_part_counts():
     x = np.array([[1 + 1j]])
     assert not close(x, x.conj(), 1e-3) and differences(x, x.conj())[0, 0] == 2

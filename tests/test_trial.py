@@ -790,6 +790,13 @@ def test_an_op_that_can_not_be_tried_is_believed_with_one_warning():
         fold.apply(model, one_group(fold, "op", xs))
 
 
+def test_an_op_whose_results_have_another_form_each_time_is_believed_with_a_warning():
+    fold = Fold(backend="numpy")
+    widths = iter(range(100))
+    with pytest.warns(UserWarning, match="could not be tried: it returned a result of another form"):
+        fold.apply(None, one_group(fold, lambda x: np.ones((len(x), next(widths))), normal(3)))
+
+
 def test_an_op_that_raises_when_it_runs_again_is_believed_with_a_warning():
     def once(x):
         if next(calls):
