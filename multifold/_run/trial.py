@@ -439,7 +439,7 @@ class Trial:
             for same, array in zip(self.constant[i], arrays or (), strict=True)
         )
         whole = np.arange(self.rows)
-        moved = np.sort(source).tolist() == whole.tolist() and (source != whole).any()  # all change places
+        moved = np.sort(source).tolist() == whole.tolist()  # all change places
         return np.flatnonzero((source == HALVED) | ((source != whole) & (constant and not moved)))
 
     def members(self, leaf: int, rows: np.ndarray) -> np.ndarray:

@@ -113,7 +113,7 @@ def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
     elif isinstance(op, np.ufunc):  # NumPy's own, to which there are no weak references
         yield True, op
     elif id(op) in seen:
-        yield True, ("again", seen[id(op)])
+        yield True, seen[id(op)]
     elif isinstance(op, functools.partial):
         yield True, (kind, len(op.args), *op.keywords)
         for x in (op.func, *op.args, *op.keywords.values()):
