@@ -54,7 +54,10 @@ def test_an_imaginary_part_counts():
 def test_shapes_and_whole_numbers_must_be_equal():
     assert not close(np.zeros((2, 1)), np.zeros(2), 1)
     assert close(np.arange(3), np.arange(3), 0) and not close(np.arange(3), np.arange(3) + 1, 9)
-    assert close(np.zeros((0, 2)), np.zeros((0, 2)), 0)
+    for shape in ((0, 2), (2, 0), (2,), (2, 3, 1)):
+        assert close(np.zeros(shape), np.zeros(shape), 0) and close(
+            np.zeros(shape, int), np.zeros(shape, int), 0
+        )
 
 
 def test_what_is_not_finite_is_equal_to_itself_only():

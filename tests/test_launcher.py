@@ -371,6 +371,15 @@ def test_no_trial_is_made_of_a_square_launch_that_has_passed(trials):
     assert trials == [3, 2]
 
 
+def test_a_launch_of_two_rows_that_comes_to_two_columns_is_a_square_one(nothing_known):
+    def op(x):
+        return (x if len(x) == 2 else center(x)) @ np.ones((3, 2))
+
+    apply(op, SQUARE[:2])
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        apply(op, [*SQUARE, *SQUARE[:2]])
+
+
 @pytest.mark.parametrize(("before", "now"), [(3, 2), (2, 3)])
 def test_a_launch_that_comes_to_other_columns_than_before_is_tried(before, now, nothing_known):
     """Three rows of width 1 come to as many columns in one of two runs."""

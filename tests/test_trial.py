@@ -1302,6 +1302,15 @@ def test_an_op_whose_draws_follow_its_values_and_that_mixes_rows_is_refused():
     refuse_in(fold, None, outputs)
 
 
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_an_op_that_draws_as_many_numbers_as_a_row_says_and_mixes_rows_is_refused(count):
+    def op(x):
+        return x - x.mean(0) + np.array([[np.random.random(int(k)).sum()] for k in x[:, 0]])
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, None, one_group(fold, op, np.arange(1.0, count + 1)[:, None, None]))
+
+
 def test_state_that_follows_the_rows_hides_no_mixing_of_an_op_that_draws():
     class Model:
         total = 0.0
