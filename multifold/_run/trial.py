@@ -315,7 +315,7 @@ class Trial:
         if not drew or not self.draws_follow(now):
             return what
         behind = self.replacements(whole >= self.rows // 2)
-        return None if self.compared(behind, hosts, now, drew) is None else what
+        return None if self.compared(behind, hosts, now) is None else what
 
     def draws_follow(self, end: list[Any]) -> bool:
         """Return whether the number of random draws follows the values of the rows, as of `poisson`.
