@@ -495,6 +495,22 @@ def test_an_op_of_ragged_rows_is_tried_for_a_program(mixes):
     assert mixes or seen == [[1, 1, 2], [1, 1, 2], [1, 1, 2], [2, 1, 1]]
 
 
+def test_an_op_is_tried_for_a_program_by_its_shapes_where_nothing_has_values():
+    kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
+    backend = type("Traced", (Foreign,), {"to_numpy": lambda self, x: x.values})()
+    specs = [RowsSpec([((3, 1), FLOATS)]), RowsSpec([((3,), FLOATS)])]
+
+    def right(x, s):
+        return x[0] * column(s[0])
+
+    def wrong(x, s):
+        return x[0] * s[0]
+
+    checks.verify_rows(backend, kernel, right, specs, right)
+    with pytest.raises(LaunchError, match=r"\(3, 3\) for 3, and \(5, 5\) for 5"):
+        checks.verify_rows(backend, kernel, wrong, specs, wrong)
+
+
 def test_an_op_is_tried_for_a_program_with_as_many_rows_and_leaves_its_maker_as_it_was():
     kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
     seen = Seen()
@@ -573,6 +589,8 @@ def test_drawn_integers_differ_from_row_to_row(shape):
 
 
 def test_drawn_nodes_of_ragged_rows_have_all_members():
+    one, lengths = RowsSpec([((3, 2), FLOATS)]).drawn(Foreign(), np.random.default_rng(0), 3)
+    assert type(one) is tuple and lengths.dtype == np.int64 and lengths.tolist() == [1, 1, 1]
     spec = RowsSpec([((5, 2), FLOATS)], members=5, integers=np.dtype(np.int32))
     (drawn, lengths) = spec.drawn(Foreign(), np.random.default_rng(0), 3)
     assert lengths.tolist() == drawn.lengths.data.tolist() == [1, 1, 3]

@@ -942,6 +942,13 @@ def test_partial_functions_of_other_arguments_have_verdicts_of_their_own():
         assert verdicts.has(one, "a") and not verdicts.has(other, "a")
 
 
+@pytest.mark.parametrize("other", [((1,), 2), [1, (2,)], {1: (2,)}, (1, 2), (1, (2.0,))], ids=str)
+def test_an_op_is_known_by_the_containers_that_it_binds(other):
+    verdicts = Verdicts()
+    verdicts.add(binding((1, (2,))), "a")
+    assert verdicts.has(binding((1, (2,))), "a") and not verdicts.has(binding(other), "a")
+
+
 def binding(x):
     """Return an op that binds an object."""
     return lambda rows: rows * x
