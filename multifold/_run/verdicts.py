@@ -134,7 +134,7 @@ def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
         for x in (*op, *op.values()) if kind is dict else op:
             yield from identity(x, seen)
     elif kind.__module__.startswith("jax") and hasattr(op, "dtype") and hasattr(op, "shape"):
-        yield True, ("array", op.shape, str(op.dtype))
+        yield True, (op.shape, str(op.dtype))
     else:
         yield False, op
 
