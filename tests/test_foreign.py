@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from multifold import Backend, Fold, LaunchError, RecordError, Unfold, ragged, shared, static, trace
+from multifold._run.state import KeptState
 from multifold.backend import promoted
 from multifold.program import RowsSpec, SlabClass, SlabClasses, Tiler, checks
 
@@ -751,6 +752,12 @@ def test_an_op_that_changes_an_array_inside_of_a_container_is_refused():
     both = fold.add(lambda x: {"a": x + 1, "b": x}, rows(1, 2))
     with pytest.raises(LaunchError, match="operand 0 was changed by an inplace operation"):
         fold.apply(None, [fold.add(spoil, both, rows(1, 2))])
+
+
+def test_state_may_hold_arrays_of_the_framework_and_of_numpy():
+    kept = KeptState(Foreign(), [])
+    for make in (Tensor, np.array):
+        assert kept.same(make([1.0, 2.0]), make([1.0, 2.0])) and not kept.same(make([1.0]), make([2.0]))
 
 
 def test_exceptions_of_the_frameworks_own_pass_a_trial():

@@ -900,10 +900,15 @@ def test_an_op_that_is_made_anew_for_each_step_is_known_again(made, monkeypatch)
     assert len(trials) == 1
 
 
-def test_one_code_with_other_values_around_it_is_tried_by_itself():
-    def centered(axis):
-        return lambda x: x - x.mean(axis, keepdims=True)
+CENTERED = {
+    "a variable": lambda axis: lambda x: x - x.mean(axis, keepdims=True),
+    "a default": lambda axis: lambda x, axis=axis: x - x.mean(axis, keepdims=True),
+    "a default of a keyword": lambda axis: lambda x, *, axis=axis: x - x.mean(axis, keepdims=True),
+}
 
+
+@pytest.mark.parametrize("centered", CENTERED.values(), ids=CENTERED)
+def test_one_code_with_other_values_around_it_is_tried_by_itself(centered):
     xs = np.random.default_rng(0).normal(size=(4, 1, 3))
     fold = Fold(backend="numpy")
     fold.apply(None, one_group(fold, centered(1), xs))
@@ -933,6 +938,7 @@ def test_partial_functions_of_other_arguments_have_verdicts_of_their_own():
     partial = functools.partial
     pairs = [
         (partial(op, 2), partial(max, 2)),
+        (partial(np.add, 2), partial(np.multiply, 2)),
         (partial(op, "by", 2), partial(op, by=2)),
         (partial(op, (partial(op, op), 2)), partial(op, (op, partial(op, 2)))),
     ]
@@ -1416,6 +1422,13 @@ BY_SHAPES = {
 def test_without_values_an_op_that_meets_numbers_runs_on_more_rows(op, width, said):
     fold = Fold(backend=Traced())
     refuse_in(fold, None, scaled(fold, op, normal(3, width), [1.0, 2.0, 3.0]), re.escape(said))
+
+
+def test_without_values_what_an_op_raises_for_more_rows_is_the_cause():
+    fold = Fold(backend=Traced())
+    with pytest.raises(LaunchError, match="for 5 rows it raised") as caught:
+        fold.apply(None, scaled(fold, lambda x, s: x * np.ones((3, 2)), normal(3, 2), [1.0, 2.0, 3.0]))
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 def test_without_values_an_op_with_as_many_columns_as_rows_runs_on_more_rows():
