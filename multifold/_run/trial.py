@@ -473,7 +473,7 @@ class Trial:
             host, same = next(hosts)
             found = host[at]
             halved = constant if same else own
-            if len(halved) and is_inexact(found.dtype):
+            if is_inexact(found.dtype):
                 found[halved] = found[halved] * found.dtype.type(0.5)
             return self.backend.like(x, found)
 
