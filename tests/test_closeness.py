@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from multifold._run.closeness import close, differences, magnitude, tolerance_of
+from multifold._run.closeness import close, differences, magnitude, tolerance_of, unlike
 
 ALLOWED = {"g": 1e-9, "f8": 1e-9, "f4": 1e-4, "f2": 3e-2, "c16": 1e-9, "c8": 1e-4, "i8": 0, "?": 0}
 
@@ -58,6 +58,14 @@ def test_shapes_and_whole_numbers_must_be_equal():
         assert close(np.zeros(shape), np.zeros(shape), 0) and close(
             np.zeros(shape, int), np.zeros(shape, int), 0
         )
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c8", "i4", "?"])
+def test_each_row_is_told_for_itself(dtype):
+    one = np.zeros((3, 2), dtype)
+    other = one.copy()
+    other[1, 0] = 1
+    assert unlike(other, one, 0.1).tolist() == unlike(one, other, 0.1).tolist() == [False, True, False]
 
 
 def test_what_is_not_finite_is_equal_to_itself_only():

@@ -967,6 +967,9 @@ def test_what_binds_another_object_has_a_verdict_of_its_own():
         verdicts = Verdicts()
         verdicts.add(one, "a")
         assert verdicts.has(one, "a") and not verdicts.has(other, "a") and len(verdicts) == 1
+        del one
+        gc.collect()
+        assert len(verdicts) == 0
 
 
 def test_methods_of_one_object_have_verdicts_of_their_own():
