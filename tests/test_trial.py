@@ -853,6 +853,21 @@ def test_methods_and_partials_have_the_mark_of_their_function():
         assert fold.apply(None, one_group(fold, op, xs))[0].ravel().tolist() == [-2, 0, 2]
 
 
+@pytest.mark.parametrize("mark", [multifold.mixing, multifold.trusted])
+def test_a_function_that_wraps_a_marked_one_has_its_mark(mark):
+    @functools.wraps(mark(lambda x: x - x.mean(0)))
+    def op(x):
+        return x - x.mean(0)
+
+    assert op.multifold_mark == mark.__name__
+    fold = Fold(backend="numpy")
+    assert fold.apply(None, one_group(fold, op, np.arange(3.0).reshape(3, 1, 1)))[0].ravel().tolist() == [
+        -1,
+        0,
+        1,
+    ]
+
+
 def test_what_can_have_no_mark_is_refused():
     with pytest.raises(multifold.BackendError, match=r"can be marked.* int\.\s+Hint: write a function"):
         multifold.mixing(3)
