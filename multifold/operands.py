@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -80,7 +80,7 @@ def rows_of(items: Any) -> Iterable[Any]:
     return items[:, None] if is_array_of_rows(items) else items
 
 
-def is_array_of_rows(items: Any) -> bool:
+def is_array_of_rows(items: Any) -> TypeGuard[np.ndarray]:
     """Return whether a ragged operand is given as one array, which says what its rows are."""
     return len(getattr(items, "shape", ())) > isinstance(items, np.ndarray)
 

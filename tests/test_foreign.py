@@ -6,6 +6,7 @@ ops run on NumPy, so each expected value can be worked out by hand.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from multifold import Backend, Fold, LaunchError, RecordError, Unfold, ragged, shared, static, trace
+from multifold._run.state import KeptState
 from multifold.backend import promoted
 from multifold.program import KernelOperand, RowsSpec, SlabClass, SlabClasses, Tiler, checks
 
@@ -460,6 +462,56 @@ def test_an_op_that_keeps_its_rows_apart_is_tried_once_and_known():
     assert len(calls) > before  # but for these shapes and dtypes alone
 
 
+@pytest.mark.parametrize(("by", "runs"), [(1, [3, 0, 0]), (0, [3, 3, 3])], ids=["values", "zeros"])
+def test_an_op_is_tried_for_programs_until_that_has_told_enough(by, runs):
+    kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
+    calls = Seen()
+
+    def op(x):
+        calls.append(x)
+        return x * by
+
+    found = []
+    for _ in runs:
+        verify(kernel, op, (3, 2))
+        found.append(len(calls))
+    assert np.diff(found, prepend=0).tolist() == runs
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_an_op_of_ragged_rows_is_tried_for_a_program(mixes):
+    kernel = kernel_of(lambda fold: [fold.add("sum", ragged([rows(1), rows(2)]))])
+    seen = Seen()
+
+    def total(r):
+        (values,) = r.values
+        lengths = r.lengths.data
+        seen.append(lengths.tolist())
+        found = np.add.reduceat(values.data, np.cumsum(lengths) - lengths)
+        return Tensor(found - found[:1] if mixes else found)
+
+    specs = [RowsSpec([((4, 2), FLOATS)], members=4)]
+    with pytest.raises(LaunchError, match="mixes its rows") if mixes else contextlib.nullcontext():
+        checks.verify_rows(Foreign(), kernel, total, specs, 3, total)
+    assert mixes or seen == [[1, 1, 2], [1, 1, 2], [1, 1, 2], [2, 1, 1]]
+
+
+def test_an_op_is_tried_for_a_program_by_its_shapes_where_nothing_has_values():
+    kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
+    backend = type("Traced", (Foreign,), {"to_numpy": lambda self, x: x.values})()
+    specs = [RowsSpec([((3, 1), FLOATS)]), RowsSpec([((3,), FLOATS)])]
+
+    def right(x, s):
+        return x[0] * column(s[0])
+
+    def wrong(x, s):
+        return x[0] * s[0]
+
+    checks.verify_rows(backend, kernel, right, specs, 3, right)
+    with pytest.raises(LaunchError, match=r"\(3, 3\) for 3, and \(5, 5\) for 5"):
+        checks.verify_rows(backend, kernel, wrong, specs, 3, wrong)
+
+
 def test_an_op_is_tried_for_a_program_with_as_many_rows_and_leaves_its_maker_as_it_was():
     kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
     seen = Seen()
@@ -505,6 +557,19 @@ def test_an_op_that_raises_in_a_trial_is_left_to_the_program():
     verify(kernel, refuse, (3, 3), (3,))
 
 
+def test_a_result_of_other_rows_beside_one_of_all_is_left_to_the_program():
+    kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
+    calls = Seen()
+
+    def op(x):
+        calls.append(x)
+        return x, x[:2]
+
+    for _ in range(2):
+        verify(kernel, op, (3, 2))
+    assert len(calls) == 2
+
+
 def test_kernels_of_other_static_values_have_verdicts_of_their_own():
     keys = [
         checks.kernel_key(kernel_of(lambda fold, x=x, by=by: [fold.add("op", rows(1), static(x), by=by)]))
@@ -521,6 +586,25 @@ def test_numbers_are_drawn_in_their_dtype_around_one(dtype):
     assert found.dtype == dtype and found.shape == (3, 100)
     low, high = (0.5, 1.5) if np.dtype(dtype).kind == "f" else (0, 1)
     assert low <= found.min() < found.max() <= high
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 0), (0, 3), ()], ids=str)
+def test_drawn_integers_differ_from_row_to_row(shape):
+    found = checks.drawn(np.random.default_rng(0), shape, np.dtype(np.int32))
+    assert found.shape == shape
+    if found.size > 1:
+        first, *others = found.reshape(4, -1).T.tolist()
+        assert first == [0, 1, 0, 1] and first not in others and all(map(any, others))
+
+
+def test_drawn_nodes_of_ragged_rows_have_all_members():
+    one, lengths = RowsSpec([((3, 2), FLOATS)]).drawn(Foreign(), np.random.default_rng(0), 3)
+    assert type(one) is tuple and lengths.dtype == np.int64 and lengths.tolist() == [1, 1, 1]
+    spec = RowsSpec([((5, 2), FLOATS)], members=5, integers=np.dtype(np.int32))
+    (drawn, lengths) = spec.drawn(Foreign(), np.random.default_rng(0), 3)
+    assert lengths.tolist() == drawn.lengths.data.tolist() == [1, 1, 3]
+    assert drawn.segment_ids.data.tolist() == [0, 1, 2, 2, 2]
+    assert drawn.lengths.dtype == drawn.segment_ids.dtype == np.int32
 
 
 FLOATS = np.dtype(np.float32)
@@ -676,6 +760,12 @@ def test_an_op_that_changes_an_array_inside_of_a_container_is_refused():
     both = fold.add(lambda x: {"a": x + 1, "b": x}, rows(1, 2))
     with pytest.raises(LaunchError, match="operand 0 was changed by an inplace operation"):
         fold.apply(None, [fold.add(spoil, both, rows(1, 2))])
+
+
+def test_state_may_hold_arrays_of_the_framework_and_of_numpy():
+    kept = KeptState(Foreign(), [])
+    for make in (Tensor, np.array):
+        assert kept.same(make([1.0, 2.0]), make([1.0, 2.0])) and not kept.same(make([1.0]), make([2.0]))
 
 
 def test_exceptions_of_the_frameworks_own_pass_a_trial():

@@ -6,11 +6,19 @@ what an op does in a later run, and expects what a new fold makes of it.
 
 from __future__ import annotations
 
+import itertools
+import warnings
+
 import numpy as np
 import pytest
 
+import multifold
 from multifold import Fold, LaunchError, trace
+from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold._run import launcher
 from multifold._run.launcher import Launcher
+from multifold._run.trial import Trial
+from multifold._run.verdicts import VERDICTS
 
 RUNS = 2
 """How often a minibatch runs before an op changes."""
@@ -282,3 +290,237 @@ def test_a_later_run_calls_each_op_once(again, monkeypatch):
     calls = counted(monkeypatch, "call")
     again()
     assert len(calls) == 4
+
+
+# ---- when an op is put to a trial ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def nothing_known():
+    """Forget what other tests have found: an op is known again by its code."""
+    VERDICTS.known.clear()
+
+
+@pytest.fixture
+def trials(nothing_known, monkeypatch):
+    """Return a list that grows with each trial that is made, by its number of rows."""
+    made = []
+
+    def make(*given):
+        made.append(given[3])
+        return Trial(*given)
+
+    monkeypatch.setattr(launcher, "Trial", make)
+    return made
+
+
+def apply(op, rows, model=None, fold=None):
+    """Return one group: an op of each row."""
+    fold = Fold(backend="numpy") if fold is None else fold
+    return fold.apply(model, [[fold.add(op, x) for x in rows]])[0]
+
+
+def chained(op, times, fold=None):
+    """Run an op on its own results, in launches of three rows of width 2."""
+    fold = Fold(backend="numpy") if fold is None else fold
+    nodes = [fold.add("leaf", x) for x in X]
+    for _ in range(times):
+        nodes = [fold.add("op", x) for x in nodes]
+    return fold.apply({"leaf": multifold.trusted(lambda x: x), "op": op}, [nodes])[0]
+
+
+SQUARE = np.arange(9.0).reshape(3, 1, 3)
+
+
+def double(x):
+    return x * 2
+
+
+def center(x):
+    return x - x.mean(0)
+
+
+def unsure(x):
+    return x + next(DRAWS)
+
+
+DRAWS = itertools.count()
+
+
+@pytest.mark.parametrize("op", [double, unsure], ids=["passes", "can not be tried"])
+@pytest.mark.filterwarnings("ignore:The launch of op")
+def test_moments_of_a_launch_are_as_if_its_trial_had_come_before_it(op, nothing_known, monkeypatch):
+    found = []
+    launch = Launcher.launch
+    monkeypatch.setattr(Launcher, "launch", lambda *given: found.append(launch(*given)) or found[-1])
+    monkeypatch.setattr(launcher, "perf_counter", itertools.count().__next__)
+    for _ in range(2):
+        apply(op, X)
+    (first, second) = found
+    assert (first.called, first.returned, first.trial) == (3, 4, 2)  # two for each of its halves
+    assert (second.returned - second.called, second.trial) == (1, 0)
+
+
+def test_no_trial_is_made_of_a_square_launch_that_has_passed(trials):
+    fold = Fold(backend="numpy")
+    for _ in range(3):
+        apply(double, SQUARE, fold=fold)
+        apply(double, SQUARE)
+    assert trials == [3]
+    apply(double, SQUARE[:2])
+    assert trials == [3, 2]
+
+
+def test_a_launch_of_two_rows_that_comes_to_two_columns_is_a_square_one(nothing_known):
+    def op(x):
+        return (x if len(x) == 2 else center(x)) @ np.ones((3, 2))
+
+    apply(op, SQUARE[:2])
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        apply(op, [*SQUARE, *SQUARE[:2]])
+
+
+@pytest.mark.parametrize(("before", "now"), [(3, 2), (2, 3)])
+def test_a_launch_that_comes_to_other_columns_than_before_is_tried(before, now, nothing_known):
+    """Three rows of width 1 come to as many columns in one of two runs."""
+
+    class Widening:
+        width = before
+
+        def op(self, x):
+            return (x if self.width == before else center(x)) @ np.ones((1, self.width))
+
+    fold = Fold(backend="numpy")
+    model = Widening()
+    for _ in range(2):
+        apply("op", SQUARE[:, :, :1], model, fold)
+    model.width = now
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        apply("op", SQUARE[:, :, :1], model, fold)
+
+
+def test_a_verdict_is_asked_for_once_in_a_run(trials, monkeypatch):
+    asked, ranks = counted(monkeypatch, "is_known"), counted(monkeypatch, "ranks")
+    chained(double, 3)
+    assert (trials, len(asked), len(ranks)) == (
+        [3],
+        2,
+        3,
+    )  # as a launch that is square, and as one that is not
+    asked.clear(), ranks.clear()
+    chained(double, 3)
+    assert (trials, len(asked), len(ranks)) == ([3], 1, 1)
+    chained(double, 3)
+    assert (trials, len(asked), len(ranks)) == ([3], 2, 1)  # known by the classes of its rows
+
+
+def test_a_marked_op_is_looked_at_once_in_a_run(trials, monkeypatch):
+    asked = counted(monkeypatch, "has_passed")
+    chained(multifold.trusted(lambda x: x * 2), 3)
+    assert (trials, len(asked)) == ([], 2)  # once as `leaf`
+
+
+def test_an_op_that_is_never_known_again_is_tried_once_in_a_run(trials):
+    class Op:
+        __slots__ = ()
+
+        def __call__(self, x):
+            return x * 2
+
+    for _ in range(2):
+        chained(Op(), 3)
+    assert trials == [3, 3]
+
+
+def test_without_values_an_op_is_looked_at_once_in_a_run(trials):
+    class Traced(NumpyBackend):
+        def to_numpy(self, x):
+            raise TypeError("no values")
+
+    for _ in range(2):
+        chained(double, 3, Fold(backend=Traced()))
+    assert trials == [3, 3]
+
+
+class Layer:
+    """A layer that centers its rows in training."""
+
+    training = False
+
+    def __call__(self, x):
+        return center(x) if self.training else x
+
+    def op(self, x):
+        return self(x)
+
+
+class Layers(NumpyBackend):
+    """A backend that knows of layers."""
+
+    def modes(self, owners):
+        return tuple([x.training for x in owners if isinstance(x, Layer)])
+
+
+@pytest.mark.parametrize("kind", ["model", "op", "op beside a model", "method beside a model"])
+def test_an_op_is_tried_in_each_mode_of_its_modules(kind, nothing_known):
+    layer = Layer()
+    op = {"model": "op", "method beside a model": layer.op}.get(kind, layer)
+    model = {"model": layer, "op": None}.get(kind, object())
+    apply(op, X, model, Fold(backend=Layers()))
+    layer.training = True
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        apply(op, X, model, Fold(backend=Layers()))
+
+
+class Model:
+    """A model that makes its weight in its first launch."""
+
+    weight = None
+
+    def op(self, x):
+        if self.weight is None:
+            self.weight = next(DRAWS)
+        return x + self.weight
+
+
+class Building(NumpyBackend):
+    """A backend whose modules may lack their weight."""
+
+    def is_built(self, owners):
+        return owners[0].weight is not None
+
+
+def test_a_model_that_makes_its_weight_in_its_first_launch_is_tried_after_it(trials):
+    model = Model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = apply("op", X, model, Fold(backend=Building()))
+    assert trials == [3] and found.tolist() == (X[:, 0] + model.weight).tolist()
+
+
+def test_a_model_whose_op_needs_no_weight_is_tried_without_it(trials):
+    class Unneeded(Model):
+        def op(self, x):
+            return center(x)
+
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        apply("op", X, Unneeded(), Fold(backend=Building()))
+    assert trials == [3]
+
+
+def test_an_op_that_writes_is_refused_where_nothing_else_tells():
+    class Bare(NumpyBackend):
+        protects = False
+
+    def writes(pair, x):
+        pair[1][:] = 0
+        return x * 2
+
+    fold = Fold(backend=Bare())
+    pairs = [fold.add("pair", x) for x in X]
+    model = {"pair": lambda x: (x + 1, x + 2), "op": writes}
+    with pytest.raises(
+        LaunchError, match=r"(?s)operand 0 was changed by an inplace operation.*Hint: operands may be views"
+    ):
+        fold.apply(model, [[fold.add("op", pair, x) for pair, x in zip(pairs, X, strict=True)]])
+    np.testing.assert_array_equal(apply(double, X, fold=Fold(backend=Bare())), 2 * X[:, 0])

@@ -8,6 +8,7 @@ import gc
 import importlib
 import itertools
 import random
+import re
 import threading
 import warnings
 import weakref
@@ -20,10 +21,10 @@ from multifold import Fold, LaunchError, Unfold, ragged
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._run.closeness import close, differences, is_inexact, magnitude, tolerance_of
 from multifold._run.launcher import Launcher
-from multifold._run.reach import makers
+from multifold._run.reach import FEW, makers
 from multifold._run.state import MOST as LONGEST
 from multifold._run.state import KeptState
-from multifold._run.trial import ENOUGH
+from multifold._run.trial import ENOUGH, is_memory, nonzero
 from multifold._run.verdicts import MOST, VERDICTS, Verdicts, key_of
 from multifold.program import run
 
@@ -269,9 +270,8 @@ def test_a_static_value_is_part_of_the_verdict(backend, rows, refused):
 
 def test_numbers_in_ragged_rows_that_meet_as_many_columns_are_verified(backend, rows, refused):
     fold = Fold(backend=backend)
-    operands = zip(rows(2, 7), [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]], strict=True)
-    outputs = [[fold.add(lambda x, r: x * r.values, x, ragged(numbers)) for x, numbers in operands]]
-    refused(lambda: fold(outputs))
+    numbers = [ragged([1.0, 2.0, 3.0]), ragged([4.0, 5.0, 6.0, 7.0])]
+    refused(lambda: fold(scaled(fold, lambda x, r: x * r.values, rows(2, 7), numbers)))
 
 
 def test_no_count_changes(counting, rows):
@@ -582,7 +582,12 @@ def test_an_op_that_no_weak_reference_knows_has_no_verdict():
     op = functools.partial(lambda x: x, object())
     verdicts = Verdicts()
     verdicts.add(op, "a")
-    assert len(verdicts) == 0 and not verdicts.has(op, "a")
+    assert not verdicts.has(op, "a") and len(verdicts) == 0
+
+
+def test_to_ask_for_a_verdict_makes_none():
+    verdicts = Verdicts()
+    assert not verdicts.has(len, "a") and len(verdicts) == 0
 
 
 def test_floats_and_complex_numbers_are_inexact_and_integers_are_exact():
@@ -822,6 +827,13 @@ def test_an_explanation_of_rounds_lists_ops_that_were_not_tried():
     assert str(fold.explain()).count("without a trial: op, since it is marked by multifold.trusted") == 1
 
 
+def test_an_op_whose_results_have_another_form_each_time_is_believed_with_a_warning():
+    fold = Fold(backend="numpy")
+    widths = iter(range(100))
+    with pytest.warns(UserWarning, match="could not be tried: it returned a result of another form"):
+        fold.apply(None, one_group(fold, lambda x: np.ones((len(x), next(widths))), normal(3)))
+
+
 def test_an_op_that_raises_when_it_runs_again_is_believed_with_a_warning():
     def once(x):
         if next(calls):
@@ -854,6 +866,15 @@ def test_a_marked_op_is_not_tried(mark, counted):
     assert (found[0].ravel().tolist(), op.rows) == ([-1, 0, 1], [3])
 
 
+def test_an_op_without_a_mark_is_tried_although_one_of_the_same_code_has_one():
+    def made():
+        return lambda x: x - x.mean(0)
+
+    fold = Fold(backend="numpy")
+    fold.apply(None, one_group(fold, multifold.mixing(made()), normal(3)))
+    refuse_in(fold, None, one_group(fold, made(), normal(3)))
+
+
 def test_methods_and_partials_have_the_mark_of_their_function():
     class Model:
         @multifold.mixing
@@ -869,8 +890,23 @@ def test_methods_and_partials_have_the_mark_of_their_function():
         assert fold.apply(None, one_group(fold, op, xs))[0].ravel().tolist() == [-2, 0, 2]
 
 
+@pytest.mark.parametrize("mark", [multifold.mixing, multifold.trusted])
+def test_a_function_that_wraps_a_marked_one_has_its_mark(mark):
+    @functools.wraps(mark(lambda x: x - x.mean(0)))
+    def op(x):
+        return x - x.mean(0)
+
+    assert op.multifold_mark == mark.__name__
+    fold = Fold(backend="numpy")
+    assert fold.apply(None, one_group(fold, op, np.arange(3.0).reshape(3, 1, 1)))[0].ravel().tolist() == [
+        -1,
+        0,
+        1,
+    ]
+
+
 def test_what_can_have_no_mark_is_refused():
-    with pytest.raises(multifold.BackendError, match="can be marked"):
+    with pytest.raises(multifold.BackendError, match=r"can be marked.* int\.\s+Hint: mark a method"):
         multifold.mixing(3)
 
 
@@ -898,6 +934,9 @@ MADE = {
     "one that binds another": lambda: (lambda f: lambda x: f(x) * 2)(lambda x: x + 1),
     "one of NumPy": lambda: np.tanh,
     "a partial": lambda: functools.partial(np.multiply, 2.0),
+    "one that binds a tuple": lambda: (lambda some: lambda x: x * some[0])((2.0, WEIGHT)),
+    "one that binds a dictionary": lambda: (lambda table: lambda x: x * table["by"])({"by": 2.0}),
+    "one that binds as many as are looked at": lambda: (lambda some: lambda x: x * some[0])([2.0] * FEW),
 }
 
 
@@ -913,15 +952,116 @@ def test_an_op_that_is_made_anew_for_each_step_is_known_again(made, monkeypatch)
     assert len(trials) == 1
 
 
-def test_one_code_with_other_values_around_it_is_tried_by_itself():
-    def centered(axis):
-        return lambda x: x - x.mean(axis, keepdims=True)
+CENTERED = {
+    "a variable": lambda axis: lambda x: x - x.mean(axis, keepdims=True),
+    "a default": lambda axis: lambda x, axis=axis: x - x.mean(axis, keepdims=True),
+    "a default of a keyword": lambda axis: lambda x, *, axis=axis: x - x.mean(axis, keepdims=True),
+}
 
+
+@pytest.mark.parametrize("centered", CENTERED.values(), ids=CENTERED)
+def test_one_code_with_other_values_around_it_is_tried_by_itself(centered):
     xs = np.random.default_rng(0).normal(size=(4, 1, 3))
     fold = Fold(backend="numpy")
     fold.apply(None, one_group(fold, centered(1), xs))
     with pytest.raises(LaunchError, match="mixes its rows"):
         fold.apply(None, one_group(fold, centered(0), xs))
+
+
+def test_an_op_is_known_by_which_of_its_functions_it_binds_twice():
+    def calling(functions):
+        return lambda x: abs(functions[2](x))
+
+    def apart(x):
+        return x * 2
+
+    def centered(x):
+        return x - x.mean(0)
+
+    fold = Fold(backend="numpy")
+    fold.apply(None, one_group(fold, calling((apart, centered, apart)), normal(4)))
+    refuse_in(fold, None, one_group(fold, calling((apart, centered, centered)), normal(4)))
+
+
+def test_partial_functions_of_other_arguments_have_verdicts_of_their_own():
+    def op(*operands, **named):
+        pass
+
+    partial = functools.partial
+    pairs = [
+        (partial(op, 2), partial(max, 2)),
+        (partial(np.add, 2), partial(np.multiply, 2)),
+        (partial(op, "by", 2), partial(op, by=2)),
+        (partial(op, (partial(op, op), 2)), partial(op, (op, partial(op, 2)))),
+    ]
+    for one, other in pairs:
+        verdicts = Verdicts()
+        verdicts.add(one, "a")
+        assert verdicts.has(one, "a") and not verdicts.has(other, "a")
+
+
+@pytest.mark.parametrize("other", [((1,), 2), [1, (2,)], {1: (2,)}, (1, 2), (1, (2.0,))], ids=str)
+def test_an_op_is_known_by_the_containers_that_it_binds(other):
+    verdicts = Verdicts()
+    verdicts.add(binding((1, (2,))), "a")
+    assert verdicts.has(binding((1, (2,))), "a") and not verdicts.has(binding(other), "a")
+
+
+def binding(x):
+    """Return an op that binds an object."""
+    return lambda rows: rows * x
+
+
+def test_what_binds_another_object_has_a_verdict_of_its_own():
+    """Of an iterator nobody knows what it will yield, and of a long list how much it is to compare."""
+    for make in (lambda: iter(()), lambda: [0] * (FEW + 1), lambda: np.ones(2)):
+        one, other = binding(make()), binding(make())
+        verdicts = Verdicts()
+        verdicts.add(one, "a")
+        assert verdicts.has(one, "a") and not verdicts.has(other, "a") and len(verdicts) == 1
+        del one
+        gc.collect()
+        assert len(verdicts) == 0
+
+
+def test_methods_of_one_object_have_verdicts_of_their_own():
+    class Model:
+        def first(self):
+            pass
+
+        def second(self):
+            pass
+
+    model = Model()
+    verdicts = Verdicts()
+    verdicts.add(model.first, "a")
+    assert verdicts.has(model.first, "a")
+    assert not verdicts.has(model.second, "a") and not verdicts.has(Model().first, "a")
+
+
+def test_an_op_may_bind_a_list_that_holds_itself():
+    def op(x):
+        return op(x) if loop else x
+
+    loop = [1.0]
+    loop.append(loop)
+    verdicts = Verdicts()
+    verdicts.add(op, "a")
+    assert verdicts.has(op, "a")
+
+
+def test_arrays_of_jax_that_an_op_binds_count_by_shape_and_dtype():
+    def array(module="jaxlib", **own):
+        return type("Array", (), {"__module__": module, **own})()
+
+    verdicts = Verdicts()
+    verdicts.add(binding(array(shape=(2,), dtype="f4")), "a")
+    assert verdicts.has(binding(array(shape=(2,), dtype="f4")), "a")
+    for own in ({"shape": (3,), "dtype": "f4"}, {"shape": (2,), "dtype": "f8"}):
+        assert not verdicts.has(binding(array(**own)), "a")
+    for own in ({"module": "numpy", "shape": (2,), "dtype": "f4"}, {"shape": (2,)}, {"dtype": "f4"}):
+        verdicts.add(binding(array(**own)), "a")
+        assert not verdicts.has(binding(array(**own)), "a")
 
 
 def test_a_generator_that_a_function_finds_around_it_moves_on_as_by_one_launch():
@@ -971,8 +1111,12 @@ def test_an_op_that_makes_as_many_columns_as_rows_leaves_its_model_as_after_one_
 
 def test_a_ragged_op_may_make_as_many_columns_as_it_has_rows():
     fold = Fold(backend="numpy")
-    nodes = [fold.add("op", ragged(list(np.ones((k, 1, 5))))) for k in (1, 2, 2)]
-    model = {"op": lambda r: np.add.reduceat(r.values, np.cumsum(r.lengths) - r.lengths) @ np.ones((5, 3))}
+    nodes = [fold.add("op", ragged(list(np.ones((k, 1, 5)))), 1.0) for k in (1, 2, 2)]
+    model = {
+        "op": lambda r, s: (
+            np.add.reduceat(r.values, np.cumsum(r.lengths) - r.lengths) @ np.ones((5, 3)) * s[:, None]
+        )
+    }
     assert fold.apply(model, [nodes])[0].tolist() == [[5.0] * 3, [10.0] * 3, [10.0] * 3]
 
 
@@ -1042,6 +1186,36 @@ def test_state_that_no_later_result_depends_on_is_left_alone():
     assert model.last == 6.0
 
 
+def test_state_that_decides_the_form_of_later_results_is_refused():
+    class Model:
+        width = 2
+
+        def op(self, x):
+            found = x[:, : self.width]
+            self.width = int(x[:, 0].max())
+            return found
+
+    fold = Fold(backend="numpy")
+    xs = [np.full((1, 3), i) for i in (1, 2, 3)]
+    refuse_in(fold, Model(), one_group(fold, "op", xs), "keeps state on the model")
+
+
+def test_state_that_changes_by_itself_can_not_be_tried():
+    class Model:
+        last = 0
+
+        def op(self, x):
+            x = x + self.last
+            self.last = next(ticks)
+            return x
+
+    ticks = iter(range(1, 100))
+    fold = Fold(backend="numpy")
+    with pytest.warns(UserWarning, match="could not be tried"):
+        found = fold.apply(Model(), one_group(fold, "op", normal(3)))
+    np.testing.assert_array_equal(found[0], normal(3)[:, 0])
+
+
 CONTAINERS = {
     "an attribute": lambda: None,
     "a list": list,
@@ -1073,6 +1247,36 @@ def test_statistics_that_a_model_takes_from_its_first_launch_are_refused(make):
 
     fold = Fold(backend="numpy")
     refuse_in(fold, Model(), one_group(fold, "op", normal(4)))
+
+
+def test_a_variable_that_an_op_sets_in_its_first_launch_is_unset_in_a_trial():
+    def made():
+        def op(x):
+            nonlocal center
+            try:
+                center  # noqa: B018
+            except NameError:
+                center = x.mean(0)
+            return x - center
+
+        center = None
+        del center
+        return op
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, None, one_group(fold, made(), normal(4)))
+
+
+def test_a_variable_that_is_unset_stays_unset():
+    def op(x):
+        return x * 2 if len(x) else gone  # noqa: F821 - deleted below
+
+    gone = 1
+    del gone
+    fold = Fold(backend="numpy")
+    fold.apply(None, one_group(fold, op, normal(4)))
+    with pytest.raises(NameError):
+        op([])
 
 
 def test_an_array_that_each_run_of_an_op_adds_to_is_put_back_before_each():
@@ -1167,6 +1371,15 @@ def test_an_op_whose_draws_follow_its_values_and_that_mixes_rows_is_refused():
     refuse_in(fold, None, outputs)
 
 
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_an_op_that_draws_as_many_numbers_as_a_row_says_and_mixes_rows_is_refused(count):
+    def op(x):
+        return x - x.mean(0) + np.array([[np.random.random(int(k)).sum()] for k in x[:, 0]])
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, None, one_group(fold, op, np.arange(1.0, count + 1)[:, None, None]))
+
+
 def test_state_that_follows_the_rows_hides_no_mixing_of_an_op_that_draws():
     class Model:
         total = 0.0
@@ -1238,6 +1451,124 @@ def test_a_form_that_follows_the_first_row_is_refused():
     xs = np.array([[-1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [-1.0, 2.0, -1.0], [3.0, 1.0, 1.0]])[:, None]
     outputs = one_group(fold, lambda x: x[:, : 1 + (x[:, 0] > 0).sum()], xs)
     refuse_in(fold, None, outputs, "its result had another form")
+
+
+class Traced(NumpyBackend):
+    """A backend whose floats have no values, as while JAX traces."""
+
+    def to_numpy(self, x):
+        if x.dtype.kind == "f":
+            raise TypeError("no values")
+        return x
+
+
+BY_SHAPES = {
+    "numbers beside rows": (lambda x, s: x * s, 1, "(3, 3) for 3, and (5, 5) for 5"),
+    "one of two results": (
+        lambda x, s: (x, x * s),
+        1,
+        "(3, 1) and (3, 3) for 3, and (5, 1) and (5, 5) for 5",
+    ),
+    "no result": (lambda x, s: x if len(x) == 3 else (), 1, "(3, 1) for 3, and none for 5"),
+    "an error": (lambda x, s: x * np.ones((3, 2)), 2, "for 5 rows it raised ValueError"),
+}
+
+
+@pytest.mark.parametrize(("op", "width", "said"), BY_SHAPES.values(), ids=BY_SHAPES)
+def test_without_values_an_op_that_meets_numbers_runs_on_more_rows(op, width, said):
+    fold = Fold(backend=Traced())
+    refuse_in(fold, None, scaled(fold, op, normal(3, width), [1.0, 2.0, 3.0]), re.escape(said))
+
+
+def test_without_values_what_an_op_raises_for_more_rows_is_the_cause():
+    fold = Fold(backend=Traced())
+    with pytest.raises(LaunchError, match="for 5 rows it raised") as caught:
+        fold.apply(None, scaled(fold, lambda x, s: x * np.ones((3, 2)), normal(3, 2), [1.0, 2.0, 3.0]))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_without_values_an_op_with_as_many_columns_as_rows_runs_on_more_rows():
+    fold = Fold(backend=Traced())
+    outputs = one_group(fold, lambda x: x[:, :1] * x[:, 0], normal(3, 4))
+    refuse_in(fold, None, outputs, re.escape("(3, 3) for 3, and (5, 5) for 5"))
+
+
+@pytest.mark.parametrize("op", [lambda x, k: x * 2, lambda x, k: k * 2], ids=["none", "an operand"])
+def test_without_values_an_op_of_other_columns_runs_once(counted, op):
+    op = counted(op)
+    fold = Fold(backend=Traced())
+    fold.apply(None, scaled(fold, op, normal(3, 4), [np.full((1, 4), i) for i in range(3)]))
+    assert op.rows == [3]
+
+
+def test_equal_floats_beside_equal_integers_are_halved():
+    fold = Fold(backend="numpy")
+    ones = [np.ones((1, 2), int)] * 3
+    refuse_in(fold, None, scaled(fold, lambda x, k: x - x.mean(0) + k, [2.0 * x for x in ones], ones))
+
+
+@pytest.mark.parametrize(
+    ("op", "trials", "runs"),
+    [(lambda x: x * 2, 1, 3), (lambda x: x * np.random.random(x.shape), 4, 5), (lambda x: x * 0, 16, 3)],
+    ids=["values", "random numbers", "zeros"],
+)
+def test_trials_count_by_what_they_can_tell(op, trials, runs, counted):
+    op = counted(op)
+    for _ in range(trials + 2):
+        fold = Fold(backend="numpy")
+        fold.apply(None, one_group(fold, op, normal(3)))
+    assert len(op.rows) == trials * runs + 2
+
+
+def test_a_result_of_zeros_beside_another_one_hides_nothing(counted):
+    op = counted(lambda x: (x, x * 0))
+    for _ in range(2):
+        fold = Fold(backend="numpy")
+        fold.apply(None, [[fold.add(op, x)[0] for x in normal(3)]])
+    assert op.rows == [3] * 4
+
+
+def test_what_has_an_entry_that_is_neither_zero_nor_infinite():
+    arrays = [["a"], [0], [1], [False], [True], [np.nan, 0.0], [np.inf, 0.5]]
+    assert [nonzero(np.array(x)) for x in arrays] == [True, False, True, False, True, False, True]
+
+
+@pytest.mark.parametrize(("row", "other"), [(2, 0), (0, 2), (1, 3), (3, 1), (1, 0)])
+def test_one_row_that_follows_another_one_shows_although_the_op_draws(row, other):
+    def op(x):
+        found = x * (0.5 + np.random.random(x.shape))
+        found[row] += x[other]
+        return found
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, None, one_group(fold, op, normal(4)))
+
+
+def test_what_an_op_raises_counts_although_its_draws_follow_its_values():
+    def op(x):
+        if x[0] != 1:
+            raise KeyError("the first row")
+        return x + np.array([[np.random.random(int(k)).sum()] for k in x[:, 0]])
+
+    fold = Fold(backend="numpy")
+    refuse_in(
+        fold, None, one_group(fold, op, [np.full((1, 1), i) for i in (1, 2, 4)]), "it raised KeyError"
+    )
+
+
+@pytest.mark.parametrize("row", [0, 2])
+def test_state_that_one_row_of_the_next_launch_follows_is_refused(row):
+    class Model:
+        last = 0.0
+
+        def op(self, x):
+            found = x * 2
+            found[row] += self.last
+            self.last = float(x.sum())
+            return found
+
+    fold = Fold(backend="numpy")
+    refuse_in(fold, Model(), one_group(fold, "op", normal(3)), "keeps state on the model")
 
 
 # ---- by what a verdict is known ----------------------------------------------------------------------
@@ -1380,6 +1711,46 @@ def test_the_hint_speaks_of_columns_only_where_numbers_meet_rows():
         with pytest.raises(LaunchError, match="mixes its rows") as caught:
             fold.apply(None, outputs)
         assert ("s[:, None]" in caught.value.hint) is says_column
+
+
+SAID = {
+    2: "when row 1 was replaced, row 0 changed.",
+    3: "when row 1 was replaced, row 0 and one other changed.",
+    6: "when rows 1, 3, 5 were replaced, row 0 and 2 others changed.",
+    9: "when rows 1, 3, 5, ... were replaced, row 0 and 4 others changed.",
+}
+
+
+@pytest.mark.parametrize(("count", "said"), SAID.items(), ids=map(str, SAID))
+def test_an_error_names_the_rows_that_were_replaced_and_those_that_changed(count, said):
+    fold = Fold(backend="numpy")
+    refuse_in(fold, None, one_group(fold, MIXING_OPS["mean"], normal(count)), re.escape(said))
+
+
+def test_an_error_names_the_place_that_a_result_depends_on():
+    fold = Fold(backend="numpy")
+    said = "in the place of row 1, row 0 came to another result than in its own."
+    refuse_in(fold, None, one_group(fold, MIXING_OPS["place"], normal(3)), re.escape(said))
+
+
+def test_the_advice_of_a_backend_comes_first():
+    class Advising(NumpyBackend):
+        def advice(self, owners, mixes=True):
+            return "Do without."
+
+    fold = Fold(backend=Advising())
+    refuse_in(fold, None, one_group(fold, MIXING_OPS["mean"], normal(3)), r"Do without\. Axis 0 has")
+
+
+def test_a_framework_says_in_its_own_words_that_it_has_no_memory():
+    own = type("OutOfMemoryError", (RuntimeError,), {})
+    errors = [
+        MemoryError(),
+        own(),
+        RuntimeError("CUDA out of memory"),
+        RuntimeError("RESOURCE_EXHAUSTED: 1 GB"),
+    ]
+    assert all(map(is_memory, errors)) and not is_memory(ValueError("shapes differ"))
 
 
 def test_what_an_op_raises_for_other_rows_is_the_cause():

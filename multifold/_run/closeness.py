@@ -12,12 +12,17 @@ depends on the dtype, and on the magnitude of the numbers:
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 3e-2}
-"""Bytes of a floating dtype -> difference allowed, relative to the largest magnitude."""
+TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 3e-2, 1: 0.3}
+"""Bytes of a floating dtype -> difference allowed, relative to the largest magnitude.
+
+That of one byte is a little more than its coarsest step, a quarter. What is longer than a double is
+compared as doubles.
+"""
 
 SPREAD = 1e-3
 """A row that is smaller than this beside the largest one may carry the rounding errors of larger terms."""
@@ -35,7 +40,7 @@ def tolerance_of(x: Any, host: np.ndarray) -> float:
     width = getattr(getattr(x, "dtype", None), "itemsize", None)
     if not isinstance(width, int):
         width = host.dtype.itemsize
-    return TOLERANCE.get(width // (2 if host.dtype.kind == "c" else 1), 1e-4)
+    return TOLERANCE[min(width // (2 if host.dtype.kind == "c" else 1), 8)]
 
 
 def magnitude(x: np.ndarray) -> float:
@@ -58,16 +63,19 @@ def differences(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def close(got: np.ndarray, expected: np.ndarray, rtol: float) -> bool:
-    """Return whether the rows of two arrays are equal up to rounding, each on the scale of its own.
+    """Return whether two arrays have one shape, and all their rows are equal up to rounding."""
+    return got.shape == expected.shape and not unlike(got, expected, rtol).any()
+
+
+def unlike(got: np.ndarray, expected: np.ndarray, rtol: float) -> np.ndarray:
+    """Return which rows of two arrays differ by more than rounding, each on the scale of its own.
 
     One row of 1e6 must not hide a difference in a row of 1.
     """
-    if got.shape != expected.shape:
-        return False
-    if not got.size or not is_inexact(expected.dtype):
-        return bool(np.array_equal(got, expected))
-    rows = len(got), -1
+    rows = len(got), math.prod(got.shape[1:])
+    if not is_inexact(expected.dtype):
+        return (got != expected).reshape(rows).any(axis=1)
     sizes = np.abs(expected.astype(np.complex128 if expected.dtype.kind == "c" else np.float64))
-    sizes = np.where(np.isfinite(sizes), sizes, 0).reshape(rows).max(axis=1)
-    limits = rtol * np.maximum(sizes, SPREAD * sizes.max())
-    return bool((differences(got, expected).reshape(rows).max(axis=1) <= limits).all())
+    sizes = np.where(np.isfinite(sizes), sizes, 0).reshape(rows).max(axis=1, initial=0)
+    limits = rtol * np.maximum(sizes, SPREAD * sizes.max(initial=0))
+    return differences(got, expected).reshape(rows).max(axis=1, initial=0) > limits

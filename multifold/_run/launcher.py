@@ -5,6 +5,10 @@ ask follows from shapes, dtypes and devices. So the result of a later launch of 
 of the same classes, is only compared with what was noted, an *outcome*. Of the 16 launches of ``children``
 in a minibatch of trees the first is checked in full; the others cost a third as much, not counting the op.
 A result that does not fit is checked in full.
+
+A launch is *square* if it has as many rows as one of its arrays has entries along another dimension. Only
+there may broadcasting lay rows along that dimension without any error, as ``x * s`` does for three rows of
+width 3 and three numbers. Trials of other launches tell nothing of a square one (`multifold._run.trial`).
 """
 
 from __future__ import annotations
@@ -68,8 +72,7 @@ class Outcome:
     form : Hashable
         What the rows of the whole result have in common, as `Values.class_of` says it.
     sizes : frozenset of int
-        The trailing dimensions of the operands and the result. A launch of as many rows is tried by itself:
-        broadcasting may lay numbers of rows along such a dimension.
+        The trailing dimensions of the operands and the result. A launch of as many rows is square.
 
     Examples
     --------
@@ -235,9 +238,8 @@ class Launcher:
     among : str
         What is among the rows of launches that no example of this run has asked for; "" if nothing is.
     passed : set of (Signature, Hashable, bool)
-        The launches that need no trial any more, by signature, classes of rows, and whether there are as
-        many rows as an array has entries along another dimension. `multifold._run.verdicts` knows of all
-        launches of the process, but takes longer to ask.
+        The launches that need no trial any more, by signature, classes of rows and whether they are
+        square. `multifold._run.verdicts` knows of all launches of the process, but takes longer to ask.
     untried : dict of str to str
         Names of ops that are believed to keep their rows apart although no trial has shown it, and why.
     """
@@ -295,18 +297,18 @@ class Launcher:
             slots = launch.signature.slots
             batched = [x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched]
             outcome = Outcome.of(self.backend, result, sizes_of(batched, result))
-            if outcome.kinds and classes is not None:
+            if classes is not None:
                 known[classes] = outcome
-        wide = rows > 1 and self.tries and rows in outcome.sizes  # with the columns that the op has made
-        if wide != square:
-            due = not self.has_passed(launch, wide)
+        if rows > 1 and self.tries and (rows in outcome.sizes) != square:
+            square = not square  # by the columns that the op has made
+            due = not self.has_passed(launch, square)
         if not due:
             trial = None
-        elif trial is None and (launch.signature, classes, wide) not in self.passed:
-            # Its modules had no parameters before the launch, or as many columns as rows show only now.
-            trial, spent = self.trial_of(launch, wide, late=True)
+        elif trial is None and (launch.signature, classes, square) not in self.passed:
+            # Its modules had no parameters before the launch, or that it is square shows only now.
+            trial, spent = self.trial_of(launch, square, late=True)
         if trial is not None:
-            after = self.judge(launch, trial, result, wide)
+            after = self.judge(launch, trial, result, square)
             spent += after
             called += after
             returned += after
@@ -373,16 +375,13 @@ class Launcher:
     def trial_of(
         self, launch: PreparedLaunch, square: bool, late: bool = False
     ) -> tuple[Trial | None, float]:
-        """Return a trial of a launch, and the seconds that took; None if ops like it have passed.
+        """Return a trial of a launch, and the seconds that took; None if it cannot be tried, or not yet.
 
         Modules may make their parameters in their first launch: then the trial comes late, after it.
         """
         began = perf_counter()
         signature = launch.signature
         op = self.ops[signature]
-        if (mark := mark_of(op)) is not None:
-            self.note(launch, square, ENOUGH, f"it is marked by multifold.{mark}")
-            return None, 0.0
         owners = owners_of(self.backend, self.model, op)
         if (reason := self.backend.untried(owners)) is not None:
             self.leave_untried(launch, square, reason)
@@ -405,13 +404,22 @@ class Launcher:
         return trial, perf_counter() - began
 
     def has_passed(self, launch: PreparedLaunch, square: bool) -> bool:
-        """Return whether an op needs no trial any more."""
+        """Return whether an op needs no trial: it has passed, or is marked (`multifold.marks`)."""
+        mark = mark_of(self.ops[launch.signature])
+        if mark is not None:
+            self.untried[launch.signature.name] = f"it is marked by multifold.{mark}"
+        elif not self.is_known(launch, square):
+            return False
+        self.believe(launch, square)
+        return True
+
+    def is_known(self, launch: PreparedLaunch, square: bool) -> bool:
+        """Return whether enough trials of an op are known, of this run or another one."""
         known, own = self.verdicts_of(launch.signature)
         if known is None:
             return False
-        classes = launch.classes
-        alike = own, classes, square
-        if classes is None or alike not in known.alike:
+        alike = own, launch.classes, square
+        if launch.classes is None or alike not in known.alike:
             if known.counts[own, self.ranks(launch), square] < ENOUGH:
                 return False
             known.alike.add(alike)
@@ -419,7 +427,6 @@ class Launcher:
             reason = known.untried.get((own, self.ranks(launch), square))
             if reason is not None:
                 self.untried[launch.signature.name] = reason
-        self.believe(launch, square)
         return True
 
     def ranks(self, launch: PreparedLaunch) -> Hashable:
@@ -434,7 +441,7 @@ class Launcher:
             op = self.ops[signature]
             modes = self.modes
             if self.model is None or getattr(op, "__self__", None) is not self.model:
-                modes = modes, self.backend.modes(owners_of(self.backend, None, op)[1:])
+                modes = modes, self.backend.modes(owners_of(self.backend, None, op))
             found = self.verdicts[signature] = VERDICTS.of(op, new=True), (key_of(signature), modes)
         return found
 

@@ -94,7 +94,17 @@ class KeptState:
         )
 
     def moved_alike(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
-        """Return whether random numbers have moved on by the same in two states."""
+        """Return whether random numbers have moved on by the same in two states.
+
+        >>> from multifold._frameworks.numpy_backend import NumpyBackend
+        >>> kept = KeptState(NumpyBackend(), [])
+        >>> def after(draws):
+        ...     with kept.again():
+        ...         np.random.random(draws)
+        ...         return kept.read()
+        >>> kept.moved_alike(after(2), after(2)), kept.moved_alike(after(2), after(3))
+        (True, False)
+        """
         return all(
             self.same(x, y) for slot, x, y in zip(self.slots, one, other, strict=True) if slot.random
         )
@@ -252,8 +262,10 @@ def content(cell: CellType) -> Any:
 
 
 def write_cell(cell: CellType, value: Any) -> None:
-    """Let a cell of a closure hold a value."""
-    if value is not NOTHING and content(cell) is not value:
+    """Let a cell of a closure hold a value, or nothing."""
+    if value is NOTHING:
+        delattr(cell, "cell_contents")
+    else:
         setattr(cell, "cell_contents", value)  # noqa: B010 - it is no attribute of ours
 
 

@@ -38,7 +38,7 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ import numpy as np
 import optree
 
 from multifold._record.freezing import snapshot
-from multifold._run.closeness import close, is_inexact, tolerance_of
+from multifold._run.closeness import is_inexact, tolerance_of, unlike
 from multifold._run.hints import COLUMN, MIXING, STATE
 from multifold._run.messages import said
 from multifold._run.reach import owners_of, used_by
@@ -188,30 +188,27 @@ class Trial:
         # Where the op has made as many columns as there are rows, a row may have those of all others.
         if made and (what := self.misshapen(result)) is not None:
             return what
-        places = np.arange(self.rows)
-        sources = [self.replacements(places % 2 == parity) for parity in (1, 0)]
+        sources = self.sides(range(1))
         told = [source for source in sources if self.changes(source)]
         self.telling = (
             len(told) == len(sources) and all(map(self.varies, self.hosts)) and any(map(nonzero, expected))
         )
         if len(self.kinds) > 1:  # nodes that differ in the number of their members
-            told.append(places[::-1])
-        draws = 0
+            told.append(np.arange(self.rows)[::-1])
+        more = range(0)
         left = self.kept.read() if self.left is None else self.left
         while told:
             source = told.pop(0)
             what = self.compared(source, expected, left)
             if what is not None:
-                what = self.confirmed(source, expected, left)
+                what = self.confirmed(source, expected)
             if what is not None:
                 return what
-            if self.draws and not draws:
-                # A row that is moved cannot be compared. Of any two rows one stays while the other one goes
-                # in one of these: their places differ in a bit.
-                draws = (self.rows - 1).bit_length()
-                bits = [places >> bit & 1 for bit in range(1, draws)]
-                others = [self.replacements(own == bit) for own in bits for bit in (1, 0)]
-                told += [source for source in others if self.changes(source)]
+            if self.draws and not more:
+                # A row that is moved cannot be compared. Of any two rows, one stays in one of these while
+                # the other one goes, and the other way round in another.
+                more = self.bits[1:]
+                told += filter(self.changes, self.sides(more))
         return None
 
     def hint(self, what: Deviation) -> str:
@@ -256,15 +253,22 @@ class Trial:
             raise
         except Exception as error:  # noqa: BLE001 - each framework has its own error for it
             return Deviation(f"for {count} rows it raised {said(error)}", error=error)
-        shapes = [[tuple(x.shape) for x in leaves_of(opened(x))] for x in (result, found)]
+        shapes = [shapes_of(leaves_of(opened(x))) for x in (result, found)]
         if shapes[1] == [(count, *shape[1:]) for shape in shapes[0]]:
             return None
         text = f"it returned {listed(shapes[0])} for {self.rows}, and {listed(shapes[1])} for {count}"
         return Deviation(text)
 
-    def compared(self, source: np.ndarray, expected: list[np.ndarray], left: list[Any]) -> Deviation | None:
-        """Run the op with other rows, and compare what it returns and what it leaves on the model."""
-        found, now, drew = self.run(source)
+    def compared(
+        self, source: np.ndarray, expected: list[np.ndarray], left: list[Any], drew: bool = False
+    ) -> Deviation | None:
+        """Run the op with other rows, and compare what it returns and what it leaves on the model.
+
+        Where it draws random numbers, as is seen or ``drew`` says, only rows that were not replaced are
+        compared.
+        """
+        found, now, moved = self.run(source)
+        drew |= moved
         self.draws |= drew
         if isinstance(found, Exception):
             if len(self.halved(source)):  # to numbers that the op does not take
@@ -272,11 +276,10 @@ class Trial:
                 return None
             return Deviation(f"when {self.told(source)}, it raised {said(found)}", error=found)
         hosts = self.host(found)
-        if hosts is None or [x.shape for x in hosts] != [x.shape for x in expected]:
+        if hosts is None or shapes_of(hosts) != shapes_of(expected):
             return Deviation(f"when {self.told(source)}, its result had another form")
         kept = source == np.arange(self.rows)
-        every = np.ones(self.rows, bool)
-        sure = kept if drew or len(self.halved(source)) else every
+        sure = kept if drew or len(self.halved(source)) else np.ones(self.rows, bool)
         changed = self.changed(found, hosts, [x[source] for x in expected], sure)
         if len(changed):
             return Deviation(self.blamed(source, kept, changed))
@@ -290,18 +293,12 @@ class Trial:
         """Return whether the next launch has other results after one state than after another one."""
         whole = np.arange(self.rows)
         found, _, _ = self.run(whole, one)
-        hosts = self.host(found)
-        others = self.host(self.run(whole, other)[0])
-        return (
-            hosts is not None
-            and others is not None
-            and [x.shape for x in hosts] == [x.shape for x in others]
-            and len(self.changed(found, hosts, others, whole >= 0)) > 0
-        )
+        hosts, others = self.host(found), self.host(self.run(whole, other)[0])
+        if hosts is None or others is None or shapes_of(hosts) != shapes_of(others):
+            return hosts is not others
+        return self.changed(found, hosts, others, np.ones(self.rows, bool)).size > 0
 
-    def confirmed(
-        self, source: np.ndarray, expected: list[np.ndarray], left: list[Any]
-    ) -> Deviation | None:
+    def confirmed(self, source: np.ndarray, expected: list[np.ndarray]) -> Deviation | None:
         """Return what a comparison has found, if the op can be compared at all.
 
         The same rows, run again, must come to the same result; and where the number of random draws
@@ -311,48 +308,38 @@ class Trial:
         once, now, drew = self.run(whole)
         if isinstance(once, Exception):
             raise Untried(f"it raised {said(once)} when it ran again on the same rows")
-        again, _, _ = self.run(whole)
-        hosts, others = self.host(once), self.host(again)
-        if hosts is None or others is None:
-            raise Untried("its results have no values")
-        if [x.shape for x in hosts] != [x.shape for x in expected]:
+        hosts = self.host(once)
+        if hosts is None or shapes_of(hosts) != shapes_of(expected):
             raise Untried("it returned a result of another form when it ran again on the same rows")
-        every = np.ones(self.rows, bool)
-        if len(self.changed(again, others, hosts, every)):
+        if self.compared(whole, hosts, now) is not None:
             raise Untried("it returned other values when it ran again on the same rows")
         what = self.compared(source, hosts, now)
         if what is None or what.state or what.error is not None:
             return what
-        operands = self.nested(self.taken(whole))
-        if self.backend.draws(self.op, operands, self.static):
-            self.draws = drew = True  # by a key that is not moved on
-            found, _, _ = self.run(source)
-            kept = source == whole
-            arrays = self.host(found)
-            changed = whole[kept] if arrays is None else self.changed(found, arrays, hosts, kept)
-            what = Deviation(self.blamed(source, kept, changed)) if len(changed) else None
-        if what is None or not drew:
+        if self.backend.draws(self.op, self.nested(self.taken(whole)), self.static):
+            drew = True  # by a key that is not moved on
+            what = self.compared(source, hosts, now, drew)
+        if not drew or not self.draws_follow(now):
             return what
-        if not self.draws_follow(now):
-            return what
-        first = whole < (self.rows + 1) // 2
-        behind = self.replacements(~first)
-        found, _, _ = self.run(behind)
-        arrays = self.host(found)
-        if arrays is None or len(self.changed(found, arrays, hosts, first)):
-            return what
-        return None
+        behind = self.replacements(whole >= self.rows // 2)
+        return None if self.compared(behind, hosts, now) is None else what
 
     def draws_follow(self, end: list[Any]) -> bool:
         """Return whether the number of random draws follows the values of the rows, as of `poisson`.
 
         It may be the same by chance, so the op runs on several sets of rows. ``end`` is the state that it
         leaves on the rows themselves.
+
+        >>> from multifold._frameworks.numpy_backend import NumpyBackend
+        >>> x = np.array([[1.0], [2.0], [4.0]])
+        >>> def follow(count):
+        ...     trial = Trial(Values(NumpyBackend(), None), lambda x: np.random.random(count(x)), [x], 3)
+        ...     return trial.draws_follow(trial.run(np.arange(3))[1])
+        >>> follow(len), follow(lambda x: int(x.sum()))
+        (False, True)
         """
-        places = np.arange(self.rows)
-        middle = places < self.rows // 2
-        sets = [places % 2 == 1, places % 2 == 0, middle, ~middle, places >= 0]
-        return not all(self.kept.moved_alike(self.run(self.replacements(x))[1], end) for x in sets)
+        ends = (self.run(source)[1] for source in self.sides(self.bits))
+        return not all(self.kept.moved_alike(found, end) for found in ends)
 
     def run(self, source: np.ndarray, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
         """Run the op on other rows, from the state of the launch's beginning or from ``start``.
@@ -393,6 +380,16 @@ class Trial:
                 source[row] = next((x for look, x in self.kinds[sizes].items() if look != own), HALVED)
         return source
 
+    @property
+    def bits(self) -> range:
+        """The bits of a row's number; of any two rows one has a bit that the other one lacks."""
+        return range((self.rows - 1).bit_length())
+
+    def sides(self, bits: range) -> list[np.ndarray]:
+        """Return two `replacements` for each bit: of the rows that have it, and of those that lack it."""
+        numbers = np.arange(self.rows)
+        return [self.replacements(numbers >> bit & 1 == side) for bit in bits for side in (1, 0)]
+
     @cached_property
     def looks(self) -> list[tuple[Any, bytes]]:
         """What distinguishes rows: how many members each has in ragged operands, and its bytes."""
@@ -408,12 +405,10 @@ class Trial:
 
     @cached_property
     def kinds(self) -> dict[Any, dict[bytes, int]]:
-        """By how many members rows have: the first row of each of at most two kinds."""
+        """By how many members rows have: the first row of each look."""
         found: dict[Any, dict[bytes, int]] = {}
         for row, (sizes, look) in enumerate(self.looks):
-            known = found.setdefault(sizes, {})
-            if len(known) < 2:
-                known.setdefault(look, row)
+            found.setdefault(sizes, {}).setdefault(look, row)
         return found
 
     @property
@@ -423,9 +418,8 @@ class Trial:
 
     def bounds(self, leaf: int) -> np.ndarray:
         """Return where the rows of each node begin in a leaf, and where the last ends."""
-        if type(self.leaves[leaf]) is not Ragged:
-            return np.arange(self.rows + 1)
-        return np.concatenate([[0], np.cumsum(self.lengths[leaf])])
+        lengths = self.lengths[leaf] if leaf in self.ragged else np.ones(self.rows, np.int64)
+        return np.concatenate([[0], np.cumsum(lengths)])
 
     def changes(self, source: np.ndarray) -> bool:
         """Return whether putting other rows in the place of some changes anything."""
@@ -452,14 +446,14 @@ class Trial:
             for same, array in zip(self.constant[i], arrays or (), strict=True)
         )
         whole = np.arange(self.rows)
-        moved = np.sort(source).tolist() == whole.tolist() and (source != whole).any()  # all change places
+        moved = np.sort(source).tolist() == whole.tolist()  # all change places
         return np.flatnonzero((source == HALVED) | ((source != whole) & (constant and not moved)))
 
     def members(self, leaf: int, rows: np.ndarray) -> np.ndarray:
         """Return where the rows of some nodes are in a leaf, node after node."""
         bounds = self.bounds(leaf)
         found = [np.arange(bounds[row], bounds[row + 1]) for row in rows.tolist()]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *found])
 
     def taken(self, source: np.ndarray) -> list[Any]:
         """Return the leaves of a launch with other rows; all are copies."""
@@ -486,7 +480,7 @@ class Trial:
             host, same = next(hosts)
             found = host[at]
             halved = constant if same else own
-            if len(halved) and is_inexact(found.dtype):
+            if is_inexact(found.dtype):
                 found[halved] = found[halved] * found.dtype.type(0.5)
             return self.backend.like(x, found)
 
@@ -508,11 +502,8 @@ class Trial:
         """Return the rows among the ``sure`` ones that differ from what is expected of them."""
         differ = np.zeros(self.rows, bool)
         for x, got, wanted in zip(leaves_of(opened(found)), hosts, expected, strict=True):
-            if not close(got[sure], wanted[sure], tolerance_of(x, got)):
-                limit = tolerance_of(x, got)
-                rows = [not close(got[i : i + 1], wanted[i : i + 1], limit) for i in range(self.rows)]
-                differ |= np.array(rows)
-        return np.flatnonzero(differ & sure)
+            differ[sure] |= unlike(got[sure], wanted[sure], tolerance_of(x, got))
+        return np.flatnonzero(differ)
 
     def host(self, value: Any) -> list[np.ndarray] | None:
         """Return the arrays of a value on the host; None where there are no values, as while JAX traces."""
@@ -542,12 +533,17 @@ class Trial:
 def is_constant(x: np.ndarray) -> bool:
     """Return whether all rows of an array are the same; NaN equals itself."""
     flat = np.ascontiguousarray(x)
-    return len(x) < 2 or flat[1:].tobytes() == flat[:-1].tobytes()
+    return flat[1:].tobytes() == flat[:-1].tobytes()
 
 
 def nonzero(x: np.ndarray) -> bool:
     """Return whether an array has an entry that is neither zero nor NaN nor infinite."""
     return bool((np.isfinite(x) & (x != 0)).any()) if is_inexact(x.dtype) or x.dtype.kind in "iub" else True
+
+
+def shapes_of(arrays: Iterable[Any]) -> list[tuple[int, ...]]:
+    """Return the shapes of arrays."""
+    return [tuple(x.shape) for x in arrays]
 
 
 def listed(shapes: list[tuple[int, ...]]) -> str:

@@ -43,16 +43,12 @@ MOST = 1024
 # ---- by what an op is known again --------------------------------------------------------------------
 
 
-def identity(op: Any, seen: set[int]) -> Iterator[tuple[bool, Any]]:
+def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
     """Yield by what an op is known again: pairs of whether a part counts by its value, and the part.
 
     A function counts by its code and what it binds, since a lambda in a training step is another object
-    each time. An array of JAX that it binds counts by shape and dtype: each step has another one.
-
-    Raises
-    ------
-    TypeError
-        If the op binds a container that is too long.
+    each time. An array of JAX that it binds counts by shape and dtype: each step has another one. ``seen``
+    numbers the functions and containers that have been met, by `id`; one that comes again is its number.
     """
     kind = type(op)
     if kind in VALUES:
@@ -60,33 +56,28 @@ def identity(op: Any, seen: set[int]) -> Iterator[tuple[bool, Any]]:
     elif isinstance(op, np.ufunc):  # NumPy's own, to which there are no weak references
         yield True, op
     elif id(op) in seen:
-        yield True, "again"
+        yield True, seen[id(op)]
     elif isinstance(op, functools.partial):
-        yield from identity(op.func, seen)
-        for x in (*op.args, *op.keywords, *op.keywords.values()):
+        yield True, (kind, len(op.args), *op.keywords)
+        for x in (op.func, *op.args, *op.keywords.values()):
             yield from identity(x, seen)
     elif hasattr(op, "__func__") and hasattr(op, "__self__"):
         yield from identity(op.__func__, seen)
         yield False, op.__self__
     elif kind is FunctionType:
-        seen.add(id(op))
-        try:
-            bound = [part for x in bound_by(op) for part in identity(x, seen)]
-        except TypeError:
-            bound = [(False, None)]
+        seen[id(op)] = len(seen)
+        bound = [part for x in bound_by(op) for part in identity(x, seen)]
         if all(by_value or type(x).__weakrefoffset__ for by_value, x in bound):
             yield from [(False, op.__code__), *bound]
         else:  # it binds what is not known again, as an iterator
             yield False, op
-    elif kind in (tuple, list, dict):
-        if len(op) > FEW:
-            raise TypeError(f"Expected at most {FEW} entries. Received {len(op)}.")
-        seen.add(id(op))
+    elif kind in (tuple, list, dict) and len(op) <= FEW:
+        seen[id(op)] = len(seen)
         yield True, (kind, len(op))
         for x in (*op, *op.values()) if kind is dict else op:
             yield from identity(x, seen)
     elif kind.__module__.startswith("jax") and hasattr(op, "dtype") and hasattr(op, "shape"):
-        yield True, ("array", op.shape, str(op.dtype))
+        yield True, (op.shape, str(op.dtype))
     else:
         yield False, op
 
@@ -130,10 +121,7 @@ class Verdicts:
 
     def of(self, op: Callable[..., Any], *, new: bool) -> Known | None:
         """Return what is known of an op; None if nothing is, or if it cannot be known by its identity."""
-        try:
-            parts = [*identity(op, set())]
-        except TypeError:
-            return None
+        parts = [*identity(op, {})]
         key = tuple([x if by_value else id(x) for by_value, x in parts])
         objects = [x for by_value, x in parts if not by_value]
         known = self.known.get(key)

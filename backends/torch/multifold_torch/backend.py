@@ -220,7 +220,9 @@ class TorchBackend(Backend):
     def to_numpy(self, x: torch.Tensor) -> np.ndarray:
         x = x if x.layout is torch.strided else x.to_dense()
         # With `force` one step detaches, copies to the host, and resolves what is lazily conjugated.
-        return (x.float() if x.dtype is torch.bfloat16 else x).numpy(force=True).copy()
+        # NumPy has neither bfloat16 nor floats of one byte.
+        lacking = x.is_floating_point() and x.dtype not in (torch.float32, *FLOATS)
+        return (x.float() if lacking else x).numpy(force=True).copy()
 
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         return cell_of(cell)

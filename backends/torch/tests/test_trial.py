@@ -60,6 +60,21 @@ def test_dropout_passes_and_draws_the_masks_that_it_would_have_drawn():
     assert model.calls == 2
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize("mixes", [False, True])
+def test_numbers_that_numpy_has_no_dtype_for_are_tried(dtype, mixes):
+    def op(x, s):
+        x = x.float() * s[:, None]
+        return (x - x.mean(0) if mixes else x * 3).to(dtype)
+
+    if mixes:
+        with pytest.raises(LaunchError, match="mixes its rows"):
+            apply(None, op, ROWS.to(dtype))
+    else:
+        expected = (ROWS[:, 0].to(dtype).float() * torch.tensor([[3.0], [6.0], [9.0]])).to(dtype)
+        assert torch.equal(apply(None, op, ROWS.to(dtype)).float(), expected.float())
+
+
 def test_a_running_mean_moves_once():
     model = Model()
     with pytest.raises(LaunchError, match="mixes its rows"):

@@ -1,0 +1,159 @@
+"""State: what a trial of an op puts back, and when two states are the same."""
+
+from __future__ import annotations
+
+import collections
+import random
+import warnings
+
+import numpy as np
+import pytest
+
+from multifold import Fold
+from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold._run.state import KeptState, copied
+from multifold._run.verdicts import VERDICTS
+from multifold.backend import StateSlot
+
+ROWS = np.arange(4.0).reshape(4, 1, 1)
+
+
+@pytest.fixture(autouse=True)
+def nothing_known():
+    """Forget what other tests have found, and let no op be believed with a warning."""
+    VERDICTS.known.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def apply(model, backend="numpy", **options):
+    """Return one group: the op of a model, or the model itself, of each row."""
+    fold = Fold(backend=backend, **options)
+    op, model = (model, None) if callable(model) else ("op", model)
+    return fold.apply(model, [[fold.add(op, x) for x in ROWS]])[0].ravel().tolist()
+
+
+def nested(depth, end):
+    """Return lists in lists."""
+    return [nested(depth - 1, end)] if depth else end
+
+
+def pair_of(make):
+    """Return two values that are made alike."""
+    return make(), make()
+
+
+SAME = {
+    "arrays": lambda: np.ones(2),
+    "numbers of NumPy": lambda: np.float32(2),
+    "lists": lambda: [1, [2.0, None]],
+    "tuples": lambda: (1, (True, "a")),
+    "dictionaries": lambda: {"a": [1], 2: {}},
+    "sets": lambda: {1, 2},
+    "deques": lambda: collections.deque([1, 2]),
+    "generators": lambda: random.Random(0),
+    "four lists": lambda: nested(4, 0.5),
+    "four dictionaries": lambda: {0: {0: {0: {0: 0.5}}}},
+}
+
+OTHERS = {
+    "arrays": (np.ones(2), np.zeros(2)),
+    "arrays of other shapes": (np.ones(2), np.ones(3)),
+    "types": (1, 1.0),
+    "lengths": ([1], [1, 1]),
+    "keys": ({"a": 1}, {"b": 1}),
+    "entries": ({"a": [1]}, {"a": [2]}),
+    "sets": ({1}, {2}),
+    "generators": (random.Random(0), random.Random(1)),
+    "objects": (object(), object()),
+    "five lists": (nested(5, 0.5), nested(5, 0.5)),
+    "five dictionaries": pair_of(lambda: {0: {0: {0: {0: {0: 0.5}}}}}),
+}
+
+
+@pytest.mark.parametrize("make", SAME.values(), ids=SAME)
+def test_values_that_are_the_same(make):
+    assert KeptState(NumpyBackend(), []).same(make(), make()) is True
+
+
+@pytest.mark.parametrize(("one", "other"), OTHERS.values(), ids=OTHERS)
+def test_values_that_are_not_the_same(one, other):
+    kept = KeptState(NumpyBackend(), [])
+    assert kept.same(one, one) is True and kept.same(one, other) is False
+
+
+@pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: (x,), lambda x: {0: x}], ids=["[]", "()", "{}"])
+def test_containers_are_copied_four_deep(wrap):
+    value = wrap(wrap(wrap(wrap([]))))
+    copy = copied(NumpyBackend(), value)
+    for _ in range(4):
+        assert copy == value and copy is not value
+        copy, value = copy[0], value[0]
+    assert copy is value
+
+
+def test_a_copy_of_a_deque_is_as_long_as_it_may_be():
+    copy = copied(NumpyBackend(), collections.deque([1, np.ones(2)], maxlen=2))
+    assert copy.maxlen == 2 and copy[1].tolist() == [1, 1]
+
+
+def test_an_attribute_of_none_that_an_op_deletes_is_there_again():
+    class Model:
+        def __init__(self):
+            self.first = None
+
+        def op(self, x):
+            if not hasattr(self, "first"):
+                return x - x.mean(0)
+            del self.first
+            return x + 1
+
+    model = Model()
+    assert apply(model) == [1.0, 2.0, 3.0, 4.0] and not hasattr(model, "first")
+
+
+def test_what_a_backend_says_an_op_may_change_is_put_back():
+    counts = Seen([0])
+
+    class Counting(NumpyBackend):
+        def slots(self, owners):
+            yield StateSlot(lambda: counts[0], lambda value: counts.__setitem__(0, value))
+
+    def op(x):
+        counts[0] += 1
+        return x * counts[0]
+
+    assert apply(op, Counting()) == [0.0, 1.0, 2.0, 3.0] and counts == [1]
+
+
+class Seen(list):
+    """What an op has met; a trial would leave a plain list as it was."""
+
+
+GENERATORS = {
+    "a generator": lambda: np.random.default_rng(0),
+    "a random state": lambda: np.random.RandomState(0),
+    "one of other bits": lambda: np.random.RandomState(np.random.PCG64(0)),
+    "one of Python": lambda: random.Random(0),
+}
+
+
+@pytest.mark.parametrize("make", GENERATORS.values(), ids=GENERATORS)
+@pytest.mark.parametrize("around", [False, True], ids=["attribute", "variable"])
+def test_numbers_that_a_generator_draws_for_each_row_are_those_of_its_place(make, around):
+    class Model:
+        def __init__(self):
+            self.rng = make()
+
+        def op(self, x):
+            return drawn(self.rng, x)
+
+    def drawn(rng, x):
+        return x + np.array([[rng.random()] for _ in x])
+
+    def op_of(rng):
+        return lambda x: drawn(rng, x)
+
+    tried, plain = (apply(op_of(make()) if around else Model(), trials=trials) for trials in (True, False))
+    assert tried == plain
