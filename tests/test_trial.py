@@ -174,8 +174,8 @@ def test_equal_rows_beside_numbers_that_differ_tell_enough(backend, array, count
     op = counted(lambda x, s: x * column(s))
     fold = Fold(backend=backend)
     for _ in range(2):
-        fold(scaled(fold, op, [array([[1.0, 1.0, 1.0]])] * 3, [1.0, 2.0, 3.0]))
-    assert op.rows == [3] * 8  # the second launch needs no trial
+        fold(scaled(fold, op, [array([[1.0, 1.0, 1.0]])] * 16, [*map(float, range(16))]))
+    assert op.rows == [16] * 8  # the second launch needs no trial
 
 
 def test_not_a_number_in_one_row_hides_no_other(fold, rows, refused):
@@ -229,8 +229,8 @@ def test_a_verdict_is_remembered_beyond_the_fold(backend, rows, counted):
     op = counted(lambda x, s: x * column(s))
     for calls in (7, 8, 9):
         fold = Fold(backend=backend)
-        fold(scaled(fold, op, rows(3, 3), [1.0, 2.0, 3.0]))
-        assert op.rows == [3] * calls
+        fold(scaled(fold, op, rows(16, 3), [*map(float, range(16))]))
+        assert op.rows == [16] * calls
 
 
 def test_other_shapes_and_other_models_are_verified_by_themselves(backend, rows, counted, refused):
@@ -669,8 +669,25 @@ def test_an_op_that_keeps_rows_apart_runs_seven_times_at_first_and_then_once(bac
     op = counted(lambda x: x * 2.0)
     for _ in range(3):
         fold = Fold(backend=backend)
-        fold.apply(None, one_group(fold, op, rows(3, 4)))
-    assert op.rows == [3] * 9
+        fold.apply(None, one_group(fold, op, rows(16, 4)))
+    assert op.rows == [16] * 9
+
+
+def test_an_op_is_tried_until_it_has_had_sixteen_rows(backend, rows, counted):
+    op = counted(lambda x: x * 2.0)
+    for _ in range(6):
+        fold = Fold(backend=backend)
+        fold.apply(None, one_group(fold, op, rows(4, 3)))
+    assert op.rows == [4] * (4 * 7 + 2)
+
+
+def test_an_op_that_mixes_few_rows_is_refused_where_it_shows():
+    def op(x):
+        return np.where(x > 0, x - x[:1], x)
+
+    fold = Fold(backend="numpy")
+    fold.apply(None, one_group(fold, op, -abs(normal(4))))
+    refuse_in(fold, None, one_group(fold, op, abs(normal(4))))
 
 
 def test_a_single_row_waits_for_company(counted):
@@ -690,7 +707,7 @@ def test_equal_rows_are_halved_and_zeros_wait(value, runs, counted):
     op = counted(lambda x: x * 1)
     for _ in range(3):
         fold = Fold(backend="numpy")
-        fold.apply(None, one_group(fold, op, [np.full((1, 2), value)] * 4))
+        fold.apply(None, one_group(fold, op, [np.full((1, 2), value)] * 16))
     assert len(op.rows) == runs
 
 
@@ -868,7 +885,7 @@ def test_an_op_that_is_made_anew_for_each_step_is_known_again(made, monkeypatch)
     trials = []
     judge = Launcher.judge
     monkeypatch.setattr(Launcher, "judge", lambda *given: trials.append(1) or judge(*given))
-    xs = np.random.default_rng(0).normal(size=(4, 1, 3))
+    xs = np.random.default_rng(0).normal(size=(16, 1, 3))
     for _ in range(3):
         fold = Fold(backend="numpy")
         fold.apply(None, one_group(fold, made(), xs))

@@ -30,10 +30,10 @@ random numbers, only the rows that were not replaced are compared: the others ha
 So more sets of rows are replaced then, one for each bit of a row's number.
 
 Where no other row differs, or an operand is the same in all rows, its numbers are halved instead. Where
-even that changes nothing, as in integers that are zero, the trial tells nothing, and the next launch is
-tried, too (`verdicts`). Nodes of a ragged operand are replaced by nodes with as many members; where the
-nodes differ in that, they also change places with each other, so that a node's result must not depend on
-the lengths of others.
+even that changes nothing, as in integers that are zero, the trial tells nothing. The next launches are
+tried, too, until an op is believed (`verdicts`): few rows tell less than many. Nodes of a ragged operand
+are replaced by nodes with as many members; where the nodes differ in that, they also change places with
+each other, so that a node's result must not depend on the lengths of others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from multifold._run.verdicts import owners_of, ranks_of
 from multifold.backend import Ragged
 
 ENOUGH = 16
-"""Trials whose rows could not tell, before an op is believed all the same."""
+"""Rows that have been tried before an op is believed. A launch whose rows could not tell counts for one."""
 
 
 ALIKE = (0.0, 0.3, 0.7, 1.0)
@@ -162,8 +162,10 @@ class Trial:
 
     @property
     def worth(self) -> int:
-        """For how many of the trials that are `ENOUGH` it counts; random numbers may hide much."""
-        return 1 if not self.telling else ENOUGH // 4 if self.draws else ENOUGH
+        """For how many of the rows that are `ENOUGH` it counts; random numbers may hide much."""
+        if not self.telling:
+            return 1
+        return min(self.rows, ENOUGH // 4 if self.draws else ENOUGH)
 
     def changed_operand(self) -> int | None:
         """Return the first operand of rows that the launch has changed in place; None if there is none."""

@@ -172,6 +172,8 @@ def verify_rows(
     # What an op raises where the program draws it is more to the point.
     if not isinstance(result, Exception):
         refuse_mixed(kernel, trial, key, result, maker)
+        if not trial.draws:  # the same rows would be drawn again
+            VERDICTS.add(maker, (key, True), ENOUGH)
 
 
 def kernel_key(kernel: Kernel) -> Hashable:
