@@ -64,8 +64,8 @@ class Fold(FrameworkRecorder, Awaiting):
     debug : bool
         Copy all operands before a launch and compare them after it, to find an op that writes to them.
     trials : bool
-        Whether the first launch of each op runs twice more with other rows, to find an op that mixes the
-        rows of different nodes. Only who has measured what that costs, and knows all ops, does without.
+        Whether the first launch of each op runs six times more with other rows, to find an op that mixes
+        the rows of nodes. Only who has measured what that costs, and knows all ops, does without.
 
     Raises
     ------

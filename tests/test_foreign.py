@@ -462,8 +462,8 @@ def test_an_op_that_keeps_its_rows_apart_is_tried_once_and_known():
     assert len(calls) > before  # but for these shapes and dtypes alone
 
 
-@pytest.mark.parametrize(("by", "runs"), [(1, [3, 0, 0]), (0, [3, 3, 3])], ids=["values", "zeros"])
-def test_an_op_is_tried_for_programs_until_that_has_told_enough(by, runs):
+@pytest.mark.parametrize("by", [1, 0], ids=["values", "zeros"])
+def test_an_op_is_tried_for_programs_once_since_the_same_rows_would_be_drawn_again(by):
     kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
     calls = Seen()
 
@@ -471,11 +471,9 @@ def test_an_op_is_tried_for_programs_until_that_has_told_enough(by, runs):
         calls.append(x)
         return x * by
 
-    found = []
-    for _ in runs:
+    for _ in range(3):
         verify(kernel, op, (3, 2))
-        found.append(len(calls))
-    assert np.diff(found, prepend=0).tolist() == runs
+    assert len(calls) == 7
 
 
 @pytest.mark.parametrize("mixes", [False, True])
@@ -493,7 +491,7 @@ def test_an_op_of_ragged_rows_is_tried_for_a_program(mixes):
     specs = [RowsSpec([((4, 2), FLOATS)], members=4)]
     with pytest.raises(LaunchError, match="mixes its rows") if mixes else contextlib.nullcontext():
         checks.verify_rows(Foreign(), kernel, total, specs, 3, total)
-    assert mixes or seen == [[1, 1, 2], [1, 1, 2], [1, 1, 2], [2, 1, 1]]
+    assert mixes or seen == [[1, 1, 2]] * 7 + [[2, 1, 1]]
 
 
 def test_an_op_is_tried_for_a_program_by_its_shapes_where_nothing_has_values():
@@ -527,7 +525,7 @@ def test_an_op_is_tried_for_a_program_with_as_many_rows_and_leaves_its_maker_as_
     maker = Maker()
     for _ in range(2):
         verify(kernel, maker, (3, 3), (3,))
-    assert (seen, maker.count) == ([3, 3, 3], 0)  # once on all rows, twice with other rows
+    assert (seen, maker.count) == ([3] * 7, 0)  # once on all rows, six times with other rows
 
 
 def test_a_sample_gets_shared_arrays_of_the_framework_and_static_ones_of_numpy():
@@ -567,7 +565,7 @@ def test_a_result_of_other_rows_beside_one_of_all_is_left_to_the_program():
 
     for _ in range(2):
         verify(kernel, op, (3, 2))
-    assert len(calls) == 2
+    assert len(calls) == 1
 
 
 def test_kernels_of_other_static_values_have_verdicts_of_their_own():

@@ -2,10 +2,10 @@
 
 Each row of a launch belongs to another node, so no row of the result may depend on the operands of another
 one. ``softmax(x, 0)`` or ``x - x.mean(0)`` breaks that, and so does ``x * s`` with numbers of shape
-``(n,)`` beside rows of n numbers; no framework complains. So the first launch of an op is run twice more,
-with as many rows. Once each odd row is replaced by another row, once each even one. What was not replaced
-must come to the same result; a row that was put in another place must come to the result of the place that
-it is from:
+``(n,)`` beside rows of n numbers; no framework complains. So the first launch of an op is run six times
+more, with as many rows. Once each odd row is replaced by another row, once each even one; then one row is
+put in all places, four times another one. What was not replaced must come to the same result; a row that
+was put in another place must come to the result of the place that it is from:
 
 >>> import numpy as np
 >>> from multifold._frameworks.numpy_backend import NumpyBackend
@@ -29,11 +29,11 @@ that in which the launch began (`multifold._run.state`), so dropout draws the sa
 random numbers, only the rows that were not replaced are compared: the others have the mask of their place.
 So more sets of rows are replaced then, one for each bit of a row's number.
 
-Where no other row differs, or an operand is the same in all rows, floating numbers are halved instead.
-Where even that changes nothing, as in zeros, the trial tells nothing, and the next launch is tried, too
-(`verdicts`). Nodes of a ragged operand are replaced by nodes with as many members; where the nodes differ
-in that, they also change places with each other, so that a node's result must not depend on the lengths of
-others.
+Where no other row differs, or an operand is the same in all rows, its numbers are halved instead. Where
+even that changes nothing, as in integers that are zero, the trial tells nothing. The next launches are
+tried, too, until an op is believed (`verdicts`): few rows tell less than many. Nodes of a ragged operand
+are replaced by nodes with as many members; where the nodes differ in that, they also change places with
+each other, so that a node's result must not depend on the lengths of others.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,12 +58,12 @@ from multifold._run.verdicts import ranks_of
 from multifold.backend import Ragged
 
 ENOUGH = 16
-"""Trials whose rows could not tell, before an op is believed all the same."""
+"""Rows that have been tried before an op is believed. A launch whose rows could not tell counts for one."""
 
 BELIEVED = "is believed to keep its rows apart. It could not be tried"
 
-HALVED = -1
-"""In the place of the row that replaces another one: the row itself, halved."""
+ALIKE = (0.0, 0.3, 0.7, 1.0)
+"""Which rows are put in all places, where they are in the order of their sums: the first one is at 0.0."""
 
 
 class Deviation(NamedTuple):
@@ -73,6 +74,20 @@ class Deviation(NamedTuple):
     """What it raises, if it raises."""
     state: bool = False
     """Whether it is the state on the model that other rows have changed."""
+
+
+class Company(NamedTuple):
+    """Which rows a trial puts beside each other."""
+
+    source: np.ndarray
+    """For each place the row of the launch that is put there."""
+    halved: np.ndarray
+    """The places whose numbers are halved: those that are the same in all rows, or all in their own row."""
+
+    @property
+    def moved(self) -> np.ndarray:
+        """The places where another row is, or the own one halved."""
+        return (self.source != np.arange(len(self.source))) | self.halved
 
 
 class Untried(Exception):
@@ -149,8 +164,10 @@ class Trial:
 
     @property
     def worth(self) -> int:
-        """For how many of the trials that are `ENOUGH` it counts; random numbers may hide much."""
-        return 1 if not self.telling else ENOUGH // 4 if self.draws else ENOUGH
+        """For how many of the rows that are `ENOUGH` it counts; random numbers may hide much."""
+        if not self.telling:
+            return 1
+        return min(self.rows, ENOUGH // 4 if self.draws else ENOUGH)
 
     def changed_operand(self) -> int | None:
         """Return the first operand of rows that the launch has changed in place; None if there is none."""
@@ -188,20 +205,21 @@ class Trial:
         # Where the op has made as many columns as there are rows, a row may have those of all others.
         if made and (what := self.misshapen(result)) is not None:
             return what
-        sources = self.sides(range(1))
-        told = [source for source in sources if self.changes(source)]
+        halves = self.sides(range(1))
+        told = [company for company in halves if self.changes(company)]
         self.telling = (
-            len(told) == len(sources) and all(map(self.varies, self.hosts)) and any(map(nonzero, expected))
+            len(told) == len(halves) and all(map(self.varies, self.hosts)) and any(map(nonzero, expected))
         )
+        told += [self.alike(at) for at in ALIKE]
         if len(self.kinds) > 1:  # nodes that differ in the number of their members
-            told.append(np.arange(self.rows)[::-1])
+            told.append(Company(self.itself.source[::-1], self.itself.halved))
         more = range(0)
         left = self.kept.read() if self.left is None else self.left
         while told:
-            source = told.pop(0)
-            what = self.compared(source, expected, left)
+            company = told.pop(0)
+            what = self.compared(company, expected, left)
             if what is not None:
-                what = self.confirmed(source, expected)
+                what = self.confirmed(company, expected)
             if what is not None:
                 return what
             if self.draws and not more:
@@ -229,7 +247,7 @@ class Trial:
 
     def launch(self) -> Any:
         """Run the op on the rows themselves; return its result, or what it raises."""
-        found, self.left, _ = self.run(np.arange(self.rows))
+        found, self.left, _ = self.run(self.itself)
         return found
 
     def misshapen(self, result: Any) -> Deviation | None:
@@ -260,30 +278,31 @@ class Trial:
         return Deviation(text)
 
     def compared(
-        self, source: np.ndarray, expected: list[np.ndarray], left: list[Any], drew: bool = False
+        self, company: Company, expected: list[np.ndarray], left: list[Any], drew: bool = False
     ) -> Deviation | None:
         """Run the op with other rows, and compare what it returns and what it leaves on the model.
 
         Where it draws random numbers, as is seen or ``drew`` says, only rows that were not replaced are
         compared.
         """
-        found, now, moved = self.run(source)
+        found, now, moved = self.run(company)
         drew |= moved
         self.draws |= drew
         if isinstance(found, Exception):
-            if len(self.halved(source)):  # to numbers that the op does not take
+            if company.halved.any():  # to numbers that the op does not take
                 self.telling = False
                 return None
-            return Deviation(f"when {self.told(source)}, it raised {said(found)}", error=found)
+            return Deviation(f"when {self.told(company)}, it raised {said(found)}", error=found)
         hosts = self.host(found)
         if hosts is None or shapes_of(hosts) != shapes_of(expected):
-            return Deviation(f"when {self.told(source)}, its result had another form")
-        kept = source == np.arange(self.rows)
-        sure = kept if drew or len(self.halved(source)) else np.ones(self.rows, bool)
-        changed = self.changed(found, hosts, [x[source] for x in expected], sure)
+            return Deviation(f"when {self.told(company)}, its result had another form")
+        sure = ~company.moved if drew else ~company.halved
+        changed = self.changed(found, hosts, [x[company.source] for x in expected], sure)
         if len(changed):
-            return Deviation(self.blamed(source, kept, changed))
-        if not drew and self.kept.differs(now, left) and self.follows(now, left):
+            return Deviation(self.blamed(company, changed))
+        # Other draws than those of the launch change state, too.
+        alike = not drew or self.kept.moved_alike(now, left)
+        if alike and self.kept.differs(now, left) and self.follows(now, left):
             return Deviation(
                 "it keeps state on the model, which other rows of the launch change", state=True
             )
@@ -291,37 +310,35 @@ class Trial:
 
     def follows(self, one: list[Any], other: list[Any]) -> bool:
         """Return whether the next launch has other results after one state than after another one."""
-        whole = np.arange(self.rows)
-        found, _, _ = self.run(whole, one)
-        hosts, others = self.host(found), self.host(self.run(whole, other)[0])
+        found, _, _ = self.run(self.itself, one)
+        hosts, others = self.host(found), self.host(self.run(self.itself, other)[0])
         if hosts is None or others is None or shapes_of(hosts) != shapes_of(others):
             return hosts is not others
-        return self.changed(found, hosts, others, np.ones(self.rows, bool)).size > 0
+        return self.changed(found, hosts, others, ~self.itself.moved).size > 0
 
-    def confirmed(self, source: np.ndarray, expected: list[np.ndarray]) -> Deviation | None:
+    def confirmed(self, company: Company, expected: list[np.ndarray]) -> Deviation | None:
         """Return what a comparison has found, if the op can be compared at all.
 
         The same rows, run again, must come to the same result; and where the number of random draws
         follows the values of the rows, the rows behind the first one that was replaced have other draws.
         """
-        whole = np.arange(self.rows)
-        once, now, drew = self.run(whole)
+        once, now, drew = self.run(self.itself)
         if isinstance(once, Exception):
             raise Untried(f"it raised {said(once)} when it ran again on the same rows")
         hosts = self.host(once)
         if hosts is None or shapes_of(hosts) != shapes_of(expected):
             raise Untried("it returned a result of another form when it ran again on the same rows")
-        if self.compared(whole, hosts, now) is not None:
+        if self.compared(self.itself, hosts, now) is not None:
             raise Untried("it returned other values when it ran again on the same rows")
-        what = self.compared(source, hosts, now)
+        what = self.compared(company, hosts, now)
         if what is None or what.state or what.error is not None:
             return what
-        if self.backend.draws(self.op, self.nested(self.taken(whole)), self.static):
+        if self.backend.draws(self.op, self.nested(self.taken(self.itself)), self.static):
             drew = True  # by a key that is not moved on
-            what = self.compared(source, hosts, now, drew)
+            what = self.compared(company, hosts, now, drew)
         if not drew or not self.draws_follow(now):
             return what
-        behind = self.replacements(whole >= self.rows // 2)
+        behind = self.replacements(np.arange(self.rows) >= self.rows // 2)
         return None if self.compared(behind, hosts, now) is None else what
 
     def draws_follow(self, end: list[Any]) -> bool:
@@ -334,14 +351,14 @@ class Trial:
         >>> x = np.array([[1.0], [2.0], [4.0]])
         >>> def follow(count):
         ...     trial = Trial(Values(NumpyBackend(), None), lambda x: np.random.random(count(x)), [x], 3)
-        ...     return trial.draws_follow(trial.run(np.arange(3))[1])
+        ...     return trial.draws_follow(trial.run(trial.itself)[1])
         >>> follow(len), follow(lambda x: int(x.sum()))
         (False, True)
         """
         ends = (self.run(source)[1] for source in self.sides(self.bits))
         return not all(self.kept.moved_alike(found, end) for found in ends)
 
-    def run(self, source: np.ndarray, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
+    def run(self, company: Company, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
         """Run the op on other rows, from the state of the launch's beginning or from ``start``.
 
         Return what it returns, or the exception that it raises; the state that it leaves; and whether it
@@ -350,7 +367,7 @@ class Trial:
         kept = self.kept
         with kept.again(start), self.backend.apart(self.parts):
             begin = kept.read()
-            operands = self.nested(self.taken(source))
+            operands = self.nested(self.taken(company))
             try:
                 found = self.backend.call(self.op, operands, snapshot(self.static))
             except self.backend.passes:
@@ -363,11 +380,17 @@ class Trial:
 
     # ---- rows --------------------------------------------------------------------------------------
 
-    def replacements(self, goes: np.ndarray) -> np.ndarray:
-        """Return for each row which row is put in its place: another one for those that go.
+    @cached_property
+    def itself(self) -> Company:
+        """The rows of the launch, each in its place."""
+        places = np.arange(self.rows)
+        return Company(places, places < 0)
+
+    def replacements(self, goes: np.ndarray) -> Company:
+        """Put another row in the place of each one that goes.
 
         The row before it, or else the first row that differs from it and has as many members in each
-        ragged operand; `HALVED` if there is none.
+        ragged operand; if there is none, the row itself, halved.
         """
         looks = self.looks
         source = np.arange(self.rows)
@@ -377,15 +400,40 @@ class Trial:
             if looks[near][0] == sizes and looks[near][1] != own:
                 source[row] = near
             else:
-                source[row] = next((x for look, x in self.kinds[sizes].items() if look != own), HALVED)
-        return source
+                source[row] = next((x for look, x in self.kinds[sizes].items() if look != own), row)
+        constant = any(
+            same and bool((halved(array) != array).any())
+            for i, arrays in self.hosts.items()
+            for same, array in zip(self.constant[i], arrays or (), strict=True)
+        )
+        return Company(source, goes & (constant | (source == np.arange(self.rows))))
+
+    def alike(self, at: float) -> Company:
+        """Put one row in all places, or in those of rows with as many members.
+
+        Each row has only itself for company then. What rows have in common, as the largest of all numbers,
+        may stay the same as long as half of them do. ``at`` says which row is put there, as in `ALIKE`.
+        """
+        sums = np.zeros(self.rows)
+        for i, arrays in self.hosts.items():
+            bounds = self.bounds(i).tolist()
+            for array in arrays or ():
+                own = sums_of(array)
+                sums += [own[begin:end].sum() for begin, end in pairwise(bounds)]
+        source = np.arange(self.rows)
+        sizes = [size for size, _ in self.looks]
+        for size in self.kinds:
+            rows = np.array([row for row, own in enumerate(sizes) if own == size])
+            order = rows[np.argsort(sums[rows])]
+            source[rows] = order[round(at * (len(rows) - 1))]
+        return Company(source, source < 0)
 
     @property
     def bits(self) -> range:
         """The bits of a row's number; of any two rows one has a bit that the other one lacks."""
         return range((self.rows - 1).bit_length())
 
-    def sides(self, bits: range) -> list[np.ndarray]:
+    def sides(self, bits: range) -> list[Company]:
         """Return two `replacements` for each bit: of the rows that have it, and of those that lack it."""
         numbers = np.arange(self.rows)
         return [self.replacements(numbers >> bit & 1 == side) for bit in bits for side in (1, 0)]
@@ -421,44 +469,25 @@ class Trial:
         lengths = self.lengths[leaf] if leaf in self.ragged else np.ones(self.rows, np.int64)
         return np.concatenate([[0], np.cumsum(lengths)])
 
-    def changes(self, source: np.ndarray) -> bool:
+    def changes(self, company: Company) -> bool:
         """Return whether putting other rows in the place of some changes anything."""
-        replaced = (source != HALVED) & (source != np.arange(self.rows))
+        replaced = company.source != np.arange(self.rows)
         return bool(replaced.any()) or any(map(self.varies, self.hosts))
 
     def varies(self, leaf: int) -> bool:
         """Return whether a leaf differs in some rows, or halving it changes something."""
-        return all(
-            not same or (is_inexact(array.dtype) and bool((array != 0).any()))
-            for same, array in zip(self.constant[leaf], self.hosts[leaf] or (), strict=True)
-        )
+        pairs = zip(self.constant[leaf], self.hosts[leaf] or (), strict=True)
+        return all(not same or bool((halved(array) != array).any()) for same, array in pairs)
 
     @cached_property
     def constant(self) -> dict[int, list[bool]]:
         """Which arrays of each leaf have the same values in all rows."""
         return {i: [is_constant(array) for array in arrays or ()] for i, arrays in self.hosts.items()}
 
-    def halved(self, source: np.ndarray) -> np.ndarray:
-        """Return the rows that have floating numbers halved."""
-        constant = any(
-            same and is_inexact(array.dtype)
-            for i, arrays in self.hosts.items()
-            for same, array in zip(self.constant[i], arrays or (), strict=True)
-        )
-        whole = np.arange(self.rows)
-        moved = np.sort(source).tolist() == whole.tolist()  # all change places
-        return np.flatnonzero((source == HALVED) | ((source != whole) & (constant and not moved)))
-
-    def members(self, leaf: int, rows: np.ndarray) -> np.ndarray:
-        """Return where the rows of some nodes are in a leaf, node after node."""
-        bounds = self.bounds(leaf)
-        found = [np.arange(bounds[row], bounds[row + 1]) for row in rows.tolist()]
-        return np.concatenate([np.zeros(0, np.int64), *found])
-
-    def taken(self, source: np.ndarray) -> list[Any]:
+    def taken(self, company: Company) -> list[Any]:
         """Return the leaves of a launch with other rows; all are copies."""
         return [
-            self.taken_of(i, leaf, source) if i in self.hosts else self.copied(leaf)
+            self.taken_of(i, leaf, company) if i in self.hosts else self.copied(leaf)
             for i, leaf in enumerate(self.leaves)
         ]
 
@@ -466,31 +495,33 @@ class Trial:
         """Return a copy of a shared or static leaf, to which an op may write."""
         return self.backend.copy(leaf) if self.backend.owns(leaf) else snapshot(leaf)
 
-    def taken_of(self, number: int, leaf: Any, source: np.ndarray) -> Any:
+    def taken_of(self, number: int, leaf: Any, company: Company) -> Any:
         """Return a batched leaf with other rows; as it is where it has no values."""
         if self.hosts[number] is None:
             return leaf
-        whole = np.arange(self.rows)
-        at = self.members(number, np.where(source == HALVED, whole, source))
-        own = self.members(number, whole[source == HALVED])
-        constant = self.members(number, self.halved(source))
+        places = np.arange(self.rows)
+        source = company.source
+        bounds = self.bounds(number)
+        members = [np.arange(bounds[row], bounds[row + 1]) for row in source.tolist()]
+        at = np.concatenate(members)
+        halves = np.repeat(company.halved, [*map(len, members)])
+        own = halves & np.repeat(source == places, [*map(len, members)])
         hosts = zip(self.hosts[number] or (), self.constant[number], strict=True)
 
         def replaced(x: Any) -> Any:
             host, same = next(hosts)
             found = host[at]
-            halved = constant if same else own
-            if is_inexact(found.dtype):
-                found[halved] = found[halved] * found.dtype.type(0.5)
+            where = halves if same else own
+            found[where] = halved(found[where])
             return self.backend.like(x, found)
 
         if type(leaf) is not Ragged:
             return optree.tree_map(replaced, opened(leaf))
         values = optree.tree_map(replaced, opened(leaf.values))
-        lengths = self.lengths[number][np.where(source == HALVED, whole, source)]
+        lengths = self.lengths[number][source]
         if (lengths == self.lengths[number]).all():
             return Ragged(values, leaf.lengths, leaf.segment_ids)
-        segments = np.repeat(whole, lengths)
+        segments = np.repeat(places, lengths)
         like = self.backend.like
         return Ragged(values, like(leaf.lengths, lengths), like(leaf.segment_ids, segments))
 
@@ -514,20 +545,39 @@ class Trial:
         except Exception:  # noqa: BLE001 - each framework has its own error for it
             return None
 
-    def told(self, source: np.ndarray) -> str:
+    def told(self, company: Company) -> str:
         """Say which rows were replaced."""
-        return f"{some_rows(np.flatnonzero(source != np.arange(self.rows)))} replaced"
+        return f"{some_rows(np.flatnonzero(company.moved))} replaced"
 
-    def blamed(self, source: np.ndarray, kept: np.ndarray, changed: np.ndarray) -> str:
+    def blamed(self, company: Company, changed: np.ndarray) -> str:
         """Say which rows changed with which."""
-        others = changed[kept[changed]]
+        others = changed[~company.moved[changed]]
         if len(others):
             names = f"row {others[0]}"
             if len(others) > 1:
                 names += f" and {'one other' if len(others) == 2 else f'{len(others) - 1} others'}"
-            return f"when {self.told(source)}, {names} changed"
-        row = changed[0]
-        return f"in the place of row {row}, row {source[row]} came to another result than in its own"
+            return f"when {self.told(company)}, {names} changed"
+        row, own = changed[0], company.source[changed[0]]
+        return f"in the place of row {row}, row {own} came to another result than in its own"
+
+
+def halved(x: np.ndarray) -> np.ndarray:
+    """Return half of each number, rounded to zero where it is an integer; for a floating zero a half.
+
+    An integer that finds a row of a table finds one as well when it is halved.
+    """
+    if is_inexact(x.dtype):
+        half = x.dtype.type(0.5)
+        return np.where(x == 0, half, x * half)
+    return np.trunc(x / 2).astype(x.dtype) if x.dtype.kind in "iu" else x
+
+
+def sums_of(x: np.ndarray) -> np.ndarray:
+    """Return the sum of the finite numbers in each row; zeros where there are no numbers but texts."""
+    if not is_inexact(x.dtype) and x.dtype.kind not in "iub":
+        return np.zeros(len(x))
+    numbers = np.nan_to_num(x.real.astype(np.float64), posinf=0.0, neginf=0.0)
+    return numbers.sum(axis=tuple(range(1, x.ndim)))
 
 
 def is_constant(x: np.ndarray) -> bool:

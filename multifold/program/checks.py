@@ -190,6 +190,8 @@ def verify_rows(
         any_size=False,  # what depends on it shows while the program is traced
     )
     refuse_mixed(kernel, trial, key, trial.launch(), maker)
+    if not trial.draws:  # the same rows would be drawn again
+        VERDICTS.add(maker, (key, True), ENOUGH)
 
 
 def kernel_key(kernel: Kernel) -> Hashable:

@@ -45,14 +45,15 @@ BRANCHES = 4
 
 
 def blocks_of(owners: Sequence[Any]) -> list[Any]:
-    """Return all blocks inside of some objects: blocks, mappings of them, blocks of methods."""
+    """Return all blocks inside of some objects: blocks, mappings of them, objects that have them."""
     found: list[Any] = []
     for owner in owners:
-        for part in owner.values() if isinstance(owner, Mapping) else (owner,):
+        own = owner if isinstance(owner, Mapping) else getattr(owner, "__dict__", {})
+        for part in (owner, *own.values()):
             block = getattr(part, "__self__", part)
             if isinstance(block, gluon.Block):
                 block.apply(found.append)
-    return found
+    return [*dict.fromkeys(found)]
 
 
 def write(array: Array, values: Array) -> None:
@@ -211,11 +212,11 @@ class MxnetBackend(Backend):
 
     def slots(self, owners: Sequence[Any]) -> Iterator[StateSlot]:
         """Yield running means; MXNet does not tell its random state."""
-        for owner in owners:
-            for entry in entries(owner).values():
-                if isinstance(entry, gluon.Parameter) and entry.grad_req == "null" and entry._data:
-                    for array in entry.list_data():
-                        yield StateSlot(array.copy, partial(write, array))
+        named = [entry for owner in (*owners, *blocks_of(owners)) for entry in entries(owner).values()]
+        for entry in dict.fromkeys(x for x in named if isinstance(x, gluon.Parameter)):
+            if entry.grad_req == "null" and entry._data:
+                for array in entry.list_data():
+                    yield StateSlot(array.copy, partial(write, array))
 
     def reserved(self, owner: Any) -> Collection[str]:
         if not isinstance(owner, gluon.Block):

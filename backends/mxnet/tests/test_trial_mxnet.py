@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -64,6 +66,30 @@ def test_a_running_mean_moves_as_it_does_without_a_trial():
         with pytest.raises(LaunchError, match="mixes its rows"):
             apply(model, "normed")
     np.testing.assert_allclose(*(x.norm.running_mean.data().asnumpy() for x in (model, plain)), rtol=1e-5)
+
+
+def test_an_object_that_is_no_block_may_have_some():
+    class Plain:
+        def __init__(self):
+            self.model = Model()
+
+        def dropped(self, x, s):
+            return self.model.drop(x) * s.expand_dims(1)
+
+        def normed(self, x, s):
+            return self.model.norm(x) * s.expand_dims(1)
+
+    plain = Plain()
+    with autograd.train_mode(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert apply(plain, "dropped").shape == (3, 3)
+        with pytest.raises(LaunchError, match="mixes its rows"):
+            apply(plain, "normed")
+    once = Model()
+    with autograd.train_mode():
+        once.norm(mx.nd.array(ROWS[:, 0])).wait_to_read()
+    means = [x.norm.running_mean.data().asnumpy() for x in (plain.model, once)]
+    np.testing.assert_allclose(*means, rtol=1e-5)
 
 
 def test_an_op_that_writes_to_its_operand_is_refused_in_its_first_launch():

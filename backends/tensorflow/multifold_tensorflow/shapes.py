@@ -94,7 +94,7 @@ class ResultSpecs:
         kernel = self.form.kernels[number]
         if kernel.solo:
             return
-        rows = 3  # the launches of one program have many numbers of rows
+        rows = 16  # the launches of one program have many numbers of rows
         pairs = zip(kernel.operands, self.arrays.columns[number], strict=True)
         leaves = [self.operand(kernel, operand, column, rows) for operand, column in pairs]
         entries = [i for i, operand in enumerate(kernel.operands) if operand.role != "static"]
