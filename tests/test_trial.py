@@ -569,6 +569,22 @@ def test_many_verdicts_of_one_op_are_forgotten_together():
     assert verdicts.has(op, MOST) and not verdicts.has(op, 0)
 
 
+@pytest.mark.parametrize("bound", ["keyword", "variable", "partial"])
+def test_a_float_that_is_another_one_in_each_step_is_tried_once(bound):
+    def op(x, by=1.0):
+        runs.append(by)
+        return x * by
+
+    runs = Seen()
+    for by in (1.0, 1.5, 2.0):
+        fold = Fold(backend="numpy")
+        partial = functools.partial(op, by=by)
+        made = {"keyword": op, "variable": lambda x, by=by: op(x, by), "partial": partial}[bound]
+        static = {"by": by} if bound == "keyword" else {}
+        fold.apply(None, [[fold.add(made, x, **static) for x in normal(16)]])
+    assert runs == [1.0] * 7 + [1.5, 2.0]
+
+
 def test_an_op_is_believed_after_as_many_trials_as_are_asked_for():
     verdicts = Verdicts()
     for _ in range(2):

@@ -30,6 +30,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import optree
 
 from multifold._record.freezing import freeze, nesting
 from multifold._record.signature import Signature
@@ -47,12 +48,13 @@ def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
     """Yield by what an op is known again: pairs of whether a part counts by its value, and the part.
 
     A function counts by its code and what it binds, since a lambda in a training step is another object
-    each time. An array of JAX that it binds counts by shape and dtype: each step has another one. ``seen``
-    numbers the functions and containers that have been met, by `id`; one that comes again is its number.
+    each time. A float counts by its type, and an array of JAX that it binds by shape and dtype: each step
+    may have another one. ``seen`` numbers the functions and containers that have been met, by `id`; one
+    that comes again is its number.
     """
     kind = type(op)
     if kind in VALUES:
-        yield True, (kind, repr(op))
+        yield True, kind if kind is float else (kind, repr(op))
     elif isinstance(op, np.ufunc):  # NumPy's own, to which there are no weak references
         yield True, op
     elif id(op) in seen:
@@ -172,7 +174,14 @@ def key_of(signature: Signature) -> Hashable:
 
 
 def static_key(values: Any) -> Hashable:
-    """Return static values as they count for a verdict: by hash and text, to keep no model alive."""
+    """Return static values as they count for a verdict: by hash and text, to keep no model alive.
+
+    Floats count by their type, as a temperature that falls from step to step.
+
+    >>> static_key({"by": 0.5, "dim": 1}) == static_key({"by": 0.4, "dim": 1}) != static_key({"dim": 0})
+    True
+    """
+    values = optree.tree_map(lambda x: float if type(x) is float else x, values, none_is_leaf=True)
     return hash(freeze(values)), repr(values)
 
 
