@@ -463,7 +463,9 @@ def test_an_op_that_fails_on_one_row_after_a_squeeze_has_a_hint_of_it():
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_one_number_for_all_rows_has_a_hint_of_reductions(fold, array, rows):
+def test_one_number_for_all_rows_has_a_hint_of_reductions(fold, array, rows, backend):
+    if backend == "mxnet":
+        pytest.skip("its arrays have a dimension at least")
     nodes = [fold.add("loss", array([[1.0, 2.0]])) for _ in range(rows)]
     with pytest.raises(LaunchError, match=f"of 0 dimensions for {rows} row") as caught:
         fold.apply({"loss": lambda x: multifold.ops.sum(multifold.ops.sum(x, 1), 0)}, [nodes])

@@ -15,7 +15,7 @@ import pytest
 import multifold
 from multifold import Fold, LaunchError, trace
 from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._run import launcher
+from multifold._run import launcher, trial
 from multifold._run.launcher import Launcher
 from multifold._run.trial import Trial
 from multifold._run.verdicts import VERDICTS
@@ -302,7 +302,14 @@ def nothing_known():
 
 
 @pytest.fixture
-def trials(nothing_known, monkeypatch):
+def few_are_enough(nothing_known, monkeypatch):
+    """Let an op be believed after two rows."""
+    for room in (launcher, trial):
+        monkeypatch.setattr(room, "ENOUGH", 2)
+
+
+@pytest.fixture
+def trials(few_are_enough, monkeypatch):
     """Return a list that grows with each trial that is made, by its number of rows."""
     made = []
 
@@ -349,7 +356,7 @@ DRAWS = itertools.count()
 
 @pytest.mark.parametrize("op", [double, unsure], ids=["passes", "can not be tried"])
 @pytest.mark.filterwarnings("ignore:The launch of op")
-def test_moments_of_a_launch_are_as_if_its_trial_had_come_before_it(op, nothing_known, monkeypatch):
+def test_moments_of_a_launch_are_as_if_its_trial_had_come_before_it(op, few_are_enough, monkeypatch):
     found = []
     launch = Launcher.launch
     monkeypatch.setattr(Launcher, "launch", lambda *given: found.append(launch(*given)) or found[-1])

@@ -249,7 +249,7 @@ def test_blocks_are_freed_after_their_last_reader(backend, array):
         alive.append(sum(sys.getrefcount(results[i]) > FREE for i in range(len(results) - 1)))
         return results[-1]
 
-    fold = Fold(backend=backend)
+    fold = Fold(backend=backend, trials=False)
     alive = []
     pairs = [(row(array, i), row(array, i)) for i in range(3)]
     for _ in range(15):

@@ -476,7 +476,7 @@ class Launcher:
         known, own = self.verdicts_of(launch.signature)
         if known is not None:
             known.add((own, self.ranks(launch), square), passed, untried)
-        if passed >= ENOUGH:
+        if passed >= ENOUGH or known is None:  # what is never known again is tried once in a run
             self.believe(launch, square)
             if untried:
                 self.untried[launch.signature.name] = untried

@@ -165,10 +165,11 @@ def own_slots(backend: Backend, x: Any, is_model: bool) -> Iterator[StateSlot]:
         for cell in x.__closure__ or ():
             yield StateSlot(partial(content, cell), partial(write_cell, cell), partial(copy_of, backend))
         for named in (Bindings(x.__globals__, only=frozenset(names_of(x.__code__))), Bindings(vars(x))):
-            yield StateSlot(named.read, named.write, dict)
+            yield StateSlot(named.read, named.write)
     elif type(x) in CONTAINERS:
         # The arrays of a model that is a dictionary are its parameters, which stay what they are.
-        yield StateSlot(partial(contents, x), partial(refill, x), dict if is_model else copied)
+        read, write = partial(contents, x), partial(refill, x)
+        yield StateSlot(read, write) if is_model else StateSlot(read, write, copied)
     elif hasattr(x, "__dict__"):
         attributes = Bindings(vars(x), but=backend.reserved(x))
         yield StateSlot(attributes.read, attributes.write, copied)
@@ -242,7 +243,7 @@ def with_copies(backend: Backend, values: Any) -> Any:
 
 def copy_of(backend: Backend, x: Any) -> Any:
     """Return a copy of an array, and other objects as they are."""
-    if isinstance(x, np.ndarray):
+    if type(x) is np.ndarray:  # a subclass has attributes that a copy of it may lack
         return x.copy()
     return backend.copy(x) if backend.owns(x) else x
 

@@ -13,7 +13,7 @@ Examples
 >>> trace = multifold.trace(lambda fold, x: fold.add("scale", x, by=2), 0.5)
 >>> form, values = write_vocabulary(trace, 0)
 >>> values, form[:60]
-(['"scale"', '2'], '{"multifold":3,"signatures":[[0,[["slot","float"]],{"by":1},')
+(['"scale"', '2'], '{"multifold":4,"signatures":[[0,[["slot","float"]],{"by":1},')
 >>> read_vocabulary(form, values, look_up) == trace.vocabulary
 True
 """
