@@ -649,8 +649,8 @@ def test_a_run_and_the_gradient_of_the_readme_stay_on_the_device_of_the_variable
     assert done.stdout.split("\n") == [
         f"[{there}, {there}]",
         "CPU:1",
-        # The launch and its trial; and 8 w times the sum of the squared rows.
-        f"[{there}, {there}, {there}] [{there}, {there}, {there}] [[40.0, 80.0]]",
+        # The launch, without its trial; and 8 w times the sum of the squared rows.
+        f"[{there}] [{there}, {there}, {there}] [[40.0, 80.0]]",
         "Tensors on conflicting devices",
         f"[{there}, {there}, {there}] [{there}, {there}, {there}] [[40.0, 80.0]]",  # Unfold, row by row
         "CPU:1",
