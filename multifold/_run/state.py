@@ -147,7 +147,7 @@ def aside(backend: Backend, owners: Sequence[Any]) -> Iterator[None]:
 def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
     """Yield what ops of some owners may change."""
     yield StateSlot(numpy_state, set_numpy_state, random=True)
-    yield StateSlot(random.getstate, random.setstate, random=True)
+    yield StateSlot(python_state, set_python_state, random=True)
     roots = [*backend.stateful(owners)]
     found = [*reached(backend, roots, MOST)]
     yield from backend.slots([*owners, *[x for x, inside in found if not inside]])
@@ -284,6 +284,18 @@ def set_numpy_state(state: tuple[Any, ...]) -> None:
     """Let NumPy's global random state be this one."""
     name, keys, *rest = state
     np.random.set_state((name, np.frombuffer(keys, np.uint32), *rest))
+
+
+def python_state() -> tuple[Any, ...]:
+    """Return Python's global random state; bytes are compared at once."""
+    version, numbers, *rest = random.getstate()
+    return version, np.array(numbers, np.uint32).tobytes(), *rest
+
+
+def set_python_state(state: tuple[Any, ...]) -> None:
+    """Let Python's global random state be this one."""
+    version, numbers, *rest = state
+    random.setstate((version, tuple(np.frombuffer(numbers, np.uint32).tolist()), *rest))
 
 
 def generator_slots(x: Any) -> Iterator[StateSlot]:

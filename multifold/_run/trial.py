@@ -41,12 +41,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import optree
 
+from multifold._compiled.arrays import ranges
 from multifold._record.freezing import snapshot
 from multifold._run.closeness import is_inexact, tolerance_of, unlike
 from multifold._run.hints import COLUMN, MIXING, STATE
@@ -414,19 +414,21 @@ class Trial:
         Each row has only itself for company then. What rows have in common, as the largest of all numbers,
         may stay the same as long as half of them do. ``at`` says which row is put there, as in `ALIKE`.
         """
+        source = np.arange(self.rows)
+        for rows in self.ordered:
+            source[rows] = rows[round(at * (len(rows) - 1))]
+        return Company(source, self.itself.halved)
+
+    @cached_property
+    def ordered(self) -> list[np.ndarray]:
+        """The rows with as many members as each other, in the order of their sums."""
         sums = np.zeros(self.rows)
         for i, arrays in self.hosts.items():
-            bounds = self.bounds(i).tolist()
+            nodes = np.repeat(self.itself.source, np.diff(self.bounds(i)))
             for array in arrays or ():
-                own = sums_of(array)
-                sums += [own[begin:end].sum() for begin, end in pairwise(bounds)]
-        source = np.arange(self.rows)
-        sizes = [size for size, _ in self.looks]
-        for size in self.kinds:
-            rows = np.array([row for row, own in enumerate(sizes) if own == size])
-            order = rows[np.argsort(sums[rows])]
-            source[rows] = order[round(at * (len(rows) - 1))]
-        return Company(source, source < 0)
+                sums += np.bincount(nodes, sums_of(array), self.rows)
+        order = np.argsort(sums).tolist()
+        return [np.array([row for row in order if self.looks[row][0] == size]) for size in self.kinds]
 
     @property
     def bits(self) -> range:
@@ -499,13 +501,13 @@ class Trial:
         """Return a batched leaf with other rows; as it is where it has no values."""
         if self.hosts[number] is None:
             return leaf
-        places = np.arange(self.rows)
+        places = self.itself.source
         source = company.source
         bounds = self.bounds(number)
-        members = [np.arange(bounds[row], bounds[row + 1]) for row in source.tolist()]
-        at = np.concatenate(members)
-        halves = np.repeat(company.halved, [*map(len, members)])
-        own = halves & np.repeat(source == places, [*map(len, members)])
+        members = np.diff(bounds)[source]
+        at = ranges(bounds[source], members)
+        halves = np.repeat(company.halved, members)
+        own = halves & np.repeat(source == places, members)
         hosts = zip(self.hosts[number] or (), self.constant[number], strict=True)
 
         def replaced(x: Any) -> Any:
