@@ -422,15 +422,15 @@ def kernel_of(outputs, model=None):
     return program.form.kernels[-1]
 
 
-def verify(kernel, op, *shapes, dtype=np.float32, shared=()):
-    """Verify an op whose operands are arrays of these shapes for three rows."""
+def verify(kernel, op, *shapes, dtype=np.float32, shared=(), rows=3):
+    """Verify an op whose operands are arrays of these shapes for some rows."""
 
     def of_arrays(*operands):
         return op(*[x for (x,) in operands])
 
     specs = [RowsSpec([(shape, np.dtype(dtype))]) for shape in shapes]
     specs += [RowsSpec([(shape, np.dtype(dtype))], batched=False) for shape in shared]
-    checks.verify_rows(Foreign(), kernel, of_arrays, specs, 3, op)
+    checks.verify_rows(Foreign(), kernel, of_arrays, specs, rows, op)
 
 
 def test_an_op_that_mixes_rows_is_refused_before_a_program_runs_it():
@@ -463,6 +463,35 @@ def test_an_op_that_keeps_its_rows_apart_is_tried_once_and_known():
 
 
 @pytest.mark.parametrize("by", [1, 0], ids=["values", "zeros"])
+def test_as_many_rows_as_columns_are_tried_by_themselves():
+    kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
+    calls = Seen()
+
+    def op(x, by):
+        calls.append(x)
+        return x * 2
+
+    found = []
+    for count in (5, 4, 3, 2, 1):
+        verify(kernel, op, (count, 3), shared=[(4, 4)], rows=count)
+        found.append(len(calls))
+    assert found == [7, 7, 14, 14, 14]
+
+
+def test_two_rows_are_enough_for_a_trial_of_a_program_and_one_is_not():
+    kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
+    calls = Seen()
+
+    def op(x):
+        calls.append(x)
+        return x * 2
+
+    verify(kernel, op, (1, 3), rows=1)
+    assert not calls
+    verify(kernel, op, (2, 3), rows=2)
+    assert len(calls) == 7
+
+
 def test_an_op_is_tried_for_programs_once_since_the_same_rows_would_be_drawn_again(by):
     kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
     calls = Seen()

@@ -421,7 +421,15 @@ class Trial:
 
     @cached_property
     def ordered(self) -> list[np.ndarray]:
-        """The rows with as many members as each other, in the order of their sums."""
+        """The rows with as many members as each other, in the order of their sums.
+
+        >>> from multifold._frameworks.numpy_backend import NumpyBackend
+        >>> lengths = np.array([2, 1, 2])
+        >>> nodes = Ragged(np.array([5.0, 0.0, 9.0, 1.0, 2.0]), lengths, np.repeat(np.arange(3), lengths))
+        >>> trial = Trial(Values(NumpyBackend(), None), abs, [nodes], 3, lengths={0: lengths})
+        >>> [rows.tolist() for rows in trial.ordered]
+        [[2, 0], [1]]
+        """
         sums = np.zeros(self.rows)
         for i, arrays in self.hosts.items():
             nodes = np.repeat(self.itself.source, np.diff(self.bounds(i)))
@@ -436,7 +444,13 @@ class Trial:
         return range((self.rows - 1).bit_length())
 
     def sides(self, bits: range) -> list[Company]:
-        """Return two `replacements` for each bit: of the rows that have it, and of those that lack it."""
+        """Return two `replacements` for each bit: of the rows that have it, and of those that lack it.
+
+        >>> from multifold._frameworks.numpy_backend import NumpyBackend
+        >>> trial = Trial(Values(NumpyBackend(), None), abs, [np.arange(4.0)], 4)
+        >>> [np.flatnonzero(company.moved).tolist() for company in trial.sides(trial.bits)]
+        [[1, 3], [0, 2], [2, 3], [0, 1]]
+        """
         numbers = np.arange(self.rows)
         return [self.replacements(numbers >> bit & 1 == side) for bit in bits for side in (1, 0)]
 
@@ -575,7 +589,11 @@ def halved(x: np.ndarray) -> np.ndarray:
 
 
 def sums_of(x: np.ndarray) -> np.ndarray:
-    """Return the sum of the finite numbers in each row; zeros where there are no numbers but texts."""
+    """Return the sum of the finite numbers in each row; zeros where there are no numbers but texts.
+
+    >>> sums_of(np.array([[[1.0], [np.inf]], [[2.0], [-np.inf]], [[np.nan], [3.0]]]))
+    array([1., 2., 3.])
+    """
     if not is_inexact(x.dtype) and x.dtype.kind not in "iub":
         return np.zeros(len(x))
     numbers = np.nan_to_num(x.real.astype(np.float64), posinf=0.0, neginf=0.0)
