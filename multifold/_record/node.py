@@ -12,6 +12,7 @@ import numpy as np
 
 from multifold._compiled import NodeBase
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
+from multifold._record.entry import RowEntry
 from multifold._record.misuse import COMPARISONS, Uncomputed, needs_value
 from multifold.errors import RecordError
 
@@ -47,6 +48,11 @@ class Node(NodeBase, Uncomputed):
         elif isinstance(key, np.integer):
             key = int(key)
         part = self._graph.part(self._ref >> PART_BITS, key)
+        return type(self)(self._graph, part << PART_BITS | self._ref & CALL_MASK)
+
+    def _entry(self, index: int) -> Node:
+        """Return one entry of each row, along the first axis of a row."""
+        part = self._graph.part(self._ref >> PART_BITS, RowEntry(index))
         return type(self)(self._graph, part << PART_BITS | self._ref & CALL_MASK)
 
     def no_batch(self) -> Node:

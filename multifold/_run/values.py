@@ -35,6 +35,7 @@ import optree
 from multifold._compiled.arrays import Integers
 from multifold._plan.columns import Columns
 from multifold._plan.wiring import Wiring
+from multifold._record.entry import RowEntry
 from multifold._record.graph import Part
 from multifold._record.kinds import number_type
 from multifold.backend import Backend, Ragged
@@ -100,6 +101,9 @@ def follow(
         each part that is read costs more than reading it.
     """
     for key, length in steps:
+        if type(key) is RowEntry:
+            value = value[:, key.number]
+            continue
         # Only containers have parts: `node[0]` must not quietly mean row 0 of an array.
         if not isinstance(value, CONTAINERS):
             raise refuse(*who, f"is {type_of(value)}, of which [{key!r}] is no part")
