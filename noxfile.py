@@ -113,7 +113,7 @@ def tests(session: nox.Session, backend: str) -> None:
     adapter = Path("backends", backend)
     folders = ["./benchmarks[plot]", *([f"./{adapter}"] if adapter.is_dir() else [])]
     editable = [argument for folder in folders for argument in ("-e", folder)]
-    install(session, "arrow,cli,examples,serving,test", *editable, *FRAMEWORKS[backend])
+    install(session, "arrow,cli,examples,plain,serving,test", *editable, *FRAMEWORKS[backend])
     options = ("--backend", backend, "--doctest-modules", "--pyargs")
     one_thread = {"OMP_NUM_THREADS": "1"}  # each of the processes would take all cores else
     if backend == "jax":

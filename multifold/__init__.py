@@ -46,6 +46,7 @@ from multifold.operands import each, ragged, shared, static
 from multifold.unfold import Unfold
 
 if TYPE_CHECKING:  # loaded when asked for, as it brings asyncio
+    from multifold._plain import batched, op
     from multifold._serve import Server, ServerStats
 
 __version__ = "0.1.0"
@@ -78,6 +79,7 @@ __all__ = [
     "Trace",
     "TrainingKit",
     "Unfold",
+    "batched",
     "each",
     "from_arrow",
     "installed_backends",
@@ -85,6 +87,7 @@ __all__ = [
     "load_backend",
     "merge",
     "mixing",
+    "op",
     "ragged",
     "save",
     "shapes",
@@ -101,6 +104,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Load a room of the package that is asked for as an attribute: `multifold.ops`, say."""
+    if name in ("batched", "op"):
+        return getattr(importlib.import_module("multifold._plain"), name)
     if name in ("Server", "ServerStats"):
         return getattr(importlib.import_module("multifold._serve"), name)
     if name in ("blocks", "models", "ops", "sampling"):

@@ -24,7 +24,13 @@ FRAMEWORKS = {
     *("torch", "tensorflow", "keras", "mxnet", "jax", "jaxlib", "flax", "equinox", "optax"),
     *(f"multifold_{name}" for name in PROJECTS),
 }
-CONTRACT = {"multifold", "multifold.backend", "multifold.errors", "multifold.program"}
+CONTRACT = {
+    "multifold",
+    "multifold.backend",
+    "multifold.errors",
+    "multifold.program",
+    "multifold.recording",
+}
 INTEGER_ROOMS = ("_compiled", "_record", "_plan", "_traces")
 CONTRACT_ROOMS = {"backend", "errors", "marks", "operands"}
 RECORDING = {"_compiled", "_record"}
@@ -53,6 +59,8 @@ MAY_IMPORT = {
     "explain": RUNNING,
     "fold": USERS,
     "sampling": {"errors"},
+    "recording": RUNNING,
+    "_plain": RUNNING | {"fold", "recording"},
     "_stream": RUNNING | {"fold"},
     "_serve": RUNNING | {"explain", "fold"},
     PACKAGE: USERS | {"_stream", "_serve"},
@@ -293,7 +301,17 @@ def python(tmp_path):
 
 def test_import_multifold_imports_no_framework_and_nothing_of_the_extras(python):
     loaded = set(python("import sys, multifold; print(*sys.modules)").split())
-    heavy = {*FRAMEWORKS, "pyarrow", "click", "rich", "matplotlib", "sklearn", "pytest", "hypothesis"}
+    heavy = {
+        *FRAMEWORKS,
+        "pyarrow",
+        "click",
+        "rich",
+        "matplotlib",
+        "sklearn",
+        "pytest",
+        "hypothesis",
+        "greenlet",
+    }
     assert loaded & heavy == set()
 
 

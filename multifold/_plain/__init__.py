@@ -1,0 +1,15 @@
+"""Plain programs: a person's own code for one example, run for many without being rewritten.
+
+- `loop`: runs the code of all examples, and joins what they return.
+- `waiting`: lets the code of an example wait where it reads a computed value.
+- `sharing`: what examples share while they wait.
+- `cells`: functions that are recorded whole.
+
+Which functions of a framework are recorded, and how a function of one example runs for many, is in the
+adapters (`multifold.backend.PlainValues`), what records in this thread in `multifold.recording`.
+"""
+
+from multifold._plain.cells import op
+from multifold._plain.loop import Batched, batched
+
+__all__ = ["Batched", "batched", "op"]

@@ -1,0 +1,142 @@
+"""Cells: functions of one example that a batched program records as one call each.
+
+A cell simply runs elsewhere, so a model with cells is the model that it was:
+
+>>> @op
+... def double(x):
+...     return x + x
+>>> double(3)
+6
+
+In a batched program its calls run together: under the framework's vmap, or, of a cell that is written for
+rows (``rows=True``), in one call on the rows of all examples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from multifold.errors import RecordError
+from multifold.recording import CELL, CURRENT
+
+
+def op(fn: Any = None, *, rows: bool = False) -> Any:
+    """Let each call of a function, a method or a module be one recorded call in `batched` programs.
+
+    Parameters
+    ----------
+    fn : callable or class of modules
+        What takes one example.
+    rows : bool
+        Whether it takes a row for each example on axis 0, as the ops of `Fold.add` do. In the loop it then
+        gets arrays with one row.
+
+    Returns
+    -------
+    callable or class
+        The same, as a cell.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> @multifold.op
+    ... def compose(left, right):
+    ...     return left * right
+    >>> compose(2, 3)
+    6
+    """
+    if fn is None:
+        return partial(op, rows=rows)
+    if isinstance(fn, type):
+        setattr(fn, CELL, rows)
+        return fn
+    return cell_of(fn, rows)
+
+
+def cell_of(fn: Callable[..., Any], rows: bool = False) -> Callable[..., Any]:
+    """Return a function that is recorded where a batched program runs."""
+
+    @functools.wraps(fn)
+    def cell(*args: Any, **kwargs: Any) -> Any:
+        recording = CURRENT.recording
+        if recording is None:
+            return fn(*args, **kwargs)
+        return recording.values.call(recording, fn, rows, args, kwargs)
+
+    setattr(cell, CELL, rows)
+    return cell
+
+
+class Cells:
+    """Functions and classes that are cells while some program runs, in any thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users: Counter[Any] = Counter()
+        self.undo: dict[Any, Callable[[], None]] = {}
+
+    @contextlib.contextmanager
+    def applied(self, ops: Sequence[Any]) -> Iterator[None]:
+        """Let functions, methods and classes of modules be cells, where they are found by name."""
+        with self.lock:
+            for fn in ops:
+                if not self.users[fn]:
+                    self.undo[fn] = made_cell(fn)
+                self.users[fn] += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                for fn in ops:
+                    self.users[fn] -= 1
+                    if not self.users[fn]:
+                        self.undo.pop(fn)()
+
+
+CELLS = Cells()
+
+
+def made_cell(fn: Any) -> Callable[[], None]:
+    """Make a cell of a function or a class; return what undoes it."""
+    if CELL in vars(fn):
+        return lambda: None
+    if isinstance(fn, type):
+        setattr(fn, CELL, False)
+        return partial(delattr, fn, CELL)
+    write, kept = place_of(fn)
+    cell = cell_of(fn)
+    write(staticmethod(cell) if isinstance(kept, staticmethod) else cell)
+    return partial(write, kept)
+
+
+def place_of(fn: Any) -> tuple[Callable[[Any], None], Any]:
+    """Return what writes to the place in a class or module where a function is found, and what is there."""
+    if isinstance(fn, FunctionType):
+        first, *path = fn.__qualname__.split(".")
+        own = fn.__globals__
+        owner, kept = None, own.get(first)
+        for name in path:
+            owner, kept = kept, getattr(kept, "__dict__", {}).get(name)
+        if kept is fn or (isinstance(kept, staticmethod) and kept.__func__ is fn):
+            return partial(setattr, owner, path[-1]) if path else partial(own.__setitem__, first), kept
+    raise RecordError(
+        f"Expected functions, methods or classes of modules in ops=[...]. Received {fn!r}, which is not "
+        "found by its name.",
+        "decorate it with multifold.op.",
+    )
+
+
+def checked_ops(ops: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the functions and classes among ops, once each; refuse what cannot be made a cell."""
+    found = dict.fromkeys([getattr(fn, "__func__", fn) for fn in ops])
+    for fn in found:
+        if not isinstance(fn, type) and not hasattr(fn, CELL):
+            place_of(fn)
+    return tuple(found)

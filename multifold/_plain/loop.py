@@ -1,0 +1,260 @@
+"""Batched programs: a function of one example, run for many.
+
+`Batched` is the loop ``[fn(x) for x in xs]``, whose equal steps run together. It lets the code of each
+example run, with pending values in the place of computed ones (`multifold.backend.PlainValues`), hands
+the recorded calls to a `Fold`, and puts the results into what the code returned.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold._frameworks import registry
+from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold._plain.cells import CELLS, checked_ops
+from multifold._plain.sharing import Sharing, own_copy
+from multifold._plain.waiting import drive
+from multifold._run.closeness import close, tolerance_of
+from multifold._run.reach import reached
+from multifold.backend import Backend
+from multifold.errors import MismatchError, RecordError
+from multifold.fold import Fold
+from multifold.operands import each
+from multifold.recording import CURRENT, Recording
+
+JOINS = ("stack", "cat", "list")
+
+
+def batched(
+    fn: Callable[..., Any],
+    *,
+    ops: Sequence[Any] = (),
+    join: str = "stack",
+    backend: str | Backend | type[Backend] = "auto",
+    device: Any = None,
+    own: bool = False,
+    on_error: str = "raise",
+) -> Any:
+    """Return a function that runs ``fn`` for many examples at once, and returns what the loop returns.
+
+    The code of each example runs as it stands: recursion, loops, conditions on its data and on computed
+    values. What it does with the framework's arrays is recorded, and runs together with what the other
+    examples do. Values and gradients are those of the loop.
+
+    Parameters
+    ----------
+    fn : callable
+        Takes one example: a function, a method, or a module of the framework. A module gives a module, with
+        the parameters of ``fn``.
+    ops : sequence of callable
+        Functions, methods (``TreeLSTM.compose``) or classes of modules that are *cells*: each call of one
+        is recorded whole, as if `op` decorated it.
+    join : str
+        ``"stack"`` stacks the results of all examples, leaf by leaf; ``"cat"`` concatenates them along axis
+        0; ``"list"`` returns the list that the loop makes.
+    backend : str or Backend
+        The framework; ``"auto"`` for that of ``fn`` and of what it uses.
+    device : optional
+        As of `Fold`.
+    own : bool
+        Whether each example gets a copy of the model that shares its parameters, because it keeps
+        something on it while it waits for a value. A copy takes some 200 µs.
+    on_error : str
+        ``"raise"`` what the first failing example raises; or ``"collect"`` the failures, and return a pair:
+        the results of the other examples, and the exceptions by the number of the example.
+
+    Returns
+    -------
+    callable
+        Takes what `map` takes after the function: an iterable for each argument of ``fn``. Keywords reach
+        each call as they are. `Batched` says what else it can do.
+
+    Raises
+    ------
+    BackendError
+        If the framework cannot be found, or records no plain programs.
+
+    Examples
+    --------
+    A Tree-RNN on binary trees, for PyTorch::
+
+        model = TreeRNN()                      # its forward calls itself
+        run = multifold.batched(model)
+        loss = cross_entropy(run(trees), labels)
+        loss.backward()
+
+    A framework that records no programs yet says so; `Fold.run` works with each:
+
+    >>> import multifold
+    >>> multifold.batched(abs, backend="numpy")
+    Traceback (most recent call last):
+        ...
+    multifold.errors.BackendError: multifold.batched records no programs of numpy yet.
+    <BLANKLINE>
+    Hint: it records those of PyTorch. Fold.run(model, examples, fn) works with every framework, where the \
+program calls fold.add.
+    """
+    if join not in JOINS:
+        raise RecordError(f"Expected join to be one of {', '.join(JOINS)}. Received {join!r}.")
+    if on_error not in ("raise", "collect"):
+        raise RecordError(f"Expected on_error to be 'raise' or 'collect'. Received {on_error!r}.")
+    found = Batched(fn, ops=ops, join=join, backend=backend, device=device, own=own, on_error=on_error)
+    return found if found.known is None else found.known.plain_module(fn, found)
+
+
+class Batched:
+    """A function of one example, run for many; made by `batched`.
+
+    Attributes
+    ----------
+    fn : callable
+        The function.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        ops: Sequence[Any],
+        join: str,
+        backend: str | Backend | type[Backend],
+        device: Any,
+        own: bool,
+        on_error: str,
+    ) -> None:
+        self.fn = fn
+        self.ops = checked_ops(ops)
+        self.join = join
+        self.device = device
+        self.own = own
+        self.on_error = on_error
+        self.known = Fold(backend=backend)._backend
+        if self.known is None:
+            self.known = backend_around(fn)
+        self.values: Any = None if self.known is None else self.known.plain_values(fn)
+        self.fold: Fold | None = None
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *iterables: Iterable[Any], **shared: Any) -> Any:
+        """Return what ``[fn(*example, **shared) for example in zip(*iterables)]`` returns, joined.
+
+        Raises
+        ------
+        RecordError
+            If there are no examples, or the results cannot be joined.
+        LaunchError
+            If a recorded call fails.
+        """
+        examples = [*zip(*iterables, strict=True)]
+        if not examples:
+            raise RecordError("Expected at least one example. Received none.")
+        results, failures = self.run(examples, shared)
+        joined = self.joined(results) if results else None
+        return (joined, failures) if self.on_error == "collect" else joined
+
+    def run(
+        self, examples: Sequence[Any], shared: dict[str, Any]
+    ) -> tuple[list[Any], dict[int, Exception]]:
+        """Return the result of each example that did not fail, and the failures."""
+        if CURRENT.recording is not None:  # inside of another batched program: its examples record this one
+            return [self.fn(*example, **shared) for example in examples], {}
+        values = self.values_for(examples, shared)
+        backend: Any = self.known
+        fold = self.fold = Fold(backend=backend, device=self.device)
+        recording = Recording(values, backend, fold)
+        sharing = Sharing(backend, self.fn)
+        taken: dict[int, Any] = {}
+
+        async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
+            number, arguments = numbered
+            fn = own_copy(backend, self.fn) if self.own else self.fn
+            result, made = await drive(recording, sharing, fold, lambda: fn(*arguments, **shared))
+            pending = values.unsettled(result, made)
+            taken[number] = result, pending
+            return each(tuple([x.node for x in pending]))
+
+        with values.recording(), CELLS.applied(self.ops):
+            found = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
+        rows, failures = found if self.on_error == "collect" else (found, {})
+        kept = [taken[number] for number in sorted(taken) if number not in failures]
+        for (_, pending), own in zip(kept, rows or (), strict=True):
+            values.settle(pending, own)
+        return [values.settled(result) for result, _ in kept], failures
+
+    def values_for(self, examples: Sequence[Any], shared: dict[str, Any]) -> Any:
+        """Return what records, with what it knows of earlier runs."""
+        if self.values is None:
+            if self.known is None:
+                self.known = backend_around([*examples[:1], *shared.values()])
+            if self.known is None:
+                raise RecordError(
+                    "Expected a program that uses arrays or a model of a framework. Found none around "
+                    f"{self.fn!r} or in its first example.",
+                    'name the framework: multifold.batched(fn, backend="torch").',
+                )
+            self.values = self.known.plain_values(self.fn)
+        return self.values
+
+    def joined(self, results: list[Any]) -> Any:
+        """Return the results of all examples as one."""
+        if self.join == "list":
+            return results
+        leaves, structures = zip(*[optree.tree_flatten(x, none_is_leaf=True) for x in results], strict=True)
+        if len(set(structures)) > 1:
+            raise RecordError(
+                "Expected results of one structure from all examples. "
+                f"Received {structures[0]} and others.",
+                'batched(fn, join="list") returns them as the loop does.',
+            )
+        columns = [self.values.join(column, self.join) for column in zip(*leaves, strict=True)]
+        return optree.tree_unflatten(structures[0], columns)
+
+    def explain(self) -> Any:
+        """Return the explanation of the last run; see `Fold.explain`."""
+        if self.fold is None:
+            raise RecordError(
+                "Expected a run to explain. There was none yet.", "call it on examples first."
+            )
+        return self.fold.explain()
+
+    def check(self, *iterables: Iterable[Any], **shared: Any) -> None:
+        """Compare the results with those of the loop.
+
+        Raises
+        ------
+        MismatchError
+            If a result differs beyond rounding; it names the example.
+        """
+        examples = [*zip(*iterables, strict=True)]
+        wanted = [self.fn(*example, **shared) for example in examples]
+        found, _ = self.run(examples, shared)
+        for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+            pairs = [optree.tree_leaves(one), optree.tree_leaves(other)]
+            if len(pairs[0]) != len(pairs[1]) or not all(map(self.same, *pairs)):
+                raise MismatchError(
+                    f"Example {number} has another result than in the loop: {one!r}, where the loop "
+                    f"returns {other!r}.",
+                    "a program that draws random numbers draws them in another order.",
+                )
+
+    def same(self, x: Any, y: Any) -> bool:
+        """Return whether two results are equal up to rounding."""
+        backend: Any = self.known
+        if not backend.owns(x) or not backend.owns(y):
+            return bool(np.all(x == y))
+        host, other = backend.to_numpy(x)[None], backend.to_numpy(y)[None]
+        return host.shape == other.shape and close(host, other, tolerance_of(x, host))
+
+
+def backend_around(x: Any) -> Backend | None:
+    """Return the backend of the first array or model that a function or a value is, holds or uses."""
+    for part, _ in reached(NumpyBackend(), [x]):
+        found = registry.host(part) or registry.owner(part)
+        if found is not None:
+            return found
+    return None

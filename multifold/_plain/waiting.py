@@ -1,0 +1,104 @@
+"""Examples that wait: the code of each runs in a greenlet, which stops where it reads a value.
+
+A read is ``if x > 0``, ``x.item()`` or ``float(x)`` of a pending value, anywhere below the function of
+the example. A greenlet is a stack of its own, so the code stops there as a coroutine stops at ``await``,
+without being written as one. `drive` is that coroutine: it lets the code run until it reads, awaits what
+is read, and goes on. Without the package greenlet, programs that read nothing run all the same.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from multifold._plain.sharing import Sharing
+from multifold.errors import ExtraMissing, RecordError
+from multifold.recording import CURRENT, Recording
+
+try:
+    import greenlet
+except ImportError:
+    greenlet = None
+
+
+async def drive(
+    recording: Recording, sharing: Sharing, fold: Any, code: Callable[[], Any]
+) -> tuple[Any, list[Any]]:
+    """Run the code of one example to its end, and await what it reads.
+
+    Return what it returns, and weak references to the pending values that it has made.
+
+    Parameters
+    ----------
+    recording : Recording
+        The run that the example is part of.
+    sharing : Sharing
+        What it shares with the other examples.
+    fold : Fold
+        What its values are awaited of.
+    code : callable
+        Takes nothing; what it returns or raises is returned or raised.
+    """
+    made: list[Any] = []
+    step = partial(go_on, recording, sharing, made)
+    if greenlet is None:
+        return step(refuse_read, code), made
+    stack = greenlet.greenlet(partial(contextvars.copy_context().run, code))
+
+    def wait(nodes: Sequence[Any]) -> list[Any]:
+        return switched_out(recording, sharing, stack, nodes)
+
+    try:
+        asked = step(wait, stack.switch)
+        while not stack.dead:
+            try:
+                values = await fold.values(list(asked))
+            except Exception as error:  # noqa: BLE001 - the example may catch it, as in the loop
+                made.clear()  # some of it cannot be computed; what is returned is asked for all the same
+                asked = step(wait, stack.throw, error)
+            else:
+                asked = step(wait, stack.switch, values)
+        return asked, made
+    finally:
+        if not stack.dead and stack:  # the run has failed elsewhere: let `finally` of the example run
+            step(wait, stack.throw)
+
+
+def go_on(
+    recording: Recording,
+    sharing: Sharing,
+    made: list[Any],
+    wait: Callable[..., Any],
+    code: Callable[..., Any],
+    *arguments: Any,
+) -> Any:
+    """Let the code of an example go on, and record what it does meanwhile."""
+    recording.goes_on(made, wait)
+    before = CURRENT.switch(recording)
+    sharing.begin()
+    try:
+        return code(*arguments)
+    finally:
+        CURRENT.switch(before)
+
+
+def switched_out(recording: Recording, sharing: Sharing, stack: Any, nodes: Sequence[Any]) -> list[Any]:
+    """Stop the code of an example until some values are there; return them."""
+    if greenlet.getcurrent() is not stack:
+        raise RecordError("A value is read in another greenlet or thread than the one of its example.")
+    sharing.end()
+    before = sharing.look()
+    with recording.values.apart():
+        values: list[Any] = stack.parent.switch(nodes)
+    sharing.refuse_changes(before)
+    return values
+
+
+def refuse_read(nodes: Sequence[Any]) -> list[Any]:
+    """Refuse a read, since nothing lets the code of an example wait."""
+    raise ExtraMissing(
+        "The program reads a computed value, so its example has to wait for it. That needs greenlet.",
+        "pip install 'multifold[plain]'",
+    )

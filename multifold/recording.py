@@ -1,0 +1,116 @@
+"""What records in this thread: one run of a plain program, while the code of one of its examples runs.
+
+The code of an example does not name the run that it is part of. A function of the framework that meets a
+pending value looks here, and so does a cell:
+
+>>> CURRENT.recording is None
+True
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+from multifold._run.reach import owners_of, reached
+from multifold._run.state import aside
+from multifold.backend import Backend, PlainValues
+
+CELL = "multifold_cell"
+"""The attribute of a function or a class of modules that is a cell: whether it is written for rows."""
+
+
+class Recording:
+    """One run of a plain program.
+
+    Attributes
+    ----------
+    values : PlainValues
+        What makes pending values, and records what is done with them.
+    fold : Fold
+        What runs the calls.
+    made : list of weak reference
+        The pending values that the example has made which runs now.
+    wait : callable
+        Takes nodes; returns their values on the host, once a round has run. Other examples go on meanwhile.
+    """
+
+    def __init__(self, values: PlainValues, backend: Backend, fold: Any) -> None:
+        self.values = values
+        self.backend = backend
+        self.fold = fold
+        self.inner = ("multifold.", "multifold_", f"{values.package}.")
+        self.is_inner: dict[CodeType, bool] = {}
+        self.made: list[weakref.ref[Any]] = []
+        self.wait: Callable[[Sequence[Any]], list[Any]] = refuse_wait
+
+    def record(self, op: Callable[..., Any], operands: Sequence[Any]) -> Any:
+        """Record a call, at the line of the program that makes it; return its node."""
+        node = self.fold.add(op, *operands)
+        frame: FrameType | None = sys._getframe(1)
+        known = self.is_inner
+        while frame is not None:
+            inner = known.get(frame.f_code)
+            if inner is None:
+                name = frame.f_globals.get("__name__", "")
+                inner = known[frame.f_code] = name.startswith(self.inner)
+            if not inner:
+                self.fold._graph.recorded_at(frame, node._ref)
+                break
+            frame = frame.f_back
+        return node
+
+    def reached(self, part: Any) -> list[Any]:
+        """Return what a function or an object consists of, and what its functions find around them."""
+        return [x for x, _ in reached(self.backend, [part])]
+
+    @contextlib.contextmanager
+    def aside(self, parts: Sequence[Any]) -> Iterator[None]:
+        """Let nothing stay of what functions and models do meanwhile, and record nothing."""
+        owners = [x for part in parts for x in owners_of(self.backend, None, part) if x is not None]
+        with self.paused(), aside(self.backend, owners):
+            yield
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing for a while."""
+        CURRENT.switch(None)
+        try:
+            yield
+        finally:
+            CURRENT.switch(self)
+
+    def goes_on(self, made: list[weakref.ref[Any]], wait: Callable[[Sequence[Any]], list[Any]]) -> None:
+        """Let an example go on: note where it keeps what it makes, and what lets it wait."""
+        self.made = made
+        self.wait = wait
+
+
+class Current(threading.local):
+    """What records in a thread.
+
+    Attributes
+    ----------
+    recording : Recording or None
+        None outside of examples, as while a launch runs.
+    """
+
+    recording: Recording | None = None
+
+    def switch(self, recording: Recording | None) -> Recording | None:
+        """Let another run record; return the one before."""
+        before, self.recording = self.recording, recording
+        return before
+
+
+CURRENT = Current()
+
+
+def refuse_wait(nodes: Sequence[Any]) -> list[Any]:
+    """Refuse a read outside of a run."""
+    raise AssertionError("nothing waits outside of a run")

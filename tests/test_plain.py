@@ -1,0 +1,97 @@
+"""What the core does for plain programs; `backends/torch/tests/test_plain.py` runs them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import multifold
+from multifold import BackendError, RecordError
+from multifold._plain.cells import CELLS, checked_ops
+from multifold.recording import CELL, CURRENT
+
+
+def test_a_framework_that_records_no_programs_says_what_works(backend):
+    found = multifold.load_backend(backend)
+    if found.name == "torch":
+        array = found.constant(np.ones(3, np.float32), None)
+        assert multifold.batched(lambda x: x + 1, backend=found)([array]).shape == (1, 3)
+    else:
+        with pytest.raises(BackendError, match=r"(?s)records no programs of .* Fold\.run"):
+            multifold.batched(lambda x: x + 1, backend=found)
+
+
+def test_a_join_that_is_unknown_is_refused():
+    with pytest.raises(RecordError, match="stack, cat, list"):
+        multifold.batched(lambda x: x, join="sum")
+
+
+def test_without_a_run_there_is_nothing_to_explain():
+    with pytest.raises(RecordError, match="none yet"):
+        multifold.batched(lambda x: x).explain()
+
+
+def test_an_example_without_arrays_needs_the_name_of_the_framework():
+    with pytest.raises(RecordError, match="name the framework"):
+        multifold.batched(lambda x: x)([1])
+
+
+def test_a_batched_function_has_its_name():
+    def score(x):
+        """Return a score."""
+
+    run = multifold.batched(score)
+    assert run.__name__ == "score" and run.__doc__ == "Return a score."
+
+
+# ---- cells -------------------------------------------------------------------------------------------
+
+
+@multifold.op
+def decorated(x):
+    return x + 1
+
+
+@multifold.op(rows=True)
+def of_rows(x):
+    return x + 2
+
+
+def plain(x):
+    return x + 3
+
+
+class Holder:
+    @staticmethod
+    def static(x):
+        return x + 4
+
+    def method(self, x):
+        return x + 5
+
+
+def test_a_cell_is_the_function_that_it_was():
+    assert (decorated(1), of_rows(1)) == (2, 3)
+    assert (getattr(decorated, CELL), getattr(of_rows, CELL)) == (False, True)
+    assert decorated.__name__ == "decorated" and CURRENT.recording is None
+
+
+def test_functions_are_cells_while_a_program_runs():
+    held = Holder()
+    ops = checked_ops([plain, Holder.static, Holder.method, held.method, Holder, decorated])
+    assert len(ops) == 5
+    with CELLS.applied(ops):
+        assert all(hasattr(x, CELL) for x in (plain, Holder.static, held.method, Holder))
+        assert (plain(1), Holder.static(1), held.static(1), held.method(1)) == (4, 5, 5, 6)
+    with CELLS.applied(ops):
+        with CELLS.applied(ops):
+            pass
+        assert all(hasattr(x, CELL) for x in (plain, Holder.static, held.method, Holder))
+    assert not any(hasattr(x, CELL) for x in (plain, Holder.static, held.method, Holder))
+    assert hasattr(decorated, CELL)
+
+
+@pytest.mark.parametrize("op", [lambda x: x, len, 3, np.tanh])
+def test_what_is_not_found_by_its_name_is_no_cell(op):
+    with pytest.raises(RecordError, match=r"decorate it with multifold\.op"):
+        multifold.batched(lambda x: x, ops=[op])
