@@ -289,6 +289,16 @@ class TorchBackend(Backend):
             log.disabled = silent
         return [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in sizes]
 
+    def plain_values(self, fn: Any) -> Any:
+        from multifold_torch.plain import TorchValues  # takes a while, and most programs need none
+
+        return TorchValues(fn)
+
+    def plain_module(self, fn: Any, run: Any) -> Any:
+        from multifold_torch.plain import BatchedModule
+
+        return BatchedModule(fn, run) if isinstance(fn, torch.nn.Module) else run
+
     def synchronize(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()

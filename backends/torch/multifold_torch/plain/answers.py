@@ -1,0 +1,366 @@
+"""Answers: what a function of PyTorch does that has met a pending tensor, where it is not recorded.
+
+Shape, dtype and device are known. Conditions, numbers and text are *reads*: the example waits for the
+value. Rows by integers are parts of what is recorded, and cost no launch. A change in place lets the
+tensor stand for another call. What needs memory or a graph that are not there is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import optree
+import torch
+from torch import Tensor
+
+from multifold.errors import RecordError
+from multifold_torch.plain.forms import TensorForm, meta_of
+from multifold_torch.plain.pending import (
+    Pending,
+    pending,
+    read,
+    recording_of,
+    refuse,
+    refuse_real,
+    refuse_stale,
+    version_of,
+)
+
+
+def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Record a function of pending tensors; return what stands for its result."""
+    values: Any = recording_of().values
+    return values.record(func, args, kwargs)
+
+
+# ---- reads -------------------------------------------------------------------------------------------
+
+
+def with_reads(x: Any) -> Any:
+    """Return arguments with the values of pending tensors, for which the example waits.
+
+    It waits in Python code alone: a function of C++ that calls back into Python, as that of optree, does
+    not bear that another stack goes on meanwhile.
+    """
+    if isinstance(x, Pending):
+        return read(x)
+    if type(x) in (tuple, list):
+        return type(x)([with_reads(part) for part in x])
+    if type(x) is dict:
+        return {name: with_reads(part) for name, part in x.items()}
+    if type(x) is slice:
+        return slice(*[None if end is None else operator.index(end) for end in (x.start, x.stop, x.step)])
+    return x
+
+
+def reading(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that reads the pending tensors among its arguments."""
+    return lambda *args, **kwargs: func(*with_reads(args), **with_reads(kwargs))
+
+
+def reading_without_gradient(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that reads its arguments, unless its result would have a gradient in the loop."""
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        refuse_gradient(func, args)
+        return func(*with_reads(args), **with_reads(kwargs))
+
+    return answer
+
+
+def chosen(condition: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what `torch.where` does: of a condition alone it returns where that holds, a read."""
+    if args or kwargs:
+        return record(torch.where, condition, *args, **kwargs)
+    return torch.where(with_reads(condition))
+
+
+def refuse_gradient(func: Any, args: Any) -> None:
+    """Refuse a read whose result would lose its gradient."""
+    if torch.is_grad_enabled() and any(
+        isinstance(x, Pending) and x.form.requires_grad for x in optree.tree_leaves(args)
+    ):
+        raise RecordError(
+            f"{func.__name__} reads values here, and its result would have no gradient.",
+            "torch.where in place of a mask, torch.stack in place of x[i] = v; or detach() what is read.",
+        )
+
+
+# ---- parts -------------------------------------------------------------------------------------------
+
+
+def entry(x: Pending, index: int) -> Pending:
+    """Return a row inside of a pending tensor, which costs no launch."""
+    refuse_stale(x)
+    size = x.form.shape[0]
+    if not -size <= index < size:
+        raise IndexError(f"index {index} is out of bounds for dimension 0 with size {size}")
+    found = pending(x.node._entry(index % size), TensorForm(x.form.shape[1:], *x.form[1:]), x)
+    found.place = x, index
+    return found
+
+
+def entries(x: Pending) -> Iterator[Pending]:
+    """Return the rows inside of a pending tensor."""
+    if not x.form.shape:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter([entry(x, index) for index in range(x.form.shape[0])])
+
+
+def unbound(x: Any, dim: int = 0) -> tuple[Any, ...]:
+    """Return the parts along an axis."""
+    return tuple(entries(x if dim == 0 else x.transpose(0, dim)))
+
+
+def item_of(x: Any, index: Any) -> Any:
+    """Return a part of a tensor: a row by an integer, or what a recorded call returns."""
+    if type(index) is int and isinstance(x, Pending) and x.form.shape:
+        return entry(x, index)
+    if is_number(index):
+        return record(row_at, x, index)
+    index = with_known_numbers(index)
+    if has_mask(index):
+        return reading_without_gradient(Tensor.__getitem__)(x, index)
+    found = record(Tensor.__getitem__, x, index)
+    if isinstance(x, Pending) and is_basic(index):
+        found.place = x, index
+    return found
+
+
+def row_at(x: Tensor, index: Tensor) -> Tensor:
+    """Return the row that a tensor without axes names."""
+    return x[index.reshape(1)].squeeze(0)
+
+
+def is_number(index: Any) -> bool:
+    """Return whether an index is a tensor without axes that names a row."""
+    return isinstance(index, Tensor) and not index.dim() and index.dtype not in (torch.bool, torch.uint8)
+
+
+def with_known_numbers(index: Any) -> Any:
+    """Return an index in which single rows and the ends of slices are numbers: pending ones are read."""
+    if type(index) is tuple:
+        return tuple([with_known_numbers(part) for part in index])
+    if is_number(index):
+        return operator.index(index)
+    return with_reads(index) if type(index) is slice else index
+
+
+def is_basic(index: Any) -> bool:
+    """Return whether an index takes a part of a tensor that shares its memory."""
+    parts = index if type(index) is tuple else (index,)
+    return all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
+
+
+def has_mask(index: Any) -> bool:
+    """Return whether an index has a pending mask, so that the shape of the result depends on values."""
+    return any(isinstance(x, Pending) and x.form.dtype == torch.bool for x in optree.tree_leaves(index))
+
+
+# ---- changes in place --------------------------------------------------------------------------------
+
+
+def set_item(x: Any, index: Any, value: Any) -> None:
+    """Change a part of a tensor in place: a pending one becomes another one, a real one gets the value."""
+    index = with_known_numbers(index)
+    if not isinstance(x, Pending):
+        reading_without_gradient(Tensor.__setitem__)(x, index, value)
+        return
+    if has_mask(index):
+        index = with_reads(index)
+    changed(with_item, (x, index, value), {})
+
+
+def with_item(x: Tensor, index: Any, value: Any) -> Tensor:
+    """Return a tensor with other values in one part."""
+    found = x.clone()
+    found[index] = value
+    return found
+
+
+def copied(x: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
+    """Return what ``x.copy_(source)`` makes of a tensor."""
+    return x.clone().copy_(source)
+
+
+def filled(x: Tensor, value: Any) -> Tensor:
+    """Return what ``x.fill_(value)`` makes of a tensor."""
+    return x.clone().fill_(value)
+
+
+def zeroed(x: Tensor) -> Tensor:
+    """Return what ``x.zero_()`` makes of a tensor."""
+    return x.clone().zero_()
+
+
+IN_PLACE = {
+    Tensor.copy_: copied,
+    Tensor.fill_: filled,
+    Tensor.zero_: zeroed,
+}
+
+
+@functools.cache
+def out_of_place(func: Any) -> Any:
+    """Return what a function that changes its first argument computes out of place; None if it does not."""
+    if func in IN_PLACE:
+        return IN_PLACE[func]
+    name = getattr(func, "__name__", "")
+    if name.startswith("__i") and name in STATEMENTS:
+        return getattr(Tensor, f"__{name[3:]}")
+    if name == "__set__":
+        refuse("given another attribute")
+    if name.endswith("_") and not name.endswith("__"):
+        return getattr(Tensor, name[:-1], None) or refuse(f"changed by {name}")
+    return None
+
+
+OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
+STATEMENTS = {f"__i{name}__" for name in OPERATORS}
+
+
+def changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Let a pending tensor stand for what a function computes of it, as if it were changed in place."""
+    x = args[0] if args else kwargs.get("input")
+    if not isinstance(x, Pending):
+        refuse_real("A tensor")
+    return renamed(x, record(func, *args, **kwargs))
+
+
+def renamed(x: Pending, found: Any) -> Pending:
+    """Let a tensor stand for what another one stands for, as if it were changed in place."""
+    if found.form[:3] != x.form[:3]:
+        raise RecordError(
+            f"A change in place would make {tuple(found.form.shape)} {found.form.dtype} of {x!r}.",
+            "write it out of place.",
+        )
+    x.node, x.form, x.host = found.node, found.form, None
+    x.version += 1
+    if x.place is not None:  # what it is a part of has it, too
+        whole, index = x.place
+        renamed(whole, record(with_item, whole, index, x))
+        x.seen = version_of(x.base)
+    elif isinstance(x.base, Pending):  # it has other values now, and so have other views of it
+        x.base.version, x.base = -1, None
+    elif x.base is not None:
+        refuse_real("A view of a tensor")
+    return x
+
+
+# ---- known without values ----------------------------------------------------------------------------
+
+
+def moved(x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a tensor on another device, or of another dtype; itself where nothing changes."""
+    if args and isinstance(args[0], Tensor):
+        args = args[0].device, args[0].dtype, *args[1:]
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+    if not isinstance(x, Pending):
+        return x.to(device, dtype)
+    if device is not None and device.type != x.form.device.type:
+        refuse("moved to another device")
+    if dtype in (None, x.form.dtype):
+        return x.clone() if kwargs.get("copy") else x
+    return record(converted, x, dtype)
+
+
+def converted(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in another dtype."""
+    return x.to(dtype)
+
+
+def on(device: str) -> Callable[..., Any]:
+    """Return what moves a tensor to a kind of device, where it must be already."""
+    return lambda x, *_, **__: x if x.form.device.type == device else refuse("moved to another device")
+
+
+def like(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes a real tensor of the shape and dtype of a pending one."""
+
+    def made(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(x, Pending):
+            form = x.form
+            x = torch.empty(form.shape, dtype=form.dtype, device=form.device)
+        return func(x, *with_reads(args), **with_reads(kwargs))
+
+    return made
+
+
+def same_memory(x: Any, *_: Any, **__: Any) -> Any:
+    """Return a tensor that may share the memory of another one, or be a copy of it: which, none can say."""
+    refuse_stale(x)
+    return pending(x.node, x.form, x)
+
+
+def from_meta(name: str) -> Callable[[Any], Any]:
+    """Return what answers an attribute by the form."""
+    return lambda x: getattr(meta_of(x.form), name)
+
+
+def refusing(what: str) -> Callable[..., NoReturn]:
+    """Return what refuses a method."""
+    return lambda *_, **__: refuse(what)
+
+
+def methods(names: str) -> list[Any]:
+    """Return methods of tensors by name."""
+    return [getattr(Tensor, name) for name in names.split()]
+
+
+def getters(names: str) -> list[Any]:
+    """Return what gets attributes of tensors by name."""
+    return [getattr(Tensor, name).__get__ for name in names.split()]
+
+
+READS = [
+    *methods("item tolist __bool__ __float__ __int__ __index__ __complex__ __contains__ __format__"),
+    *methods("nonzero equal allclose is_nonzero bincount argwhere"),
+    *(torch.nonzero, torch.equal, torch.allclose, torch.is_nonzero, torch.bincount, torch.argwhere),
+]
+READS_WITHOUT_GRADIENT = [
+    *methods("numpy __array__ unique unique_consecutive masked_select"),
+    *(torch.unique, torch.unique_consecutive, torch.masked_select, torch.Tensor.masked_scatter),
+]
+NEW = [
+    *methods("new_zeros new_ones new_full new_empty new_tensor"),
+    *(torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like, torch.randn_like),
+    *(torch.rand_like, torch.randint_like),
+]
+
+ANSWERS: dict[Any, Callable[..., Any]] = {
+    **{
+        getattr(Tensor, name).__get__: from_meta(name)
+        for name in ("shape", "dtype", "ndim", "requires_grad", "layout")
+    },
+    **dict.fromkeys(getters("is_leaf is_meta is_sparse is_quantized"), lambda x: False),
+    **dict.fromkeys(getters("grad_fn grad"), lambda x: None),
+    **{func: like(func) for func in NEW},
+    **{func: reading(func) for func in READS},
+    **{func: reading_without_gradient(func) for func in READS_WITHOUT_GRADIENT},
+    Tensor.device.__get__: lambda x: x.form.device,
+    Tensor.is_cuda.__get__: lambda x: x.form.device.type == "cuda",
+    Tensor.data.__get__: lambda x: x.detach(),
+    Tensor.size: lambda x, dim=None: x.form.shape if dim is None else x.form.shape[dim],
+    Tensor.dim: lambda x: len(x.form.shape),
+    Tensor.numel: lambda x: x.form.shape.numel(),
+    Tensor.__len__: lambda x: len(meta_of(x.form)),
+    Tensor.__iter__: entries,
+    Tensor.__getitem__: item_of,
+    Tensor.__setitem__: set_item,
+    **dict.fromkeys((Tensor.unbind, torch.unbind), unbound),
+    torch.where: chosen,
+    Tensor.contiguous: same_memory,
+    Tensor.requires_grad_: lambda x, on=True: x if on == x.form.requires_grad else refuse("a leaf"),
+    Tensor.to: moved,
+    Tensor.cpu: on("cpu"),
+    Tensor.cuda: on("cuda"),
+    Tensor.backward: refusing("the start of a backward pass"),
+    **dict.fromkeys((torch.autograd.backward, torch.autograd.grad), refusing("differentiated")),
+    Tensor.register_hook: refusing("given a hook"),
+    **dict.fromkeys((torch.as_strided, Tensor.as_strided), refusing("taken apart by its strides")),
+    Tensor.retain_grad: refusing("asked for its gradient"),
+    **dict.fromkeys(methods("data_ptr untyped_storage storage"), refusing("asked for its memory")),
+}

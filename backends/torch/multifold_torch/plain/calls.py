@@ -1,0 +1,264 @@
+"""Calls: a function of one example, with all that its arguments are besides tensors, run on rows.
+
+A launch calls a function of PyTorch, or a cell, on the rows of all examples: by a rule of `rules`, or else
+under `torch.func.vmap`, or else row by row, which its name in `explain` then says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+import optree
+import torch
+from torch import Tensor, nn
+
+from multifold import trusted
+from multifold.errors import RecordError
+from multifold.recording import Recording
+from multifold_torch.plain.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
+from multifold_torch.plain.forms import Modes, TensorForm
+from multifold_torch.plain.rules import mixes_rows, on_rows
+
+
+class Call:
+    """A function of one example with all that its arguments are besides the tensors of examples.
+
+    Parameters
+    ----------
+    func : callable
+        The function.
+    structure : PyTreeSpec
+        How its arguments are nested.
+    leaves : list
+        The arguments themselves.
+    places : list of int
+        Which of them are tensors of the examples: the operands.
+    """
+
+    def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
+        self.func = func
+        self.structure = structure
+        self.leaves = [None if i in places else x for i, x in enumerate(leaves)]
+        self.places = places
+        self.modes = Modes.now()
+        self.forms: list[TensorForm] = []
+        self.is_single = True
+        self.rule: Any = None
+        self.__name__ = self.__qualname__ = getattr(func, "__name__", type(func).__name__)
+
+    def learn(
+        self, recording: Recording, device: torch.device, forms: Sequence[TensorForm]
+    ) -> tuple[Any, Sequence[Tensor]]:
+        """Find out what it returns for operands of some forms; return that, and what stood for them."""
+        grad = torch.is_grad_enabled()
+        # Tensors of inference mode do not say whether they were changed.
+        with torch.inference_mode(False), torch.set_grad_enabled(grad), recording.aside(self.owners()):
+            stand_ins = [self.stand_in(form, device) for form in forms]
+            found = self.dry_run(stand_ins)
+        self.is_single = isinstance(found, Tensor)
+        results = [x for x in optree.tree_leaves(found) if isinstance(x, Tensor)]
+        self.forms = [TensorForm(x.shape, x.dtype, device, x.requires_grad) for x in results]
+        return found, stand_ins
+
+    def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
+        """Return a tensor for a dry run."""
+        return form.meta()
+
+    def owners(self) -> list[Any]:
+        """Return what a dry run may change."""
+        return []
+
+    def dry_run(self, operands: Sequence[Tensor]) -> Any:
+        """Run it on tensors without values."""
+        raise NotImplementedError
+
+    def arguments(
+        self, operands: Sequence[Any], leaves: Sequence[Any] | None = None
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the arguments with some operands in their places."""
+        filled = [*(self.leaves if leaves is None else leaves)]
+        for place, x in zip(self.places, operands, strict=True):
+            filled[place] = x
+        found: Any = optree.tree_unflatten(self.structure, filled)
+        return found
+
+    def one(self, *operands: Tensor) -> Any:
+        """Run the function for one example."""
+        args, kwargs = self.arguments(operands)
+        return self.func(*args, **kwargs)
+
+    def tensors(self, *operands: Tensor) -> tuple[Tensor, ...]:
+        """Run the function for one example; return the tensors in what it returns, without None."""
+        return tuple(optree.tree_leaves(self.one(*operands)))
+
+    def checked(self, found: Any, rows: int) -> Any:
+        """Return results as the fold takes them; refuse those of other forms than were foretold."""
+        leaves = optree.tree_leaves(found)
+        for x, form in zip(leaves, self.forms, strict=True):
+            if x.shape != (rows, *form.shape) or x.dtype != form.dtype:
+                raise RecordError(
+                    f"{self.__name__} returned {tuple(x.shape)} {x.dtype} for {rows} examples, each of "
+                    f"which was to have {tuple(form.shape)} {form.dtype}.",
+                    "its result depends on values: read what decides before the call.",
+                )
+        return leaves[0] if self.is_single else tuple(leaves)
+
+
+@trusted
+class RowCall(Call):
+    """A function of PyTorch on pending tensors.
+
+    Attributes
+    ----------
+    way : str
+        How it runs: ``"rule"``, ``"vmap"`` or ``"row by row"``.
+    """
+
+    way = "vmap"
+
+    def dry_run(self, operands: Sequence[Tensor]) -> Any:
+        leaves = [without_values(x) if isinstance(x, Tensor) else x for x in self.leaves]
+        args, kwargs = self.arguments(operands, leaves)
+        try:
+            found = self.func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            if "meta tensor" not in str(error) and not isinstance(error, NotImplementedError):
+                raise  # what is wrong with the call itself
+            raise RecordError(
+                f"{self.__name__} cannot be recorded: what it returns depends on values ({error}).",
+                "give it values that are read, as torch.tensor(x.tolist()).",
+            ) from error
+        self.choose_way(args, kwargs)
+        return found
+
+    def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Say how it runs on rows."""
+        if mixes_rows(self.func, args, kwargs):
+            self.runs_by_rows()
+        else:
+            self.rule = on_rows(self.func, args, kwargs)
+            self.way = "vmap" if self.rule is None else "rule"
+
+    def runs_by_rows(self) -> None:
+        """Run row by row from now on, and say so in `explain`."""
+        self.way = "row by row"
+        self.__name__ = self.__qualname__ = f"{self.__name__} (row by row)"
+
+    def buffers(self) -> list[Tensor]:
+        """Return the tensors that the function may write to, as batch normalisation does in training."""
+        return [x for x in self.leaves if isinstance(x, Tensor) and not x.requires_grad]
+
+    def refuse_changed(self) -> None:
+        """Refuse to launch what reads parameters or buffers that were changed since it was recorded."""
+        for x in self.leaves:
+            if isinstance(x, Tensor):
+                VERSIONS.refuse_changed(x)
+
+    def __call__(self, *rows: Tensor) -> Any:
+        self.refuse_changed()
+        with self.modes.applied():
+            if self.way == "rule":
+                args, kwargs = self.arguments(rows)
+                found = self.rule(*args, **kwargs)
+            elif self.way == "vmap":
+                try:
+                    found = torch.func.vmap(self.tensors, randomness="different")(*rows)
+                except (RuntimeError, NotImplementedError):
+                    found = self.row_by_row(rows)  # raises what is wrong with the call itself
+                    self.runs_by_rows()
+            else:
+                found = self.row_by_row(rows)
+        return self.checked(found, len(rows[0]))
+
+    def row_by_row(self, rows: Sequence[Tensor]) -> Any:
+        """Run the function for one example after the other."""
+        buffers = [(x, x.clone()) for x in self.buffers()]
+        results = [self.tensors(*own) for own in zip(*rows, strict=True)]
+        for x, before in buffers:
+            if not torch.equal(x, before):
+                VERSIONS.written(x)
+        return tuple([torch.stack(column) for column in zip(*results, strict=True)])
+
+
+class CellCall(RowCall):
+    """A function of the program, or a layer, recorded whole."""
+
+    def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
+        super().__init__(func, structure, leaves, places)
+        self.held = [held_of(x) for x in (func, *self.leaves)]
+
+    def buffers(self) -> list[Tensor]:
+        modules = [x.module for x in self.held if isinstance(x, Called)]
+        return [*super().buffers(), *[x for module in modules for x in module.buffers()]]
+
+    def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
+        make = torch.ones if form.dtype.is_floating_point else torch.zeros  # integers may be looked up
+        x = make(form.shape, dtype=form.dtype, device=device, requires_grad=form.requires_grad)
+        return x.clone()  # no leaf of a graph, as in the program
+
+    def owners(self) -> list[Any]:
+        return [getattr(self.func, "module", self.func), *[x for x in self.leaves if is_owner(x)]]
+
+    def dry_run(self, operands: Sequence[Tensor]) -> Any:
+        """Run it on ones: it may read tensors that are no arguments of it."""
+        before = [x._version for x in operands]
+        found = self.one(*operands)
+        if before != [x._version for x in operands]:
+            raise RecordError(
+                f"The cell {self.__name__} changes a tensor in place that is an argument of it.",
+                "return what is new: x = x + 1 in place of x += 1.",
+            )
+        if not all(isinstance(x, Tensor) for x in optree.tree_leaves(found)):
+            raise RecordError(
+                f"Expected the cell {self.__name__} to return tensors. Received {found!r} for ones.",
+                "return the rest outside of the cell.",
+            )
+        if isinstance(self.func, Layer):
+            self.rule, self.way = self.func, "rule"
+        return found
+
+    def refuse_changed(self) -> None:
+        super().refuse_changed()
+        for x in self.held:
+            if x is not None:
+                x.refuse_changed(self.__name__)
+
+
+class RowsCell(CellCall):
+    """A cell that is written for rows, with one row for each example."""
+
+    multifold_mark = None  # it is tried as any op is
+
+    def __call__(self, *rows: Tensor) -> Any:
+        self.refuse_changed()
+        if any(x.shape[1:2] != (1,) for x in rows):
+            raise RecordError(
+                f"The cell {self.__name__} takes rows, so the first axis of its arguments has size 1.",
+                "x[None] adds one; multifold.op without rows=True takes any shape.",
+            )
+        with self.modes.applied():
+            found = self.one(*[x.flatten(0, 1) for x in rows])
+        return self.checked(optree.tree_map(lambda x: x.unsqueeze(1), found), len(rows[0]))
+
+
+def held_of(x: Any) -> Any:
+    """Return what tells whether an argument has changed; None of what cannot."""
+    if isinstance(x, Called):
+        return x
+    if isinstance(x, FunctionType):
+        return CellFunction(x)
+    if isinstance(x, nn.Module):
+        return Called(x)
+    return Held(x) if holds(x) and not isinstance(x, Tensor) else None
+
+
+def is_owner(x: Any) -> bool:
+    """Return whether a cell may change an argument: a module or an object."""
+    return isinstance(x, nn.Module) or holds(x)
+
+
+def without_values(x: Tensor) -> Tensor:
+    """Return a parameter or buffer without values; it is the same for all examples, as a parameter is."""
+    return nn.Parameter(torch.empty_like(x, device="meta"), x.requires_grad)

@@ -1,0 +1,250 @@
+"""What must stay as it is between recording and launch: modules, parameters, buffers, objects.
+
+A recorded call runs later. What it reads besides its operands must still be what the program has seen, so a
+change in between is an error: silently, the call would use the new value.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from types import CellType, FunctionType
+from typing import Any
+
+from torch import Tensor, nn
+
+from multifold.errors import RecordError
+from multifold.recording import CURRENT
+
+SET: Counter[int] = Counter()
+"""How often an attribute of a module was set while a program recorded, by the ``id`` of the module."""
+
+
+WRITTEN = -1
+"""The version of a buffer that a launch has written."""
+
+First = dict[int, tuple[Any, Any]]
+"""Tensors, modules and functions by ``id``, with what a run knew of each when it first met it."""
+
+
+class Versions(threading.local):
+    """The version of each parameter and buffer when a run has first met it; of the run in this thread."""
+
+    def __init__(self) -> None:
+        self.first: First = {}
+        self.learning: dict[int, tuple[Any, Sequence[bool]]] = {}
+
+    def begin(self, first: First) -> First:
+        """Begin a run, or go on with one; return what was known of the one before."""
+        before, self.first, self.learning = self.first, first, {}
+        return before
+
+    def learns(self, part: Any) -> Sequence[bool]:
+        """Return which parameters around a function or an object get gradients in this run."""
+        known = self.learning.get(id(part))
+        if known is None:
+            recording: Any = CURRENT.recording
+            known = part, [x.requires_grad for x in parameters_of(recording.reached(part))]
+            self.learning[id(part)] = known
+        return known[1]
+
+    def meet(self, module: nn.Module) -> None:
+        """Take note of the parameters and buffers of a module that a recorded call will use."""
+        if id(module) not in self.first:
+            self.first[id(module)] = module, 0
+            for x in read_by(module):
+                self.first.setdefault(id(x), (x, version_now(x)))
+
+    def refuse_rebound(self, function: FunctionType) -> None:
+        """Refuse a cell whose names stand for others than when the run met it: a loop's ``i``, say."""
+        _, first = self.first.setdefault(id(function), (function, bound(function)))
+        if not all_same(first, bound(function)):
+            raise RecordError(
+                f"A variable that the cell {function.__name__} uses was changed during the run. Recorded "
+                "calls run later than in the loop.",
+                "pass what changes as an argument of the cell.",
+            )
+
+    def written(self, x: Tensor) -> None:
+        """Take note of a buffer that a launch has written: no later call may use it in this run."""
+        self.first[id(x)] = x, WRITTEN
+
+    def refuse_changed(self, x: Tensor) -> None:
+        """Refuse a parameter or a buffer that was changed in place since the run met it."""
+        _, first = self.first.setdefault(id(x), (x, version_now(x)))
+        if first != version_now(x):
+            raise RecordError(
+                f"A parameter or buffer of shape {tuple(x.shape)} was changed in place during the run. "
+                "Recorded calls run later than in the loop, so they would not see it change as there.",
+                "change it after the run. An example may call batch normalisation in training once.",
+            )
+
+
+VERSIONS = Versions()
+
+
+class Called:
+    """A module as a function; equal for the same module in the same mode, if no attribute was set."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.__name__ = type(module).__name__
+        self.__self__ = module
+        self.mode = tuple([x.training for x in module.modules()])
+        self.changes = changes_of(module)
+        self.learns = [x.requires_grad for x in self.parameters()]
+        VERSIONS.meet(module)
+
+    def parameters(self) -> Iterable[Tensor]:
+        """Return the parameters of the module."""
+        return self.module.parameters()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is type(self)
+            and other.module is self.module
+            and other.mode == self.mode
+            and other.changes == self.changes
+            and other.learns == self.learns
+        )
+
+    def __hash__(self) -> int:
+        return id(self.module)
+
+    def refuse_changed(self, cell: str) -> None:
+        """Refuse to launch a call whose module was changed since it was recorded."""
+        if changes_of(self.module) != self.changes:
+            refuse_set(type(self.module).__name__, cell)
+        for x in read_by(self.module):
+            VERSIONS.refuse_changed(x)
+
+
+class Layer(Called):
+    """A layer of PyTorch that takes any axes before those that it works along."""
+
+    def parameters(self) -> Iterable[Tensor]:
+        return [x for x in self.module._parameters.values() if x is not None]
+
+
+class Held:
+    """An object that is an argument of a cell; equal for the same object with the same attributes."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.attributes = marks(vars(value).items())
+        self.learns = VERSIONS.learns(value)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is Held
+            and other.value is self.value
+            and all_same(other.attributes, self.attributes)
+            and other.learns == self.learns
+        )
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def refuse_changed(self, cell: str) -> None:
+        """Refuse to launch a call whose object was changed since it was recorded."""
+        if not all_same(self.attributes, marks(vars(self.value).items())):
+            refuse_set(type(self.value).__name__, cell)
+
+
+class CellFunction:
+    """A function that a cell is, or takes."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self.function = function
+
+    def refuse_changed(self, cell: str) -> None:
+        """Refuse to launch a call of a function whose names stand for others now."""
+        VERSIONS.refuse_rebound(self.function)
+
+
+Marks = list[tuple[str, Any, int]]
+"""Names, what they stand for, and how often that was changed in place."""
+
+
+def marks(named: Iterable[tuple[str, Any]]) -> Marks:
+    """Return what names stand for."""
+    return [(name, x, version_now(x) if isinstance(x, Tensor) else 0) for name, x in named]
+
+
+def bound(function: FunctionType) -> Marks:
+    """Return what the names stand for that a function finds around it."""
+    code = function.__code__
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    around = function.__globals__
+    return marks(
+        [
+            *[(name, content(cell)) for name, cell in cells],
+            *[(name, around[name]) for name in code.co_names if name in around],
+        ]
+    )
+
+
+def content(cell: CellType) -> Any:
+    """Return what is in a cell of a closure; the cell itself if it is empty."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
+
+
+def all_same(some: Marks, others: Marks) -> bool:
+    """Return whether names stand for the same objects."""
+    return len(some) == len(others) and all(
+        x[0] == y[0] and x[1] is y[1] and x[2] == y[2] for x, y in zip(some, others, strict=True)
+    )
+
+
+def holds(x: Any) -> bool:
+    """Return whether something is an object whose attributes say what it is, rather than its value."""
+    return (
+        hasattr(x, "__dict__")
+        and (not isinstance(x, Hashable) or type(x).__hash__ is object.__hash__)
+        and not isinstance(x, (FunctionType, type))
+    )
+
+
+def version_now(x: Tensor) -> int:
+    """Return how often a tensor was changed in place; tensors of inference mode do not say."""
+    return 0 if x.is_inference() else x._version
+
+
+def changes_of(module: nn.Module) -> int:
+    """Return how often an attribute of a module, or of one inside of it, was set."""
+    return sum([SET.get(id(x), 0) for x in module.modules()]) if SET else 0
+
+
+def tensors_of(module: nn.Module) -> Iterable[Tensor]:
+    """Return the parameters and buffers of a module."""
+    return (*module.parameters(), *module.buffers())
+
+
+def parameters_of(parts: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among some objects, and the parameters of the modules."""
+    for part in parts:
+        if isinstance(part, nn.Module):
+            yield from part.parameters()
+        elif isinstance(part, Tensor):
+            yield part
+
+
+def read_by(module: nn.Module) -> list[Tensor]:
+    """Return the tensors that a module may read: parameters, buffers, and others among its attributes."""
+    own = [x for part in module.modules() for x in vars(part).values() if isinstance(x, Tensor)]
+    return [*tensors_of(module), *own]
+
+
+def refuse_set(owner: str, cell: str) -> None:
+    """Raise the error of an attribute that was set between recording and launch."""
+    raise RecordError(
+        f"An attribute of {owner} was set after its cell {cell} was recorded, which runs later.",
+        "pass what changes as an argument of the cell.",
+    )

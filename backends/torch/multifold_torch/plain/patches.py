@@ -1,0 +1,110 @@
+"""Patches: calls of modules and autograd functions, seen while programs record."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from multifold.recording import CELL, CURRENT
+from multifold_torch.plain.changes import SET, Called, Layer
+from multifold_torch.plain.pending import Pending, refuse
+
+LAYERS = (nn.Linear, nn.Embedding, nn.LayerNorm)
+"""Layers that are recorded on real tensors, too: a program meets them first at its leaves."""
+
+CHANGES_TABLE = ("max_norm", "scale_grad_by_freq")
+"""What an embedding does that depends on all ids that it meets at once."""
+
+
+class Patches:
+    """Lets calls be seen while any program records, in any thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Apply them until the last program has ended."""
+        with self.lock:
+            self.users += 1
+            if self.users == 1:
+                self.call = nn.Module.__call__
+                self.set = nn.Module.__setattr__
+                self.apply = torch.autograd.Function.__dict__["apply"]
+                nn.Module.__setattr__ = module_setattr
+                nn.Module.__call__ = module_call
+                torch.autograd.Function.apply = classmethod(function_apply)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.users -= 1
+                if not self.users:
+                    nn.Module.__call__ = self.call
+                    nn.Module.__setattr__ = self.set
+                    torch.autograd.Function.apply = self.apply
+                    SET.clear()
+
+
+PATCHES = Patches()
+
+
+def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Call a module; a cell and a layer are recorded."""
+    recording = CURRENT.recording
+    if recording is not None:
+        if self._buffers:
+            values: Any = recording.values
+            values.shares(self)
+        rows = getattr(self, CELL, None)
+        if rows is not None:
+            return recording.values.call(recording, Called(self), rows, args, kwargs)
+        if type(self) in LAYERS and is_plain(self) and len(args) == 1 and isinstance(args[0], Tensor):
+            return recording.values.call(recording, Layer(self), False, args, kwargs)
+        if isinstance(self, torch.jit.ScriptModule):  # compiled code takes no pending tensors
+            return recording.values.call(recording, Called(self), False, args, kwargs)
+        if (self._backward_hooks or self._backward_pre_hooks) and any(isinstance(x, Pending) for x in args):
+            refuse("given to a module that has backward hooks")
+        self = getattr(self, "_orig_mod", self)  # torch.compile makes no graphs of pending tensors
+    return PATCHES.call(self, *args, **kwargs)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Return whether nobody watches a module by hooks, and it works on each row for itself."""
+    watched = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+    return not watched and not any(getattr(module, name, None) for name in CHANGES_TABLE)
+
+
+def module_setattr(self: nn.Module, name: str, value: Any) -> None:
+    """Set an attribute of a module, and count it."""
+    if CURRENT.recording is not None:
+        SET[id(self)] += 1
+    PATCHES.set(self, name, value)
+
+
+def function_apply(cls: Any, *args: Any) -> Any:
+    """Apply an autograd function; one that meets a pending tensor is recorded."""
+    recording = CURRENT.recording
+    if recording is None or not any(isinstance(x, Pending) for x in args):
+        return PATCHES.apply.__func__(cls, *args)
+    function: Any = Applied(cls)
+    return recording.values.call(recording, function, False, args, {})
+
+
+class Applied(NamedTuple):
+    """An autograd function as a function."""
+
+    function: Any
+
+    @property
+    def __name__(self) -> str:
+        return str(self.function.__name__)
+
+    def __call__(self, *args: Any) -> Any:
+        return PATCHES.apply.__func__(self.function, *args)

@@ -1,0 +1,213 @@
+"""Pending tensors: a `torch.Tensor` without storage, whose shape, dtype and device are known.
+
+It is a tensor for ``isinstance``, and compiled code that asks for its memory gets an error, never
+garbage. Once the run has ended it stands for its value, wherever the program has kept it.
+
+A program may change a tensor in place. The pending tensor then stands for another call, as a name does
+for another value; but tensors that share memory with it do not change. So each view knows its base, and
+how often that was changed: a view of an older one is *stale*, and refused wherever it is used.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from typing import Any, NoReturn
+
+import optree
+import torch
+from torch import Tensor
+
+from multifold.errors import RecordError
+from multifold.recording import CURRENT, Recording
+from multifold_torch.plain.forms import TensorForm
+
+make_wrapper = Tensor._make_wrapper_subclass
+
+
+class Pending(Tensor):
+    """A tensor whose values are not computed yet.
+
+    Attributes
+    ----------
+    node : Node
+        The call that computes it, or a part of its result.
+    form : TensorForm
+        Shape, dtype, device, and whether it needs a gradient.
+    host : Tensor or None
+        Its value as it was read, without a gradient.
+    base : Tensor or None
+        What it is a view of.
+    place : tuple or None
+        A tensor and an index, if it is a part of that tensor which is written with it.
+    version : int
+        How often it was changed in place; -1 once a view of it was.
+    seen : int
+        The version of ``base`` when it was made.
+    """
+
+    node: Any
+    form: TensorForm
+    host: Tensor | None = None
+    base: Tensor | None = None
+    place: tuple[Any, Any] | None = None
+    version: int = 0
+    seen: int = 0
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        recording = CURRENT.recording
+        if recording is None:
+            refuse_outside()
+        return recording.values.met(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        raise RecordError(
+            f"PyTorch asks for the values of a pending tensor inside of {func}, which cannot be recorded.",
+            "make a cell of the function that does it: multifold.op, or batched(fn, ops=[...]).",
+        )
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self, **_: Any) -> str:
+        return f"<pending tensor {tuple(self.form.shape)} {self.form.dtype}, {self.node!r}>"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse("pickled")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self if CURRENT.recording is None else self.clone()
+
+
+class Settled(Pending):
+    """A tensor that was pending, after its run: whatever is done with it is done with its value.
+
+    Attributes
+    ----------
+    value : Tensor
+        Its value.
+    """
+
+    value: Tensor
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*with_values(args), **with_values(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*with_values(args), **with_values(kwargs or {}))
+
+    def __repr__(self, **_: Any) -> str:
+        return repr(self.value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.value.__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return copy.deepcopy(self.value, memo)
+
+
+def pending(node: Any, form: TensorForm, base: Any = None) -> Pending:
+    """Return a tensor that stands for what a node computes."""
+    x: Pending = make_wrapper(Pending, form.shape, dtype=form.dtype, device=form.device)
+    x.node, x.form = node, form
+    if base is not None:
+        root = getattr(base, "base", None)
+        x.base = base if root is None else root
+        x.seen = version_of(x.base)
+    CURRENT.recording.made.append(weakref.ref(x))  # type: ignore[union-attr]  # it records
+    return x
+
+
+def settle(x: Pending, value: Tensor) -> None:
+    """Let a pending tensor stand for its value from now on."""
+    x.__class__ = Settled
+    x.value = value
+    x.node = x.host = x.base = x.place = None
+
+
+def with_values(x: Any) -> Any:
+    """Return arguments with values in the place of settled tensors."""
+    return optree.tree_map(lambda y: y.value if type(y) is Settled else y, x, none_is_leaf=True)
+
+
+def value_of(x: Any) -> Any:
+    """Return the value of a settled tensor; anything else as it is."""
+    return x.value if type(x) is Settled else x
+
+
+# ---- memory that tensors share -----------------------------------------------------------------------
+
+
+def version_of(x: Any) -> int:
+    """Return how often a tensor was changed in place."""
+    return x.version if type(x) is Pending else x._version
+
+
+def is_stale(x: Pending) -> bool:
+    """Return whether the memory that a tensor is a view of, or has views in, was changed in place."""
+    return x.version < 0 or (x.base is not None and version_of(x.base) != x.seen)
+
+
+def refuse_stale(x: Pending) -> None:
+    """Raise an error if a tensor shares its memory with one that was changed in place."""
+    if is_stale(x):
+        raise RecordError(
+            "A tensor is used that shares its memory with another one, which was changed in place since: "
+            "in a batched program they do not share it.",
+            "write the change out of place: y = y + 1 for y += 1, torch.where for x[i] = v.",
+        )
+
+
+# ---- what is refused ---------------------------------------------------------------------------------
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise the error of what a pending tensor cannot do."""
+    raise RecordError(
+        f"A tensor that is not computed yet cannot be {what}.",
+        "return it from the program, and do that with the result.",
+    )
+
+
+def refuse_outside() -> NoReturn:
+    """Raise the error of a pending tensor where nothing records."""
+    raise RecordError(
+        "A pending tensor is used outside of its batched program.",
+        "use what run(...) returns; a launch, another thread or a hook sees no pending tensors.",
+    )
+
+
+def refuse_real(what: str) -> NoReturn:
+    """Raise the error of a real tensor that would be changed by a pending one."""
+    raise RecordError(
+        f"{what} that the program did not compute is changed in place by a pending one.",
+        "write it out of place: total = total + x in place of total += x.",
+    )
+
+
+def recording_of() -> Recording:
+    """Return what records; raise where nothing does."""
+    if CURRENT.recording is None:
+        refuse_outside()
+    return CURRENT.recording
+
+
+def read(x: Pending) -> Tensor:
+    """Return the value of a pending tensor, once it is there: the example waits."""
+    refuse_stale(x)
+    if x.host is None:
+        (found,) = recording_of().wait([x.node])
+        x.host = torch.as_tensor(found, dtype=x.form.dtype, device=x.form.device).reshape(x.form.shape)
+    return x.host

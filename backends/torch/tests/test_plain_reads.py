@@ -1,0 +1,350 @@
+"""Reads: a program that looks at a computed value waits for it, and the others go on."""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import multifold
+from multifold import LaunchError, RecordError
+from multifold._plain import waiting
+from multifold.errors import ExtraMissing
+
+torch.manual_seed(0)
+LIN = nn.Linear(4, 4)
+PARAMETERS = [*LIN.parameters()]
+XS = [torch.randn(4) for _ in range(7)]
+
+
+def while_large(x):
+    count = 0
+    while x.norm() > 0.3 and count < 20:
+        x = torch.tanh(LIN(x)) * 0.8
+        count += 1
+    return x, count
+
+
+def without_gradient(x):
+    with torch.no_grad():
+        y = LIN(x)
+        if y[0] > 0:
+            y = y * 2
+    return y, LIN(y)
+
+
+def autocast(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = LIN(x)
+        if y[0] > 0:
+            y = LIN(y)
+    return y.float(), LIN(x)
+
+
+def beam(x):
+    states = [(0.0, x)]
+    for _ in range(3):
+        grown = [(score + float(part.sum()), part) for score, s in states for part in (LIN(s), LIN(s + 1))]
+        states = sorted(grown, key=lambda pair: -pair[0])[:2]
+    return states[0][1]
+
+
+def in_place_and_read(x):
+    y = LIN(x)
+    before = y[0].item()
+    y += 1
+    return y, round(y[0].item() - before, 4)
+
+
+READS = {
+    "while": while_large,
+    "no_grad": without_gradient,
+    "beam": beam,
+    "in place": in_place_and_read,
+    "item": lambda x: LIN(x) * 2 if LIN(x).sum().item() > 0 else LIN(x) - 1,
+    "any": lambda x: 1 if (LIN(x) > 0.5).any() else 0,
+    "sorted": lambda x: sorted(LIN(x).unbind(), key=float)[0],
+    "largest": lambda x: max(LIN(x)),
+    "contains": lambda x: LIN(x)[0] in [1, 2],
+    "text": lambda x: (f"{LIN(x)[0]:.2f}", f"{LIN(x)[1].item():.1f}"),
+    "numbers": lambda x: (float(LIN(x)[0]), int(LIN(x).argmax()), [round(v, 3) for v in LIN(x).tolist()]),
+    "an index of a list": lambda x: ["a", "b", "c", "d"][LIN(x).argmax()],
+    "a range": lambda x: [LIN(x)[i] for i in range(LIN(x).argmax() + 1)],
+    "a slice": lambda x: LIN(x)[: LIN(x).argmax() + 1].sum(),
+    "an array": lambda x: float(LIN(x).detach().numpy().sum().round(3)),
+    "an array by NumPy": lambda x: round(float(np.asarray(LIN(x).detach()).sum()), 3),
+    "a mask": lambda x: LIN(x).detach()[LIN(x) > 0],
+    "where": lambda x: torch.where(LIN(x) > 0),
+    "nonzero": lambda x: (LIN(x) > 0).nonzero(),
+    "equal": lambda x: torch.equal(LIN(x), LIN(x)) and torch.allclose(LIN(x), LIN(x) + 1e-9),
+    "a mask that is set": lambda x: (y := LIN(x), y.__setitem__(y > 0, 0.0), y)[2],
+    "a real tensor set": lambda x: (t := torch.zeros(4), t.__setitem__(0, LIN(x).detach()[1]), t)[2],
+    "a full tensor": lambda x: torch.full((2,), LIN(x)[0].item()),
+    "the sizes of parts": lambda x: LIN(x).split([int(LIN(x).argmax()) + 1, 3 - int(LIN(x).argmax())])[0],
+    "distribution": lambda x: torch.distributions.Categorical(logits=LIN(x)).entropy(),
+}
+
+
+@pytest.mark.parametrize("program", READS)
+def test_a_program_that_reads_returns_what_the_loop_returns(program, as_loop):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        as_loop(READS[program], XS, parameters=PARAMETERS)
+        with torch.no_grad():
+            as_loop(READS[program], XS)
+
+
+def test_autocast_is_in_force_again_after_a_read(as_loop):
+    as_loop(autocast, XS, parameters=PARAMETERS, within=0.2)
+
+
+def test_examples_that_wait_share_launches():
+    def steps(x):
+        n = 0
+        while n < 3 and LIN(x).sum() < 100:
+            n += 1
+        return n
+
+    run = multifold.batched(steps, backend="torch")
+    assert run(XS) == [3] * 7
+    assert len(run.explain()) <= 9
+
+
+# ---- errors of one example ---------------------------------------------------------------------------
+
+
+def failing(x):
+    y = LIN(x)
+    if y[0] > 0:
+        raise ValueError("positive")
+    return y
+
+
+def test_the_error_of_one_example_is_raised_or_collected():
+    with pytest.raises(ValueError, match="positive"):
+        multifold.batched(failing)(XS)
+    results, failures = multifold.batched(failing, on_error="collect")(XS)
+    fine = [x for x in XS if LIN(x)[0] <= 0]
+    assert {*failures} == {i for i, x in enumerate(XS) if LIN(x)[0] > 0}
+    assert torch.allclose(results, torch.stack([LIN(x) for x in fine]), atol=1e-6)
+    assert {type(x) for x in failures.values()} == {ValueError}
+    with pytest.raises(RecordError, match="on_error"):
+        multifold.batched(failing, on_error="ignore")
+
+
+def test_a_program_catches_what_it_raises(as_loop):
+    def fn(x):
+        try:
+            return failing(x)
+        except ValueError:
+            return LIN(x) * 3
+
+    as_loop(fn, XS, parameters=PARAMETERS)
+
+
+@multifold.op
+def fragile(x):
+    if x.dim() and (x == 0).all():
+        raise ZeroDivisionError("all zero")
+    return x * 2
+
+
+def test_a_program_catches_the_error_of_a_launch_where_it_reads():
+    def fn(x):
+        try:
+            return float(fragile(LIN(x) * x).sum() * 0)
+        except LaunchError:
+            return -1.0
+
+    found = multifold.batched(fn, backend="torch", join="list")([XS[0], torch.zeros(4), XS[1]])
+    assert found == [0.0, -1.0, 0.0]
+
+
+def test_an_interrupt_ends_the_run_and_the_programs_that_wait():
+    ended = []
+
+    def fn(x):
+        try:
+            if LIN(x).sum() > -100 and not ended:
+                raise KeyboardInterrupt
+        finally:
+            ended.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        multifold.batched(fn, backend="torch")(XS)
+    assert len(ended) == 7 and torch.is_grad_enabled()
+
+
+def test_finally_of_an_example_that_waits_runs_when_another_one_ends_the_run():
+    ended = []
+
+    def fn(x, fails):
+        with torch.no_grad():
+            try:
+                while LIN(x).sum() > -100:
+                    if fails:
+                        raise KeyboardInterrupt
+            finally:
+                ended.append(fails)
+        return x
+
+    with pytest.raises(KeyboardInterrupt):
+        multifold.batched(fn, backend="torch")(XS[:3], [False, True, False])
+    assert sorted(ended) == [False, False, True] and torch.is_grad_enabled()
+
+
+# ---- what must be an error ---------------------------------------------------------------------------
+
+
+def test_a_read_inside_of_a_function_of_pytorch_is_refused():
+    with pytest.raises(RecordError, match="in the middle of a function"):
+        multifold.batched(lambda x: torch.tensor([LIN(x)[0]]))(XS)
+    assert torch.is_grad_enabled() and LIN(XS[0]).requires_grad
+
+
+def test_a_read_in_inference_mode_is_refused():
+    def fn(x):
+        y = LIN(x)
+        with torch.inference_mode():
+            return y if y.sum() > 0 else y * 2
+
+    with pytest.raises(RecordError, match="inference mode"):
+        multifold.batched(fn)(XS)
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_a_read_of_a_stale_view_is_refused():
+    def fn(x):
+        y = LIN(x)
+        view = y.view(2, 2)
+        y += 1
+        return view.tolist()
+
+    with pytest.raises(RecordError, match="shares its memory"):
+        multifold.batched(fn, join="list")(XS)
+
+
+class Stack(nn.Module):
+    """A model that keeps a stack on itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self.stack = []
+        self.last = None
+
+    def forward(self, x):
+        self.stack.clear()
+        self.stack.append(x)
+        for _ in range(3):
+            self.stack.append(torch.tanh(self.lin(self.stack[-1])))
+            if self.stack[-1].sum() > 0:
+                self.stack.append(self.stack[-1] * 2)
+        return self.stack[-1]
+
+
+class Last(Stack):
+    """A model that keeps a tensor on itself."""
+
+    def forward(self, x):
+        self.last = x
+        for _ in range(3):
+            self.last = torch.tanh(self.lin(self.last))
+            if self.last.sum() > 0:
+                self.last = self.last * 2
+        return self.last
+
+
+class Item(Stack):
+    """A model that replaces an entry of a list on itself."""
+
+    def forward(self, x):
+        self.stack[:] = [x]
+        for _ in range(3):
+            self.stack[0] = torch.tanh(self.lin(self.stack[0]))
+            if self.stack[0].sum() > 0:
+                self.stack[0] = self.stack[0] * 2
+        return self.stack[0]
+
+
+@pytest.mark.parametrize("kind", [Stack, Last, Item])
+def test_state_on_a_model_is_an_error_where_examples_wait_unless_each_has_its_own(kind, as_loop):
+    model = kind()
+    wanted = torch.stack([model(x) for x in XS])
+    with pytest.raises(RecordError, match=r"share attribute '(stack|last)'"):
+        multifold.batched(model)(XS)
+    found = multifold.batched(model, own=True)(XS)
+    assert torch.allclose(found, wanted, atol=1e-6)
+    found.sum().backward()
+    assert model.lin.weight.grad is not None
+
+
+def test_state_on_a_model_is_as_in_the_loop_where_examples_end_before_others_begin(as_loop):
+    class Kept(Stack):
+        def forward(self, x):
+            self.last = self.lin(x)
+            return torch.tanh(self.last)
+
+    as_loop(Kept(), XS)
+
+
+DRAWS = {
+    "torch": lambda: torch.rand(()),
+    "numpy": np.random.rand,
+    "random": random.random,
+}
+
+
+@pytest.mark.parametrize("source", DRAWS)
+def test_random_numbers_between_reads_warn_once(source):
+    def fn(x):
+        y = LIN(x)
+        for _ in range(3):
+            y = y + float(DRAWS[source]())
+            if y.sum() > 1e9:
+                break
+        return y
+
+    with pytest.warns(UserWarning, match="draw random numbers") as caught:
+        multifold.batched(fn)(XS)
+    assert len([x for x in caught if "draw random" in str(x.message)]) == 1
+    assert {x.filename for x in caught} == {__file__}
+
+
+def test_random_numbers_without_reads_are_those_of_the_loop(as_loop):
+    as_loop(lambda x: LIN(x) * torch.rand(()) + torch.randn_like(LIN(x)), XS, parameters=PARAMETERS)
+
+
+def test_without_greenlet_programs_without_reads_run(monkeypatch, as_loop):
+    monkeypatch.setattr(waiting, "greenlet", None)
+    as_loop(lambda x: torch.tanh(LIN(x)), XS, parameters=PARAMETERS)
+    with pytest.raises(ExtraMissing, match=r"pip install 'multifold\[plain\]'"):
+        multifold.batched(while_large)(XS)
+
+
+def test_a_read_in_a_greenlet_of_the_program_is_refused():
+    greenlet = waiting.greenlet
+
+    def fn(x):
+        y = LIN(x)
+        return greenlet.greenlet(lambda: float(y.sum())).switch()
+
+    with pytest.raises(RecordError, match="another greenlet"):
+        multifold.batched(fn, backend="torch")(XS)
+
+
+def test_context_variables_are_those_around_the_run():
+    import contextvars
+
+    scale = contextvars.ContextVar("scale", default=1)
+    scale.set(3)
+    found = multifold.batched(lambda x: LIN(x) * scale.get() if LIN(x).sum() < 99 else x, backend="torch")(
+        XS
+    )
+    assert torch.allclose(found, torch.stack([LIN(x) * 3 for x in XS]), atol=1e-6)
+    assert sys.getrecursionlimit() >= 1000
