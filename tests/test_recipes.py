@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ("recipes.md", "migration.md", "await.md", "serving.md", "blocks.md", "tutorials/mxnet.md")
+PAGES = (
+    "recipes.md",
+    "migration.md",
+    "await.md",
+    "plain.md",
+    "serving.md",
+    "blocks.md",
+    "tutorials/mxnet.md",
+)
 FRAMEWORK = re.compile(r"^(?:import|from) (torch|tensorflow|mxnet|jax)\b", re.MULTILINE)
 PRINTED = re.compile(r"^(?:.*\S  )?# (.*)$")
 
