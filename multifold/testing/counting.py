@@ -119,6 +119,8 @@ class Counting(Backend):
     is_inference = handed_on("is_inference")
     like = handed_on("like")
     modes = handed_on("modes")
+    plain_module = handed_on("plain_module")
+    plain_values = handed_on("plain_values")
     reserved = handed_on("reserved")
     slots = handed_on("slots")
     stateful = handed_on("stateful")
