@@ -83,6 +83,8 @@ class Company(NamedTuple):
     """For each place the row of the launch that is put there."""
     halved: np.ndarray
     """The places whose numbers are halved: those that are the same in all rows, or all in their own row."""
+    up: bool = False
+    """Whether they grow by their half instead."""
 
     @property
     def moved(self) -> np.ndarray:
@@ -386,11 +388,11 @@ class Trial:
         places = np.arange(self.rows)
         return Company(places, places < 0)
 
-    def replacements(self, goes: np.ndarray) -> Company:
+    def replacements(self, goes: np.ndarray, up: bool = False) -> Company:
         """Put another row in the place of each one that goes.
 
         The row before it, or else the first row that differs from it and has as many members in each
-        ragged operand; if there is none, the row itself, halved.
+        ragged operand; if there is none, the row itself, halved, or half as large again.
         """
         looks = self.looks
         source = np.arange(self.rows)
@@ -406,7 +408,7 @@ class Trial:
             for i, arrays in self.hosts.items()
             for same, array in zip(self.constant[i], arrays or (), strict=True)
         )
-        return Company(source, goes & (constant | (source == np.arange(self.rows))))
+        return Company(source, goes & (constant | (source == np.arange(self.rows))), up)
 
     def alike(self, at: float) -> Company:
         """Put one row in all places, or in those of rows with as many members.
@@ -452,7 +454,7 @@ class Trial:
         [[1, 3], [0, 2], [2, 3], [0, 1]]
         """
         numbers = np.arange(self.rows)
-        return [self.replacements(numbers >> bit & 1 == side) for bit in bits for side in (1, 0)]
+        return [self.replacements(numbers >> bit & 1 == side, not side) for bit in bits for side in (1, 0)]
 
     @cached_property
     def looks(self) -> list[tuple[Any, bytes]]:
@@ -528,7 +530,7 @@ class Trial:
             host, same = next(hosts)
             found = host[at]
             where = halves if same else own
-            found[where] = halved(found[where])
+            found[where] = halved(found[where], company.up)
             return self.backend.like(x, found)
 
         if type(leaf) is not Ragged:
@@ -577,14 +579,18 @@ class Trial:
         return f"in the place of row {row}, row {own} came to another result than in its own"
 
 
-def halved(x: np.ndarray) -> np.ndarray:
+def halved(x: np.ndarray, up: bool = False) -> np.ndarray:
     """Return half of each number, rounded to zero where it is an integer; for a floating zero a half.
 
-    An integer that finds a row of a table finds one as well when it is halved.
+    An integer that finds a row of a table finds one as well when it is halved. Floats may grow by their
+    half instead: of equal rows, the largest number stays what it is as long as only others shrink.
+
+    >>> halved(np.array([0.0, 2.0, -4.0])), halved(np.array([2.0]), up=True), halved(np.array([3, -3]))
+    (array([ 0.5,  1. , -2. ]), array([3.]), array([ 1, -1]))
     """
     if is_inexact(x.dtype):
         half = x.dtype.type(0.5)
-        return np.where(x == 0, half, x * half)
+        return np.where(x == 0, half, x * x.dtype.type(1.5 if up else 0.5))
     return np.trunc(x / 2).astype(x.dtype) if x.dtype.kind in "iu" else x
 
 
