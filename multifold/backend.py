@@ -572,8 +572,8 @@ class Backend(abc.ABC):
         """Return what records the code of examples, for `multifold.batched`."""
         raise BackendError(
             f"multifold.batched records no programs of {self.name} yet.",
-            "it records those of PyTorch. Fold.run(model, examples, fn) works with every framework, where "
-            "the program calls fold.add.",
+            "programs of PyTorch are the only ones so far. On every framework, let the program call "
+            "fold.add, and run it by Fold.run(model, examples, fn).",
         )
 
     def plain_module(self, fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:

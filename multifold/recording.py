@@ -14,11 +14,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from multifold._run.reach import owners_of, reached
-from multifold._run.state import aside
+from multifold._run.reach import names_of, owners_of, reached
+from multifold._run.state import aside, content
 from multifold.backend import Backend, PlainValues
 
 CELL = "multifold_cell"
@@ -109,6 +109,21 @@ class Current(threading.local):
 
 
 CURRENT = Current()
+
+
+def names_around(function: FunctionType) -> list[tuple[str, Any]]:
+    """Return the names that a function, or one inside of it, finds around it, and what each stands for.
+
+    >>> scale = 2
+    >>> def scaled(xs):
+    ...     return [x * scale for x in xs]
+    >>> names_around(scaled)
+    [('scale', 2)]
+    """
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    variables = function.__globals__
+    named = [(name, variables[name]) for name in names_of(function.__code__) if name in variables]
+    return [*[(name, content(cell)) for name, cell in cells], *named]
 
 
 def refuse_wait(nodes: Sequence[Any]) -> list[Any]:

@@ -96,8 +96,8 @@ def batched(
         ...
     multifold.errors.BackendError: multifold.batched records no programs of numpy yet.
     <BLANKLINE>
-    Hint: it records those of PyTorch. Fold.run(model, examples, fn) works with every framework, where the \
-program calls fold.add.
+    Hint: programs of PyTorch are the only ones so far. On every framework, let the program call fold.add, \
+and run it by Fold.run(model, examples, fn).
     """
     if join not in JOINS:
         raise RecordError(f"Expected join to be one of {', '.join(JOINS)}. Received {join!r}.")

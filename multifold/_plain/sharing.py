@@ -15,7 +15,7 @@ from typing import Any
 
 from multifold._record.graph import warn_user
 from multifold._run.reach import CONTAINERS, FEW, owners_of
-from multifold._run.state import slots_of
+from multifold._run.state import KeptState
 from multifold.backend import Backend
 from multifold.errors import RecordError
 
@@ -42,7 +42,7 @@ class Sharing:
         owners = owners_of(backend, None, fn)
         own = [x for x in backend.stateful(owners) if hasattr(x, "__dict__") and not hasattr(x, "__code__")]
         self.tables = [(x, vars(x), frozenset(backend.reserved(x))) for x in own]
-        self.random = [slot for slot in slots_of(backend, owners) if slot.random]
+        self.random = KeptState(backend, owners, only_random=True)
         self.left = LOOKS
         self.began: list[Any] = []
 
@@ -73,14 +73,14 @@ class Sharing:
     def begin(self) -> None:
         """Note where the generators are when an example goes on."""
         if self.left:
-            self.began = [slot.read() for slot in self.random]
+            self.began = self.random.read()
 
     def end(self) -> None:
         """Warn if an example has drawn before it waits: others draw before it goes on."""
         if not self.left:
             return
         self.left -= 1
-        if any(differ(slot.read(), x) for slot, x in zip(self.random, self.began, strict=True)):
+        if self.random.drew(self.began):
             self.left = 0
             warn_user(
                 "Examples draw random numbers between values that they read. They take turns, so each "
@@ -105,12 +105,6 @@ def is_same(now: Attribute, then: Attribute) -> bool:
         and len(now[3]) == len(then[3])
         and all(map(operator.is_, now[3], then[3]))
     )
-
-
-def differ(x: Any, y: Any) -> bool:
-    """Return whether two states of a generator differ."""
-    equal = x == y
-    return not (equal.all() if hasattr(equal, "all") else equal)
 
 
 def own_copy(backend: Backend, fn: Any) -> Any:

@@ -59,11 +59,13 @@ class KeptState:
         What knows the framework's random state and modules.
     owners : sequence of object
         The model, and what the op consists of.
+    only_random : bool
+        Whether nothing but the state of random generators is kept.
     """
 
-    def __init__(self, backend: Backend, owners: Sequence[Any]) -> None:
+    def __init__(self, backend: Backend, owners: Sequence[Any], *, only_random: bool = False) -> None:
         self.backend = backend
-        self.slots = [*slots_of(backend, owners)]
+        self.slots = [slot for slot in slots_of(backend, owners) if slot.random or not only_random]
         self.before = [slot.copy(slot.read()) for slot in self.slots]
 
     @contextmanager

@@ -302,7 +302,7 @@ class Trial:
         changed = self.changed(found, hosts, [x[company.source] for x in expected], sure)
         if len(changed):
             return Deviation(self.blamed(company, changed))
-        # Other draws than those of the launch change state, too.
+        # An op that has drawn other numbers than in the launch leaves another state whatever its rows are.
         alike = not drew or self.kept.moved_alike(now, left)
         if alike and self.kept.differs(now, left) and self.follows(now, left):
             return Deviation(

@@ -71,7 +71,7 @@ def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
                 yield StateSlot(x.get_state, x.set_state, random=True)
     for module in modules:
         if not isinstance(module, torch.jit.ScriptModule):
-            # Modules and parameters that the op makes in its first launch stay those of the launch.
+            # An op may make modules and parameters in its first launch. A trial makes others, which go.
             yield StateSlot(partial(dict, module._buffers), partial(replace, module._buffers), clones)
             for own in (module._parameters, module._modules):
                 yield StateSlot(partial(dict, own), partial(replace, own), dict)

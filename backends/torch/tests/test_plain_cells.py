@@ -198,6 +198,21 @@ def test_a_variable_that_is_changed_between_recording_and_launch_is_an_error():
         multifold.batched(fn, backend="torch")(XS)
 
 
+def test_a_variable_of_a_function_inside_of_a_cell_that_is_changed_is_an_error(monkeypatch):
+    monkeypatch.setitem(globals(), "FACTOR", 1)
+
+    @multifold.op
+    def scaled(x):
+        return sum((lambda y: y * FACTOR)(x) for _ in range(2))  # noqa: F821 - it is set by the program
+
+    def fn(x):
+        globals()["FACTOR"] += 1
+        return scaled(x)
+
+    with pytest.raises((LaunchError, RecordError), match="variable that the cell scaled uses was changed"):
+        multifold.batched(fn, backend="torch")(XS)
+
+
 def test_a_tensor_around_a_cell_that_is_changed_in_place_is_an_error():
     mask = torch.ones(4)
     cell = multifold.op(lambda x: x * mask)

@@ -297,6 +297,7 @@ DRAWS = {
     "torch": lambda: torch.rand(()),
     "numpy": np.random.rand,
     "random": random.random,
+    "a random state": np.random.RandomState(0).random_sample,
 }
 
 

@@ -22,8 +22,9 @@ from multifold_torch.plain.forms import Modes, TensorForm
 from multifold_torch.plain.rules import mixes_rows, on_rows
 
 
-class Call:
-    """A function of one example with all that its arguments are besides the tensors of examples.
+@trusted  # it runs each row as the loop does, so it cannot mix them
+class RowCall:
+    """A function of PyTorch, with all that its arguments are besides the tensors of examples.
 
     Parameters
     ----------
@@ -35,6 +36,11 @@ class Call:
         The arguments themselves.
     places : list of int
         Which of them are tensors of the examples: the operands.
+
+    Attributes
+    ----------
+    way : str
+        How it runs on rows: ``"rule"``, ``"vmap"`` or ``"row by row"``.
     """
 
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
@@ -46,6 +52,7 @@ class Call:
         self.forms: list[TensorForm] = []
         self.is_single = True
         self.rule: Any = None
+        self.way = "vmap"
         self.__name__ = self.__qualname__ = getattr(func, "__name__", type(func).__name__)
 
     def learn(
@@ -69,10 +76,6 @@ class Call:
     def owners(self) -> list[Any]:
         """Return what a dry run may change."""
         return []
-
-    def dry_run(self, operands: Sequence[Tensor]) -> Any:
-        """Run it on tensors without values."""
-        raise NotImplementedError
 
     def arguments(
         self, operands: Sequence[Any], leaves: Sequence[Any] | None = None
@@ -105,20 +108,8 @@ class Call:
                 )
         return leaves[0] if self.is_single else tuple(leaves)
 
-
-@trusted
-class RowCall(Call):
-    """A function of PyTorch on pending tensors.
-
-    Attributes
-    ----------
-    way : str
-        How it runs: ``"rule"``, ``"vmap"`` or ``"row by row"``.
-    """
-
-    way = "vmap"
-
     def dry_run(self, operands: Sequence[Tensor]) -> Any:
+        """Run it on tensors without values."""
         leaves = [without_values(x) if isinstance(x, Tensor) else x for x in self.leaves]
         args, kwargs = self.arguments(operands, leaves)
         try:

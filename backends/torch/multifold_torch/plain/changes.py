@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from types import CellType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor, nn
 
 from multifold.errors import RecordError
-from multifold.recording import CURRENT
+from multifold.recording import CURRENT, names_around
 
 SET: Counter[int] = Counter()
 """How often an attribute of a module was set while a program recorded, by the ``id`` of the module."""
@@ -58,8 +58,8 @@ class Versions(threading.local):
 
     def refuse_rebound(self, function: FunctionType) -> None:
         """Refuse a cell whose names stand for others than when the run met it: a loop's ``i``, say."""
-        _, first = self.first.setdefault(id(function), (function, bound(function)))
-        if not all_same(first, bound(function)):
+        _, first = self.first.setdefault(id(function), (function, marks(names_around(function))))
+        if not all_same(first, marks(names_around(function))):
             raise RecordError(
                 f"A variable that the cell {function.__name__} uses was changed during the run. Recorded "
                 "calls run later than in the loop.",
@@ -173,27 +173,6 @@ Marks = list[tuple[str, Any, int]]
 def marks(named: Iterable[tuple[str, Any]]) -> Marks:
     """Return what names stand for."""
     return [(name, x, version_now(x) if isinstance(x, Tensor) else 0) for name, x in named]
-
-
-def bound(function: FunctionType) -> Marks:
-    """Return what the names stand for that a function finds around it."""
-    code = function.__code__
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    around = function.__globals__
-    return marks(
-        [
-            *[(name, content(cell)) for name, cell in cells],
-            *[(name, around[name]) for name in code.co_names if name in around],
-        ]
-    )
-
-
-def content(cell: CellType) -> Any:
-    """Return what is in a cell of a closure; the cell itself if it is empty."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return cell
 
 
 def all_same(some: Marks, others: Marks) -> bool:

@@ -126,7 +126,7 @@ def pending(node: Any, form: TensorForm, base: Any = None) -> Pending:
         root = getattr(base, "base", None)
         x.base = base if root is None else root
         x.seen = version_of(x.base)
-    CURRENT.recording.made.append(weakref.ref(x))  # type: ignore[union-attr]  # it records
+    recording_of().made.append(weakref.ref(x))
     return x
 
 

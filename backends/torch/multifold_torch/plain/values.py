@@ -18,7 +18,7 @@ from multifold.backend import PlainValues
 from multifold.errors import RecordError
 from multifold.recording import CURRENT, Recording
 from multifold_torch.plain.answers import ANSWERS, changed, out_of_place
-from multifold_torch.plain.calls import Call, CellCall, RowCall, RowsCell
+from multifold_torch.plain.calls import CellCall, RowCall, RowsCell
 from multifold_torch.plain.changes import VERSIONS, Called, Held, holds, tensors_of
 from multifold_torch.plain.forms import Modes, TensorForm
 from multifold_torch.plain.patches import PATCHES
@@ -45,7 +45,7 @@ class KnownCall(NamedTuple):
 
     Attributes
     ----------
-    call : Call or None
+    call : RowCall or None
         None if it returns no tensor.
     structure : PyTreeSpec or None
         How its results are nested; None for a tensor.
@@ -57,7 +57,7 @@ class KnownCall(NamedTuple):
         What its key names by ``id``, and so must not go.
     """
 
-    call: Call | None
+    call: RowCall | None
     structure: Any
     bases: list[int | None]
     result: Any
@@ -150,7 +150,7 @@ class TorchValues(PlainValues):
         return self.recorded(RowsCell if rows else CellCall, fn, args, kwargs)
 
     def recorded(
-        self, kind: type[Call], func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, kind: type[RowCall], func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Record a call; one without operands runs at once."""
         operands: list[Tensor] = []
@@ -239,7 +239,7 @@ class TorchValues(PlainValues):
     def learn(
         self,
         recording: Recording,
-        kind: type[Call],
+        kind: type[RowCall],
         func: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
