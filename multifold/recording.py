@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from multifold._run.reach import names_of, owners_of, reached
+from multifold._run.reach import CONTAINERS, FEW, names_of, owners_of, reached
 from multifold._run.state import aside, content
 from multifold.backend import Backend, PlainValues
 
 CELL = "multifold_cell"
-"""The attribute of a function or a class of modules that is a cell: whether it is written for rows."""
+"""The name of the attribute that makes a cell of a function or a class of modules. It is true if the cell
+takes rows."""
 
 
 class Recording:
@@ -32,10 +33,12 @@ class Recording:
     ----------
     values : PlainValues
         What makes pending values, and records what is done with them.
+    backend : Backend
+        What knows the framework's modules and random state.
     fold : Fold
         What runs the calls.
     made : list of weak reference
-        The pending values that the example has made which runs now.
+        The pending values that the example has made whose code runs now.
     wait : callable
         Takes nodes; returns their values on the host, once a round has run. Other examples go on meanwhile.
     """
@@ -58,7 +61,7 @@ class Recording:
             inner = known.get(frame.f_code)
             if inner is None:
                 name = frame.f_globals.get("__name__", "")
-                inner = known[frame.f_code] = name.startswith(self.inner)
+                inner = known[frame.f_code] = f"{name}.".startswith(self.inner)
             if not inner:
                 self.fold._graph.recorded_at(frame, node._ref)
                 break
@@ -79,11 +82,11 @@ class Recording:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Record nothing for a while."""
-        CURRENT.switch(None)
+        before = CURRENT.switch(None)
         try:
             yield
         finally:
-            CURRENT.switch(self)
+            CURRENT.switch(before)
 
     def goes_on(self, made: list[weakref.ref[Any]], wait: Callable[[Sequence[Any]], list[Any]]) -> None:
         """Let an example go on: note where it keeps what it makes, and what lets it wait."""
@@ -109,6 +112,15 @@ class Current(threading.local):
 
 
 CURRENT = Current()
+
+
+def entries_of(value: Any) -> Sequence[Any]:
+    """Return what a short container holds, by which a change shows; of a long one, how much it holds."""
+    if type(value) not in CONTAINERS:
+        return ()
+    if len(value) > FEW:
+        return (len(value),)
+    return [*value, *value.values()] if isinstance(value, dict) else [*value]
 
 
 def names_around(function: FunctionType) -> list[tuple[str, Any]]:

@@ -1,6 +1,6 @@
 """Cells: functions of one example that a batched program records as one call each.
 
-A cell simply runs elsewhere, so a model with cells is the model that it was:
+Outside of batched programs a cell runs as an ordinary function, so a model with cells is what it was:
 
 >>> @op
 ... def double(x):
@@ -85,18 +85,21 @@ class Cells:
     @contextlib.contextmanager
     def applied(self, ops: Sequence[Any]) -> Iterator[None]:
         """Let functions, methods and classes of modules be cells, where they are found by name."""
-        with self.lock:
-            for fn in ops:
-                if not self.users[fn]:
-                    self.undo[fn] = made_cell(fn)
-                self.users[fn] += 1
+        made: list[Any] = []
         try:
+            with self.lock:
+                for fn in ops:
+                    if fn not in self.undo:
+                        self.undo[fn] = made_cell(fn)
+                    self.users[fn] += 1
+                    made.append(fn)
             yield
         finally:
             with self.lock:
-                for fn in ops:
+                for fn in made:
                     self.users[fn] -= 1
                     if not self.users[fn]:
+                        del self.users[fn]
                         self.undo.pop(fn)()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from multifold._plain.cells import CELLS, checked_ops
 from multifold._plain.sharing import Sharing, own_copy
 from multifold._plain.waiting import drive
 from multifold._run.closeness import close, tolerance_of
-from multifold._run.reach import reached
+from multifold._run.reach import owners_of, reached
+from multifold._run.state import aside
 from multifold.backend import Backend
 from multifold.errors import MismatchError, RecordError
 from multifold.fold import Fold
@@ -62,8 +64,8 @@ def batched(
     device : optional
         As of `Fold`.
     own : bool
-        Whether each example gets a copy of the model that shares its parameters, because it keeps
-        something on it while it waits for a value. A copy takes some 200 µs.
+        Whether each example gets a copy of the model that shares its parameters. A model needs that if it
+        keeps something on itself, and then reads a value. A copy takes some 200 µs.
     on_error : str
         ``"raise"`` what the first failing example raises; or ``"collect"`` the failures, and return a pair:
         the results of the other examples, and the exceptions by the number of the example.
@@ -127,6 +129,11 @@ class Batched:
         own: bool,
         on_error: str,
     ) -> None:
+        if own and isinstance(fn, FunctionType):
+            raise RecordError(
+                f"Expected a model, or a method of one, with own=True. Received the function {fn!r}.",
+                "each example gets a copy of the model; a function has none to copy.",
+            )
         self.fn = fn
         self.ops = checked_ops(ops)
         self.join = join
@@ -161,8 +168,8 @@ class Batched:
         self, examples: Sequence[Any], shared: dict[str, Any]
     ) -> tuple[list[Any], dict[int, Exception]]:
         """Return the result of each example that did not fail, and the failures."""
-        if CURRENT.recording is not None:  # inside of another batched program: its examples record this one
-            return [self.fn(*example, **shared) for example in examples], {}
+        if CURRENT.recording is not None:  # inside of another batched program, which records these examples
+            return self.looped(examples, shared)
         values = self.values_for(examples, shared)
         backend: Any = self.known
         fold = self.fold = Fold(backend=backend, device=self.device)
@@ -185,6 +192,21 @@ class Batched:
         for (_, pending), own in zip(kept, rows or (), strict=True):
             values.settle(pending, own)
         return [values.settled(result) for result, _ in kept], failures
+
+    def looped(
+        self, examples: Sequence[Any], shared: dict[str, Any]
+    ) -> tuple[list[Any], dict[int, Exception]]:
+        """Run one example after the other; return the results and the failures."""
+        results: list[Any] = []
+        failures: dict[int, Exception] = {}
+        for number, example in enumerate(examples):
+            try:
+                results.append(self.fn(*example, **shared))
+            except Exception as error:
+                if self.on_error == "raise":
+                    raise
+                failures[number] = error
+        return results, failures
 
     def values_for(self, examples: Sequence[Any], shared: dict[str, Any]) -> Any:
         """Return what records, with what it knows of earlier runs."""
@@ -211,7 +233,8 @@ class Batched:
                 f"Received {structures[0]} and others.",
                 'batched(fn, join="list") returns them as the loop does.',
             )
-        columns = [self.values.join(column, self.join) for column in zip(*leaves, strict=True)]
+        values = self.values if CURRENT.recording is None else CURRENT.recording.values
+        columns = [values.join(column, self.join) for column in zip(*leaves, strict=True)]
         return optree.tree_unflatten(structures[0], columns)
 
     def explain(self) -> Any:
@@ -223,16 +246,23 @@ class Batched:
         return self.fold.explain()
 
     def check(self, *iterables: Iterable[Any], **shared: Any) -> None:
-        """Compare the results with those of the loop.
+        """Compare the results with those of the loop, which leaves nothing on the model.
 
         Raises
         ------
         MismatchError
             If a result differs beyond rounding; it names the example.
+        Exception
+            What the first failing example raises.
         """
         examples = [*zip(*iterables, strict=True)]
-        wanted = [self.fn(*example, **shared) for example in examples]
-        found, _ = self.run(examples, shared)
+        self.values_for(examples, shared)
+        backend: Any = self.known
+        with aside(backend, owners_of(backend, None, self.fn)):
+            wanted = [self.fn(*example, **shared) for example in examples]
+        found, failures = self.run(examples, shared)
+        for error in failures.values():
+            raise error
         for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
             pairs = [optree.tree_leaves(one), optree.tree_leaves(other)]
             if len(pairs[0]) != len(pairs[1]) or not all(map(self.same, *pairs)):

@@ -2,29 +2,31 @@
 
 In the loop one example ends before the next one begins. In a batched program an example that waits for a
 value lets others go on, which may change what it has left on the model, and draw the random numbers that
-it would have drawn. Neither may pass in silence: the first is an error, the second a warning.
+it would have drawn. The first is an error. The second is a warning, if the first waits of a run show it.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
 
 from multifold._record.graph import warn_user
-from multifold._run.reach import CONTAINERS, FEW, owners_of
+from multifold._run.reach import owners_of
 from multifold._run.state import KeptState
 from multifold.backend import Backend
 from multifold.errors import RecordError
+from multifold.recording import entries_of
 
 LOOKS = 32
-"""So many waits of a run are asked whether random numbers were drawn before them: each takes some 20 µs."""
-
+"""Only so many waits of a run are asked whether random numbers were drawn: asking takes some 20 µs."""
 
 Attribute = tuple[Any, str, Any, Sequence[Any]]
 """An object, the name of an attribute, its value, and what that holds if it is a container."""
+
+Attributes = dict[tuple[int, str], Attribute]
+"""Attributes by the ``id`` of the object and the name."""
 
 
 class Sharing:
@@ -48,20 +50,22 @@ class Sharing:
 
     # ---- attributes ----------------------------------------------------------------------------------
 
-    def look(self) -> list[Attribute]:
+    def look(self) -> Attributes:
         """Return what the attributes are."""
-        return [
-            (owner, name, value, entries_of(value))
+        return {
+            (id(owner), name): (owner, name, value, entries_of(value))
             for owner, own, reserved in self.tables
             for name, value in own.items()
             if name not in reserved
-        ]
+        }
 
-    def refuse_changes(self, before: Sequence[Attribute]) -> None:
+    def refuse_changes(self, before: Attributes) -> None:
         """Refuse attributes that are others than before an example waited."""
-        for now, then in itertools.zip_longest(self.look(), before):
+        found = self.look()
+        for key in {**before, **found}:
+            now, then = found.get(key), before.get(key)
             if now is None or then is None or not is_same(now, then):
-                owner, name, *_ = then or now
+                owner, name, *_ = {**before, **found}[key]
                 raise RecordError(
                     f"The examples share attribute {name!r} of {type(owner).__name__}, and others changed "
                     "it while one waited for a value.",
@@ -88,23 +92,9 @@ class Sharing:
             )
 
 
-def entries_of(value: Any) -> Sequence[Any]:
-    """Return what a short container holds; of a long one, how much."""
-    if type(value) not in CONTAINERS:
-        return ()
-    if len(value) > FEW:
-        return (len(value),)
-    return [*value, *value.values()] if isinstance(value, dict) else [*value]
-
-
 def is_same(now: Attribute, then: Attribute) -> bool:
     """Return whether an attribute holds the same objects as before."""
-    return (
-        now[:2] == then[:2]
-        and now[2] is then[2]
-        and len(now[3]) == len(then[3])
-        and all(map(operator.is_, now[3], then[3]))
-    )
+    return now[2] is then[2] and len(now[3]) == len(then[3]) and all(map(operator.is_, now[3], then[3]))
 
 
 def own_copy(backend: Backend, fn: Any) -> Any:

@@ -43,9 +43,10 @@ async def drive(
     """
     made: list[Any] = []
     step = partial(go_on, recording, sharing, made)
+    code = partial(contextvars.copy_context().run, code)
     if greenlet is None:
         return step(refuse_read, code), made
-    stack = greenlet.greenlet(partial(contextvars.copy_context().run, code))
+    stack = greenlet.greenlet(code)
 
     def wait(nodes: Sequence[Any]) -> list[Any]:
         return switched_out(recording, sharing, stack, nodes)
@@ -56,7 +57,7 @@ async def drive(
             try:
                 values = await fold.values(list(asked))
             except Exception as error:  # noqa: BLE001 - the example may catch it, as in the loop
-                made.clear()  # some of it cannot be computed; what is returned is asked for all the same
+                made.clear()  # some of it cannot be computed; what the example returns is asked for anyway
                 asked = step(wait, stack.throw, error)
             else:
                 asked = step(wait, stack.switch, values)

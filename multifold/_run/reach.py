@@ -42,7 +42,7 @@ GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 CONTAINERS = (list, dict, set, deque, Counter, defaultdict, OrderedDict)
 """Types of containers whose contents an op may change."""
 
-NOTHING = (*VALUES, ModuleType, type, CodeType)
+ENDS = (*VALUES, ModuleType, type, CodeType)
 """Types of objects from which nothing is to be reached that an op may change."""
 
 FEW = 64
@@ -95,7 +95,7 @@ def used_by(backend: Backend, op: Any) -> list[Any]:
 def reached(backend: Backend, roots: Sequence[Any], most: int = FEW) -> Iterator[tuple[Any, bool]]:
     """Yield some objects, and what can be reached from them; each once, the nearest first.
 
-    With each stands whether it is no end: whether what it holds is reached, too.
+    Each comes with whether it is looked into: whether what it holds is reached, too.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def reached(backend: Backend, roots: Sequence[Any], most: int = FEW) -> Iterator
     todo = deque((root, True) for root in roots)
     while todo:
         x, is_root = todo.popleft()
-        if isinstance(x, NOTHING) or id(x) in seen:
+        if isinstance(x, ENDS) or id(x) in seen:
             continue
         seen[id(x)] = x
         inside = parts_of(backend, x, most, is_root or type(x) is SimpleNamespace or package_of(x) in homes)
@@ -131,6 +131,8 @@ def parts_of(backend: Backend, x: Any, most: int, is_own: bool) -> Iterable[Any]
         # Functions in it are other ops.
         entries = x.values() if isinstance(x, dict) else x
         return [part for part in entries if not isinstance(part, FunctionType)]
+    if isinstance(x, functools.partial):
+        return x.func, *x.args, *x.keywords.values()
     if hasattr(x, "__self__"):  # a method, in C perhaps
         return x.__self__, getattr(x, "__func__", None)
     if is_own and hasattr(x, "__dict__"):

@@ -141,7 +141,7 @@ class KeptState:
 
 @contextmanager
 def aside(backend: Backend, owners: Sequence[Any]) -> Iterator[None]:
-    """Let nothing stay of what runs meanwhile: no gradients, no random state, no state of the model."""
+    """Undo what runs meanwhile: what it does to random generators, state of the model, and gradients."""
     with KeptState(backend, owners).again(), backend.apart(owners):
         yield
 
@@ -269,7 +269,7 @@ def write_cell(cell: CellType, value: Any) -> None:
     if value is NOTHING:
         delattr(cell, "cell_contents")
     else:
-        setattr(cell, "cell_contents", value)  # noqa: B010 - it is no attribute of ours
+        setattr(cell, "cell_contents", value)  # noqa: B010 - a variable of the user, no attribute of ours
 
 
 # ---- random numbers ------------------------------------------------------------------------------

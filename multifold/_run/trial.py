@@ -61,6 +61,7 @@ ENOUGH = 16
 """Rows that have been tried before an op is believed. A launch whose rows could not tell counts for one."""
 
 BELIEVED = "is believed to keep its rows apart. It could not be tried"
+"""What a warning says of an op that has no trial, between its name and the reason."""
 
 ALIKE = (0.0, 0.3, 0.7, 1.0)
 """Which rows are put in all places, where they are in the order of their sums: the first one is at 0.0."""
@@ -109,7 +110,7 @@ class Trial:
     leaves : sequence
         What it receives, leaf by leaf.
     rows : int
-        How many rows the launch has.
+        How many rows the launch has, two or more.
     batched : sequence of bool
         Which leaves are batched; by default all.
     lengths : mapping of int to int64 array
@@ -166,7 +167,7 @@ class Trial:
 
     @property
     def worth(self) -> int:
-        """For how many of the rows that are `ENOUGH` it counts; random numbers may hide much."""
+        """How many rows this trial counts for, of the `ENOUGH` that are asked: drawn numbers hide much."""
         if not self.telling:
             return 1
         return min(self.rows, ENOUGH // 4 if self.draws else ENOUGH)
@@ -194,7 +195,7 @@ class Trial:
             return self._deviation(result)
 
     def _deviation(self, result: Any) -> Deviation | None:
-        """Return the same, where nothing is seen of it."""
+        """Do what `deviation` says, in the context in which nothing sees it."""
         expected = self.host(result)
         batched = [self.leaves[i] for i in self.hosts]
         columns = sizes_of((), result)

@@ -1,6 +1,6 @@
 """Verdicts: which ops were seen to keep their rows apart.
 
-A trial (`multifold._run.trial`) takes two more runs of an op, and most folds live for one minibatch only.
+A trial (`multifold._run.trial`) takes six more runs of an op, and most folds live for one minibatch only.
 So its verdict is kept here for as long as what ran: the code of a function and the objects that it binds,
 or the object that a method belongs to. Each is known by a weak reference, so that no verdict keeps a model
 alive. A verdict holds for launches whose signatures have one key (`key_of`), and whose operands have one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import threading
 
@@ -380,3 +381,53 @@ def test_arrays_of_numpy_among_the_arguments_are_taken_as_they_are(as_loop):
 def test_without_an_array_or_a_model_the_framework_has_to_be_named():
     with pytest.raises(RecordError, match="name the framework"):
         multifold.batched(lambda x: x + 1)([1, 2])
+
+
+# ---- programs in programs, and what is around a run ----------------------------------------------------
+
+
+@pytest.mark.parametrize("on_error", ["raise", "collect"])
+def test_a_batched_program_inside_of_another_one_joins_its_results(on_error):
+    inner = multifold.batched(lambda x: x + 1, backend="torch", on_error=on_error)
+
+    def outer(x):
+        found = inner([x * 2, x * 3])
+        return found if on_error == "raise" else found[0]
+
+    torch.testing.assert_close(
+        multifold.batched(outer, backend="torch")(XS), torch.stack([outer(x) for x in XS])
+    )
+
+
+def test_an_inner_program_collects_its_own_failures():
+    def checked(x, number):
+        if number:
+            raise ValueError("bad")
+        return x
+
+    inner = multifold.batched(checked, backend="torch", on_error="collect")
+    failed = []
+    multifold.batched(lambda x: failed.append(inner([x, x], [0, 1])[1]) or x, backend="torch")(XS)
+    assert [sorted(x) for x in failed] == [[1]] * len(XS)
+
+
+def test_a_partial_function_of_a_model_names_its_framework():
+    run = multifold.batched(functools.partial(lambda model, x: model(x), nn.Linear(4, 3)))
+    assert run(XS).shape == (len(XS), 3)
+
+
+def test_a_check_leaves_running_statistics_as_one_run_does():
+    model = nn.Sequential(nn.BatchNorm1d(4))
+    multifold.batched(model).check([torch.stack(XS)])
+    assert model[0].num_batches_tracked == 1
+
+
+def test_a_check_raises_what_an_example_raises():
+    run = multifold.batched(lambda x: x.view(3), backend="torch", on_error="collect")
+    with pytest.raises(RuntimeError, match="invalid for input"):
+        run.check(XS)
+
+
+def test_a_function_has_no_copy_of_its_own():
+    with pytest.raises(RecordError, match="own=True"):
+        multifold.batched(lambda x: x, backend="torch", own=True)

@@ -522,3 +522,54 @@ def test_an_autograd_function_keeps_its_gradient(as_loop):
         parameters=[*PARAMETERS, *xs],
     )
     assert Straight.apply(XS[0], 1.0).shape == (4,)
+
+
+# ---- what was seen to go wrong in silence --------------------------------------------------------------
+
+
+def test_a_container_around_a_cell_that_is_changed_between_its_calls_is_an_error():
+    held = [2.0]
+    cell = multifold.op(lambda x: x * held[0])
+
+    def fn(x):
+        y = cell(x)
+        held[0] += 1.0
+        return y + cell(x)
+
+    with pytest.raises(
+        (LaunchError, RecordError), match="variable that the cell <lambda> uses was changed"
+    ):
+        multifold.batched(fn, backend="torch")(XS)
+
+
+@pytest.mark.parametrize("result", [None, [], {}], ids=["None", "a list", "a dictionary"])
+def test_a_cell_that_returns_no_tensor_is_refused(result):
+    cell = multifold.op(lambda x: result)
+    with pytest.raises(RecordError, match="to return tensors"):
+        multifold.batched(cell, backend="torch", join="list")(XS)
+
+
+def test_an_argument_of_a_cell_that_may_change_unseen_is_refused():
+    cell = multifold.op(lambda x, names: x * len(names))
+    with pytest.raises(RecordError, match="can be compared with those of other examples"):
+        multifold.batched(lambda x: cell(x, {"a"}), backend="torch")(XS)
+
+
+def test_an_empty_dictionary_is_one_argument_for_all_examples():
+    cell = multifold.op(lambda x, options: x * 2)
+    run = multifold.batched(lambda x: cell(x, {}), backend="torch")
+    assert torch.equal(run(XS), 2 * torch.stack(XS)) and len(run.explain()) == 1
+
+
+def test_a_buffer_that_is_not_a_number_counts_as_unchanged():
+    class RowByRow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("unknown", torch.tensor(torch.nan))
+
+        def forward(self, x):
+            return x * float(x.detach().sum())  # vmap has no values
+
+    model = RowByRow()
+    run = multifold.batched(lambda x: model(model(x)), ops=[RowByRow], backend="torch")
+    torch.testing.assert_close(run(XS), torch.stack([model(model(x)) for x in XS]))

@@ -156,6 +156,8 @@ class RowCall:
             elif self.way == "vmap":
                 try:
                     found = torch.func.vmap(self.tensors, randomness="different")(*rows)
+                except torch.cuda.OutOfMemoryError:
+                    raise
                 except (RuntimeError, NotImplementedError):
                     found = self.row_by_row(rows)  # raises what is wrong with the call itself
                     self.runs_by_rows()
@@ -165,10 +167,10 @@ class RowCall:
 
     def row_by_row(self, rows: Sequence[Tensor]) -> Any:
         """Run the function for one example after the other."""
-        buffers = [(x, x.clone()) for x in self.buffers()]
+        buffers = [(x, x.clone()) for x in self.buffers()]  # batch normalisation counts no change in place
         results = [self.tensors(*own) for own in zip(*rows, strict=True)]
         for x, before in buffers:
-            if not torch.equal(x, before):
+            if not torch.equal(x.nan_to_num(), before.nan_to_num()):
                 VERSIONS.written(x)
         return tuple([torch.stack(column) for column in zip(*results, strict=True)])
 
@@ -201,7 +203,8 @@ class CellCall(RowCall):
                 f"The cell {self.__name__} changes a tensor in place that is an argument of it.",
                 "return what is new: x = x + 1 in place of x += 1.",
             )
-        if not all(isinstance(x, Tensor) for x in optree.tree_leaves(found)):
+        results = optree.tree_leaves(found)
+        if not results or not all(isinstance(x, Tensor) for x in results):
             raise RecordError(
                 f"Expected the cell {self.__name__} to return tensors. Received {found!r} for ones.",
                 "return the rest outside of the cell.",
@@ -220,7 +223,7 @@ class CellCall(RowCall):
 class RowsCell(CellCall):
     """A cell that is written for rows, with one row for each example."""
 
-    multifold_mark = None  # it is tried as any op is
+    multifold_mark = None  # it is the user's code on rows, so it is tried as any op is
 
     def __call__(self, *rows: Tensor) -> Any:
         self.refuse_changed()

@@ -6,6 +6,7 @@ change in between is an error: silently, the call would use the new value.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from multifold.errors import RecordError
-from multifold.recording import CURRENT, names_around
+from multifold.recording import CURRENT, entries_of, names_around
 
 SET: Counter[int] = Counter()
 """How often an attribute of a module was set while a program recorded, by the ``id`` of the module."""
@@ -166,19 +167,24 @@ class CellFunction:
         VERSIONS.refuse_rebound(self.function)
 
 
-Marks = list[tuple[str, Any, int]]
-"""Names, what they stand for, and how often that was changed in place."""
+Marks = list[tuple[str, Any, int, Sequence[Any]]]
+"""Names, what they stand for, how often that was changed in place, and what it holds as a container."""
 
 
 def marks(named: Iterable[tuple[str, Any]]) -> Marks:
     """Return what names stand for."""
-    return [(name, x, version_now(x) if isinstance(x, Tensor) else 0) for name, x in named]
+    return [(name, x, version_now(x) if isinstance(x, Tensor) else 0, entries_of(x)) for name, x in named]
 
 
 def all_same(some: Marks, others: Marks) -> bool:
     """Return whether names stand for the same objects."""
     return len(some) == len(others) and all(
-        x[0] == y[0] and x[1] is y[1] and x[2] == y[2] for x, y in zip(some, others, strict=True)
+        x[0] == y[0]
+        and x[1] is y[1]
+        and x[2] == y[2]
+        and len(x[3]) == len(y[3])
+        and all(map(operator.is_, x[3], y[3]))
+        for x, y in zip(some, others, strict=True)
     )
 
 

@@ -216,14 +216,17 @@ class TorchValues(PlainValues):
             VERSIONS.refuse_rebound(x)
             return x, tuple(VERSIONS.learns(x))
         leaves, structure = optree.tree_flatten(x, none_is_leaf=True)
-        if structure.num_nodes > 1:  # a container of another kind
+        if not structure.is_leaf():  # a container of another kind
             return structure, *[self.key_of(part, operands) for part in leaves]
         if holds(x):
             return Held(x)
         try:
             hash(x)
         except TypeError:
-            return kind, id(x)
+            raise RecordError(
+                f"Expected arguments that can be compared with those of other examples. Received {x!r}.",
+                "a tuple or a frozenset says the same, and cannot change before the call runs.",
+            ) from None
         return kind, x
 
     def shares(self, module: nn.Module) -> None:
