@@ -8,8 +8,9 @@ import importlib
 import numpy as np
 import pytest
 
-from multifold import Fold, LaunchError, Unfold, ops, ragged, shared, trace
+from multifold import Fold, LaunchError, RecordError, Unfold, ops, ragged, shared, trace
 from multifold._run.messages import dtype_name
+from multifold.operands import MissingRows
 
 EXECUTORS = {"numpy": "multifold.program", "jax": "multifold_jax", "tensorflow": "multifold_tensorflow"}
 
@@ -189,3 +190,22 @@ def test_missing_rows_of_another_dtype_than_the_model_have_a_hint(backend, seam)
 
     with pytest.raises(LaunchError, match="row_shape, dtype='float16'"):
         fold.apply({**model, "f": weigh}, fold.add("f", ragged([], (2,))))
+
+
+def test_an_array_of_no_numbers_says_nothing_of_its_rows():
+    with pytest.raises(RecordError, match="row_shape"):
+        ragged(np.zeros(0))
+
+
+def test_what_is_said_counts_more_than_the_array():
+    said = ragged(np.zeros((0, 3)), row_shape=(5,), dtype="int")
+    assert said.missing == MissingRows((5,), "int")
+
+
+def test_each_array_of_a_row_has_its_dtype():
+    assert MissingRows(((3,), (2,)), ("float", "int8")).made(lambda *x: x) == (
+        ((3,), "float"),
+        ((2,), "int8"),
+    )
+    with pytest.raises(RecordError, match="a dtype for each array"):
+        ragged([], row_shape=((3,), (2,)), dtype=("int",))

@@ -439,6 +439,19 @@ def test_an_op_that_is_never_known_again_is_tried_once_in_a_run(trials):
     assert trials == [3, 3]
 
 
+def test_an_op_that_is_never_known_again_is_tried_once_in_a_run_of_few_rows(nothing_known):
+    class Op:
+        __slots__ = ()
+
+        def __call__(self, x):
+            ran.append(len(x))
+            return x * 2
+
+    ran = []
+    chained(Op(), 3)
+    assert ran == [3] * (7 + 2)
+
+
 def test_without_values_an_op_is_looked_at_once_in_a_run(trials):
     class Traced(NumpyBackend):
         def to_numpy(self, x):

@@ -266,3 +266,12 @@ def test_a_fold_that_is_applied_to_the_same_calls_does_not_grow():
         warnings.simplefilter("error")
         for _ in range(200):
             fold.apply({"f": lambda x: x}, node)
+
+
+def test_one_large_minibatch_after_small_ones_is_no_growth(monkeypatch):
+    monkeypatch.setattr(graph, "MANY_CALLS", 10)
+    fold = Fold(backend="numpy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for size in (5, 6, 30):
+            fold.apply({"f": lambda x: x}, [[fold.add("f", i) for i in range(size - len(fold))]])

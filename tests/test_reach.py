@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import random
 import types
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from multifold import Fold
 from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._run.reach import FEW, reached
+from multifold._run.reach import FEW, MANY, reached
 from multifold._run.state import KeptState
 from multifold._run.verdicts import VERDICTS
 
@@ -186,3 +187,53 @@ def test_the_arrays_of_a_model_that_is_a_dictionary_stay_what_they_are():
         held = model["w"], list(model["calls"])
         model["calls"].append(1)
     assert held[0] is model["w"] and model["calls"] == [0]
+
+
+class Held:
+    """Holds another object."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+def reaches(x, *roots):
+    """Return whether the walk from some roots meets an object."""
+    return any(found is x for found, _ in reached(NumpyBackend(), roots))
+
+
+def test_a_walk_ends_after_so_many_objects():
+    far = None
+    for _ in range(2 * MANY):
+        far = Held(far)
+    assert len([*reached(NumpyBackend(), [far])]) == MANY + 1
+
+
+def test_near_objects_come_before_those_inside_of_others():
+    deep, near = Held(Held(0)), Held(0)
+    found = [x for x, _ in reached(NumpyBackend(), [lambda: (deep, near)]) if isinstance(x, Held)]
+    assert found == [deep, near, deep.x]
+
+
+def test_a_method_in_c_leads_to_its_generator():
+    rng = random.Random(0)
+    draw = rng.random
+    assert reaches(rng, lambda: draw)
+
+
+def test_functions_in_containers_and_those_of_other_modules_are_not_followed():
+    ops = [helped]
+    assert reaches(ops, lambda: ops) and not reaches(helped, lambda: ops)
+    assert not reaches(reached, lambda: reached)
+
+
+def test_defaults_of_keywords_are_reached():
+    log = []
+
+    def op(x, *, log=log):
+        return x
+
+    assert reaches(log, op)
+
+
+def test_names_of_functions_inside_of_a_function_are_reached():
+    assert reaches(LOG, lambda: [(lambda: LOG)() for _ in range(2)])

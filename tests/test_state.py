@@ -153,3 +153,17 @@ def test_numbers_that_a_generator_draws_for_each_row_are_those_of_its_place(make
 
     tried, plain = (apply(op_of(make()) if around else Model(), trials=trials) for trials in (True, False))
     assert tried == plain
+
+
+def test_the_order_of_a_dictionary_is_put_back():
+    model = {"a": None, "b": None}
+    with KeptState(NumpyBackend(), [model]).again():
+        model["a"] = model.pop("a")
+    assert list(model) == ["a", "b"]
+
+
+def test_an_entry_that_is_only_rewritten_is_put_back():
+    model = {"a": 0}
+    with KeptState(NumpyBackend(), [model]).again():
+        model["a"] = 1
+    assert model == {"a": 0}

@@ -8,7 +8,9 @@ import threading
 import pytest
 
 from multifold import Fold, RecordError, _compiled
+from multifold._compiled import GraphBase
 from multifold._plan.columns import Columns
+from multifold._record.graph import Graph
 
 
 def ten_times(fold, x):
@@ -79,3 +81,21 @@ def test_calls_that_are_recorded_while_columns_are_read_are_refused(monkeypatch)
     monkeypatch.setattr(Columns, "of", read)
     with pytest.raises(RecordError, match="one thread"):
         fold.apply(None, node)
+
+
+def test_a_thread_may_record_a_call_while_it_records_another_one():
+    graph = Fold(backend="numpy")._graph
+    assert (graph.enter(1), graph.enter(1)) == (0, 1)
+
+
+@pytest.mark.parametrize("torn", ["another call in between", "columns that are read"])
+def test_what_comes_in_between_is_refused(torn, monkeypatch):
+    def put(self, *call):
+        if torn == "columns that are read":
+            raise BufferError
+        for _ in range(2):
+            GraphBase.put(self, *call)
+
+    monkeypatch.setattr(Graph, "put", put, raising=False)
+    with pytest.raises(RecordError, match="one thread"):
+        Fold(backend="numpy").add(abs, 1)

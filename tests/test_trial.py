@@ -10,6 +10,7 @@ import itertools
 import random
 import re
 import threading
+import types
 import warnings
 import weakref
 
@@ -24,9 +25,11 @@ from multifold._run.launcher import Launcher
 from multifold._run.reach import FEW, makers
 from multifold._run.state import MOST as LONGEST
 from multifold._run.state import KeptState
-from multifold._run.trial import ENOUGH, is_memory, nonzero
+from multifold._run.trial import ENOUGH, Trial, is_memory, nonzero
+from multifold._run.values import Values
 from multifold._run.verdicts import MOST, VERDICTS, Verdicts, key_of
-from multifold.program import run
+from multifold.explain.text import untried
+from multifold.program import checks, run
 
 NUMBERS = {"int": [1, 2, 3], "float": [0.5, 2.0, 3.0], "bool": [True, False, True]}
 SHAPES = {
@@ -1886,3 +1889,39 @@ def test_what_an_op_raises_for_other_rows_is_the_cause():
     with pytest.raises(LaunchError, match=r"(was|were) replaced, it raised") as caught:
         fold.apply(None, one_group(fold, op, [np.full((1, 1), i) for i in (1, 2, 4)]))
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+# ---- what programs believe -----------------------------------------------------------------------------
+
+
+class Valueless(NumpyBackend):
+    """Runs like NumPy, and tells no values."""
+
+    def to_numpy(self, x):
+        raise TypeError("no values")
+
+
+@pytest.mark.parametrize("runs_on", [NumpyBackend(), Valueless()], ids=["zeros", "no values"])
+def test_a_trial_that_could_not_tell_is_no_verdict_of_a_program(runs_on):
+    def op(x):
+        return x * 2
+
+    trial = Trial(Values(runs_on, None), op, [np.zeros((16, 2), int)], 16)
+    checks.refuse_mixed(checks.Named("op", "a.py:1"), trial, "key", trial.launch())
+    assert not checks.has_passed(op, "key")
+
+
+def test_a_program_tries_an_op_that_draws_again():
+    def op(operand):
+        (x,) = operand
+        return x + np.random.random(x.shape)
+
+    kernel = types.SimpleNamespace(name="op", site="a.py:1", operands=(), structure=None, static=None)
+    spec = checks.RowsSpec([((2, 3), np.dtype(float))])
+    checks.verify_rows(NumpyBackend(), kernel, op, [spec], 2, op)
+    assert not checks.has_passed(op, ((spec.key,), False, checks.kernel_key(kernel)))
+
+
+def test_an_explanation_counts_the_ops_that_it_lists():
+    assert "keep its rows" in next(untried({"a": "x"}))
+    assert "keep their rows" in next(untried({"a": "x", "b": "y"}))
