@@ -18,6 +18,7 @@ MODULES = (
     "_merging.py",
     "_table.py",
     "_tasks.py",
+    "_glue.py",
 )
 
 # gcc takes 35 s for the modules of generated C, one after the other and with debugging symbols, and 16 s

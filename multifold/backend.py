@@ -12,7 +12,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -234,62 +233,6 @@ def promoted(
     if any([x[0], *x[2:]] != [shape, *rest] for x in signatures) or not all(map(inexact, dtypes)):
         return None
     return shape, common(dtypes), *rest
-
-
-class PlainValues(abc.ABC):
-    """Pending values of a framework, and what is done with them recorded, for `multifold.batched`.
-
-    It is kept beyond a run, with what it has learnt of the calls of its program.
-
-    Attributes
-    ----------
-    package : str
-        The framework's package, whose lines are no lines of the program.
-    """
-
-    package: ClassVar[str]
-
-    @abc.abstractmethod
-    def met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a function of the framework does that has met a pending value."""
-
-    @abc.abstractmethod
-    def recording(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a run, in which functions of the framework meet pending values."""
-
-    @abc.abstractmethod
-    def apart(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which an example waits, in the modes of the run, as that of gradients."""
-
-    @abc.abstractmethod
-    def unsettled(self, result: Any, made: Sequence[weakref.ref[Any]]) -> Sequence[Any]:
-        """Return the pending values that an example's result, or anything else, still holds.
-
-        ``made`` are those that it has made; each has a ``node``.
-        """
-
-    @abc.abstractmethod
-    def call(
-        self,
-        recording: Any,
-        fn: Callable[..., Any],
-        rows: bool,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Record a call of a cell; return what stands for its result."""
-
-    @abc.abstractmethod
-    def settle(self, pending: Sequence[Any], values: Sequence[Any]) -> None:
-        """Let pending values stand for computed ones."""
-
-    @abc.abstractmethod
-    def settled(self, result: Any) -> Any:
-        """Return what the code of an example has returned, with computed values."""
-
-    @abc.abstractmethod
-    def join(self, values: Sequence[Any], how: str) -> Any:
-        """Return the results of all examples as one: ``"stack"`` or ``"cat"``."""
 
 
 class Backend(abc.ABC):
@@ -568,8 +511,8 @@ class Backend(abc.ABC):
 
     # ---- plain programs ----------------------------------------------------------------------------
 
-    def plain_values(self, fn: Callable[..., Any]) -> PlainValues:
-        """Return what records the code of examples, for `multifold.batched`."""
+    def plain_values(self, fn: Callable[..., Any]) -> Any:
+        """Return what records the code of examples: a `multifold.recording.PlainValues`."""
         raise BackendError(
             f"multifold.batched records no programs of {self.name} yet.",
             "programs of PyTorch are the only ones so far. On every framework, let the program call "

@@ -9,21 +9,127 @@ True
 
 from __future__ import annotations
 
+import abc
 import contextlib
-import sys
+import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
+from multifold._compiled import GlueBase
+from multifold._compiled import KnownCall as KnownCall
 from multifold._run.reach import CONTAINERS, FEW, names_of, owners_of, reached
 from multifold._run.state import aside, content
-from multifold.backend import Backend, PlainValues
+from multifold.backend import Backend
 
 CELL = "multifold_cell"
 """The name of the attribute that makes a cell of a function or a class of modules. It is true if the cell
 takes rows."""
+
+
+class PlainValues(GlueBase, abc.ABC):
+    """Pending values of a framework, and what is done with them recorded, for `multifold.batched`.
+
+    It is kept beyond a run, with what it has learnt of the calls of its program. `GlueBase.meet` is what a
+    framework calls where a function meets a pending value, and `GlueBase.recorded` records a cell. Both ask
+    the methods here for what they have not met before.
+
+    Attributes
+    ----------
+    package : str
+        The framework's package, whose lines are no lines of the program.
+    """
+
+    package: ClassVar[str]
+
+    # ---- runs ----------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def recording(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a run, in which functions of the framework meet pending values."""
+
+    @abc.abstractmethod
+    def apart(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which an example waits, in the modes of the run, as that of gradients."""
+
+    # ---- calls ---------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def modes(self) -> Hashable:
+        """Return what the program has changed in this thread that calls depend on."""
+
+    @abc.abstractmethod
+    def key_of(self, x: Any, operands: list[Any]) -> Hashable:
+        """Return by what an argument is compared that is no pending value and no plain value of Python.
+
+        Append it, or the pending values in it, if they are operands.
+        """
+
+    @abc.abstractmethod
+    def met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what a function does that has met a pending value, if its kind is not known."""
+
+    @abc.abstractmethod
+    def learn(
+        self,
+        recording: Recording,
+        maker: Any,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        operands: Sequence[Any],
+    ) -> KnownCall:
+        """Find out what a kind of call returns."""
+
+    @abc.abstractmethod
+    def own_row(self, x: Any) -> Any:
+        """Return a computed operand as one row, which nobody changes."""
+
+    @abc.abstractmethod
+    def refuse_stale(self, x: Any) -> None:
+        """Raise an error if a pending value shares memory with one that was changed in place since."""
+
+    @abc.abstractmethod
+    def version_of(self, x: Any) -> int:
+        """Return how often a computed array was changed in place."""
+
+    @abc.abstractmethod
+    def nested(self, structure: Any, results: list[Any]) -> Any:
+        """Return results as the structure of a `KnownCall` nests them."""
+
+    @abc.abstractmethod
+    def call(
+        self,
+        recording: Any,
+        fn: Callable[..., Any],
+        rows: bool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record a call of a cell; return what stands for its result."""
+
+    # ---- results -------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def unsettled(self, result: Any, made: Sequence[weakref.ref[Any]]) -> Sequence[Any]:
+        """Return the pending values that an example's result, or anything else, still holds.
+
+        ``made`` are those that it has made; each has a ``node``.
+        """
+
+    @abc.abstractmethod
+    def settle(self, pending: Sequence[Any], values: Sequence[Any]) -> None:
+        """Let pending values stand for computed ones."""
+
+    @abc.abstractmethod
+    def settled(self, result: Any) -> Any:
+        """Return what the code of an example has returned, with computed values."""
+
+    @abc.abstractmethod
+    def join(self, values: Sequence[Any], how: str) -> Any:
+        """Return the results of all examples as one: ``"stack"`` or ``"cat"``."""
 
 
 class Recording:
@@ -37,6 +143,10 @@ class Recording:
         What knows the framework's modules and random state.
     fold : Fold
         What runs the calls.
+    graph : Graph
+        The recorded calls.
+    lines : dict of int to (code, bool)
+        Code by its ``id``, and whether it is the program's: where calls are recorded.
     made : list of weak reference
         The pending values that the example has made whose code runs now.
     wait : callable
@@ -48,25 +158,14 @@ class Recording:
         self.backend = backend
         self.fold = fold
         self.inner = ("multifold.", "multifold_", f"{values.package}.")
-        self.is_inner: dict[CodeType, bool] = {}
+        self.graph = fold._graph
+        self.lines: dict[int, tuple[CodeType, bool]] = {}
         self.made: list[weakref.ref[Any]] = []
         self.wait: Callable[[Sequence[Any]], list[Any]] = refuse_wait
 
-    def record(self, op: Callable[..., Any], operands: Sequence[Any]) -> Any:
-        """Record a call, at the line of the program that makes it; return its node."""
-        node = self.fold.add(op, *operands)
-        frame: FrameType | None = sys._getframe(1)
-        known = self.is_inner
-        while frame is not None:
-            inner = known.get(frame.f_code)
-            if inner is None:
-                name = frame.f_globals.get("__name__", "")
-                inner = known[frame.f_code] = f"{name}.".startswith(self.inner)
-            if not inner:
-                self.fold._graph.recorded_at(frame, node._ref)
-                break
-            frame = frame.f_back
-        return node
+    def is_from_library(self, frame: FrameType) -> bool:
+        """Return whether code is of this package, its adapters or the framework, and not of the program."""
+        return f"{frame.f_globals.get('__name__', '')}.".startswith(self.inner)
 
     def reached(self, part: Any) -> list[Any]:
         """Return what a function or an object consists of, and what its functions find around them."""
@@ -123,19 +222,58 @@ def entries_of(value: Any) -> Sequence[Any]:
     return [*value, *value.values()] if isinstance(value, dict) else [*value]
 
 
-def names_around(function: FunctionType) -> list[tuple[str, Any]]:
-    """Return the names that a function, or one inside of it, finds around it, and what each stands for.
+def same_entries(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Return whether containers hold the same objects."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
-    >>> scale = 2
+
+class Around:
+    """What a function, or one inside of it, finds around it: variables that it binds, names of its module.
+
+    Parameters
+    ----------
+    function : function
+        The function.
+    version_of : callable
+        Returns how often an array was changed in place; None for anything else.
+
+    Examples
+    --------
+    >>> scale = [2]
     >>> def scaled(xs):
-    ...     return [x * scale for x in xs]
-    >>> names_around(scaled)
-    [('scale', 2)]
+    ...     return [x * scale[0] for x in xs]
+    >>> around = Around(scaled, lambda x: None)
+    >>> around.is_now()
+    True
+    >>> scale.append(3)
+    >>> around.is_now()
+    False
     """
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    variables = function.__globals__
-    named = [(name, variables[name]) for name in names_of(function.__code__) if name in variables]
-    return [*[(name, content(cell)) for name, cell in cells], *named]
+
+    def __init__(self, function: FunctionType, version_of: Callable[[Any], int | None]) -> None:
+        own = function.__globals__
+        self.version_of = version_of
+        self.cells = [(cell, content(cell)) for cell in function.__closure__ or ()]
+        self.names = [(own, name, own.get(name, MISSING)) for name in names_of(function.__code__)]
+        found = [x for *_, x in (*self.cells, *self.names)]
+        versions = [(x, version_of(x)) for x in found]
+        self.versions = [(x, version) for x, version in versions if version is not None]
+        self.entries = [(x, entries_of(x)) for x in found if type(x) in CONTAINERS]
+
+    def is_now(self) -> bool:
+        """Return whether all is as it was."""
+        for own, name, value in self.names:  # asked at each call of a cell
+            if own.get(name, MISSING) is not value:
+                return False
+        return (
+            all(content(cell) is value for cell, value in self.cells)
+            and all(self.version_of(x) == version for x, version in self.versions)
+            and all(same_entries(entries_of(x), entries) for x, entries in self.entries)
+        )
+
+
+MISSING = object()
+"""Stands for a name that a module does not have."""
 
 
 def refuse_wait(nodes: Sequence[Any]) -> list[Any]:

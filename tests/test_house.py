@@ -17,8 +17,9 @@ ADAPTERS = sorted(ROOT.glob("backends/*/multifold_*/**/*.py"))
 BENCHMARKS = sorted(ROOT.glob("benchmarks/multifold_bench/**/*.py"))
 OURS = [*CORE, *ADAPTERS, *BENCHMARKS]
 
-MAKES_NODES = ROOT / "multifold" / "_compiled" / "reference" / "recording.py"
-"""Fills in new nodes without calling their class, which would take a third longer on the hottest path."""
+COMPILED = ROOT / "multifold" / "_compiled"
+FILLS_IN = (COMPILED / "reference" / "recording.py", COMPILED / "_glue.py")
+"""These fill in new nodes and new pending values: to call the class would take a third longer."""
 
 PREDECESSORS = (ROOT / "multifold" / "compat", ROOT / "multifold" / "blocks")
 """Classes here have the names that programs for TorchFold, mxnet-jit-batch and TensorFlow Fold import."""
@@ -62,7 +63,7 @@ def test_no_attribute_is_set_outside_of_its_class():
     found = {
         str(path.relative_to(ROOT)): set_from_outside(path.read_text())
         for path in CORE
-        if path != MAKES_NODES
+        if path not in FILLS_IN
     }
     assert {name: lines for name, lines in found.items() if lines} == {}
 

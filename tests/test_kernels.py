@@ -40,7 +40,7 @@ def loaded_uncompiled():
         return uncompiled()
 
 
-calls, plans, merging, rounds, tasks = loaded_uncompiled().values()
+calls, plans, merging, rounds, tasks, glue = loaded_uncompiled().values()
 NONE = np.zeros(0, np.int64)
 REFERENCES = {
     "_calls": calls,
@@ -49,6 +49,7 @@ REFERENCES = {
     "_merging": merging,
     "_table": rounds,
     "_tasks": tasks,
+    "_glue": glue,
     "_recording": recording,
 }
 

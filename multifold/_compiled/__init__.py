@@ -1,13 +1,13 @@
 """The one door to compiled code: every inner loop by name, compiled where that can be.
 
-The inner loops of scheduling and wiring (`_calls.py`, `_rows.py`), of merging (`_merging.py`) and of
-rounds (`_table.py`, `_tasks.py`) have one source in Python, which Cython compiles where a C compiler is
-at hand when multifold is installed, and which runs as it is elsewhere (`columns.py` says how). The
-classes that record calls (`_recording.pyx`) and the search for schedules (`_covers.pyx`) need types of
-C. They are written in Cython, and `multifold._compiled.reference` has the same names in Python. What is
-not compiled runs everywhere when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice is
-made here, once, for all of them together. No other module asks: a caller writes
-``_compiled.edges(...)``.
+The inner loops of scheduling and wiring (`_calls.py`, `_rows.py`), of merging (`_merging.py`), of rounds
+(`_table.py`, `_tasks.py`) and of plain programs (`_glue.py`) have one source in Python, which Cython
+compiles where a C compiler is at hand when multifold is installed, and which runs as it is elsewhere
+(`columns.py` says how). The classes that record calls (`_recording.pyx`) and the search for schedules
+(`_covers.pyx`) need types of C. They are written in Cython, and `multifold._compiled.reference` has the
+same names in Python. What is not compiled runs everywhere when the environment variable
+``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once, for all of them together. No other module
+asks: a caller writes ``_compiled.edges(...)``.
 
 Both were written in C before. Recording in Cython is half as long (438 lines, 820 in C) and as fast: in ns,
 the new nodes freed again (two cores of a shared machine; Python is the reference):
@@ -71,6 +71,7 @@ try:
         typed_levels,
     )  # fmt: skip
     from multifold._compiled._covers import beam, cover
+    from multifold._compiled._glue import GlueBase, KnownCall
     from multifold._compiled._merging import cut, merge, traces_of
     from multifold._compiled._recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rows import plan, wire
@@ -89,6 +90,7 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
+    from multifold._compiled._glue import GlueBase, KnownCall
     from multifold._compiled._merging import cut, merge, traces_of
     from multifold._compiled._rows import plan, wire
     from multifold._compiled._table import TableBase, distinct
@@ -99,9 +101,10 @@ except ImportError as error:
     missing = str(error)
 
 __all__ = [
-    "COUNTERS", "DoorBase", "GraphBase", "NodeBase", "Owners", "RecorderBase", "TableBase", "ancestors",
-    "awaited", "beam", "bucket", "cover", "cut", "distinct", "edges", "in_use", "located",
-    "merge", "missing", "plan", "run_ready", "schedule", "state", "traces_of", "typed_levels", "wire",
+    "COUNTERS", "DoorBase", "GlueBase", "GraphBase", "KnownCall", "NodeBase", "Owners", "RecorderBase",
+    "TableBase", "ancestors", "awaited", "beam", "bucket", "cover", "cut", "distinct", "edges", "in_use",
+    "located", "merge", "missing", "plan", "run_ready", "schedule", "state", "traces_of", "typed_levels",
+    "wire",
 ]  # fmt: skip
 
 in_use = not missing

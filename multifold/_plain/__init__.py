@@ -6,7 +6,7 @@
 - `cells`: functions that are recorded whole.
 
 Which functions of a framework are recorded, and how a function of one example runs for many, is in the
-adapters (`multifold.backend.PlainValues`), what records in this thread in `multifold.recording`.
+adapters (`multifold.recording.PlainValues`), what records in this thread in `multifold.recording`.
 """
 
 from multifold._plain.cells import op

@@ -8,7 +8,6 @@ it would have drawn. The first is an error. The second is a warning, if the firs
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from multifold._run.reach import owners_of
 from multifold._run.state import KeptState
 from multifold.backend import Backend
 from multifold.errors import RecordError
-from multifold.recording import entries_of
+from multifold.recording import entries_of, same_entries
 
 LOOKS = 32
 """Only so many waits of a run are asked whether random numbers were drawn: asking takes some 20 µs."""
@@ -94,7 +93,7 @@ class Sharing:
 
 def is_same(now: Attribute, then: Attribute) -> bool:
     """Return whether an attribute holds the same objects as before."""
-    return now[2] is then[2] and len(now[3]) == len(then[3]) and all(map(operator.is_, now[3], then[3]))
+    return now[2] is then[2] and same_entries(now[3], then[3])
 
 
 def own_copy(backend: Backend, fn: Any) -> Any:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from multifold.errors import RecordError
-from multifold_torch.plain.forms import TensorForm, meta_of
 from multifold_torch.plain.pending import (
     Pending,
     pending,
@@ -32,8 +31,8 @@ from multifold_torch.plain.pending import (
 
 def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Record a function of pending tensors; return what stands for its result."""
-    values: Any = recording_of().values
-    return values.record(func, args, kwargs)
+    recording = recording_of()
+    return recording.values.recorded(recording, None, func, args, kwargs)
 
 
 # ---- reads -------------------------------------------------------------------------------------------
@@ -98,7 +97,7 @@ def entry(x: Pending, index: int) -> Pending:
     size = x.form.shape[0]
     if not -size <= index < size:
         raise IndexError(f"index {index} is out of bounds for dimension 0 with size {size}")
-    found = pending(x.node._entry(index % size), TensorForm(x.form.shape[1:], *x.form[1:]), x)
+    found = pending(x.node._entry(index % size), x.form.entry, x)
     found.place = x, index
     return found
 
@@ -121,9 +120,10 @@ def item_of(x: Any, index: Any) -> Any:
         return entry(x, index)
     if is_number(index):
         return record(row_at, x, index)
-    index = with_known_numbers(index)
-    if has_mask(index):
-        return reading_without_gradient(Tensor.__getitem__)(x, index)
+    if not is_basic(index):
+        index = with_known_numbers(index)
+        if has_mask(index):
+            return reading_without_gradient(Tensor.__getitem__)(x, index)
     found = record(Tensor.__getitem__, x, index)
     if isinstance(x, Pending) and is_basic(index):
         found.place = x, index
@@ -150,9 +150,16 @@ def with_known_numbers(index: Any) -> Any:
 
 
 def is_basic(index: Any) -> bool:
-    """Return whether an index takes a part of a tensor that shares its memory."""
+    """Return whether an index takes a part of a tensor that shares its memory, and needs no read for it."""
     parts = index if type(index) is tuple else (index,)
-    return all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
+    for part in parts:
+        kind = type(part)
+        if kind is slice:
+            if not all(end is None or type(end) is int for end in (part.start, part.stop, part.step)):
+                return False
+        elif part is not None and part is not Ellipsis and kind is not int:
+            return False
+    return True
 
 
 def has_mask(index: Any) -> bool:
@@ -232,7 +239,7 @@ def changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def renamed(x: Pending, found: Any) -> Pending:
     """Let a tensor stand for what another one stands for, as if it were changed in place."""
-    if found.form[:3] != x.form[:3]:
+    if not found.form.computes_as(x.form):
         raise RecordError(
             f"A change in place would make {tuple(found.form.shape)} {found.form.dtype} of {x!r}.",
             "write it out of place.",
@@ -297,7 +304,7 @@ def same_memory(x: Any, *_: Any, **__: Any) -> Any:
 
 def from_meta(name: str) -> Callable[[Any], Any]:
     """Return what answers an attribute by the form."""
-    return lambda x: getattr(meta_of(x.form), name)
+    return lambda x: getattr(x.form.like, name)
 
 
 def refusing(what: str) -> Callable[..., NoReturn]:
@@ -346,7 +353,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     Tensor.size: lambda x, dim=None: x.form.shape if dim is None else x.form.shape[dim],
     Tensor.dim: lambda x: len(x.form.shape),
     Tensor.numel: lambda x: x.form.shape.numel(),
-    Tensor.__len__: lambda x: len(meta_of(x.form)),
+    Tensor.__len__: lambda x: len(x.form.like),
     Tensor.__iter__: entries,
     Tensor.__getitem__: item_of,
     Tensor.__setitem__: set_item,

@@ -18,7 +18,7 @@ from multifold import trusted
 from multifold.errors import RecordError
 from multifold.recording import Recording
 from multifold_torch.plain.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
-from multifold_torch.plain.forms import Modes, TensorForm
+from multifold_torch.plain.forms import Modes, TensorForm, form_of
 from multifold_torch.plain.rules import mixes_rows, on_rows
 
 
@@ -66,7 +66,7 @@ class RowCall:
             found = self.dry_run(stand_ins)
         self.is_single = isinstance(found, Tensor)
         results = [x for x in optree.tree_leaves(found) if isinstance(x, Tensor)]
-        self.forms = [TensorForm(x.shape, x.dtype, device, x.requires_grad) for x in results]
+        self.forms = [form_of(x.shape, x.dtype, device, x.requires_grad) for x in results]
         return found, stand_ins
 
     def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:

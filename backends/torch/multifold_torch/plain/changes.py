@@ -6,7 +6,6 @@ change in between is an error: silently, the call would use the new value.
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -16,10 +15,38 @@ from typing import Any
 from torch import Tensor, nn
 
 from multifold.errors import RecordError
-from multifold.recording import CURRENT, entries_of, names_around
+from multifold.recording import CURRENT, Around, entries_of, same_entries
 
-SET: Counter[int] = Counter()
-"""How often an attribute of a module was set while a program recorded, by the ``id`` of the module."""
+
+class AttributeSets:
+    """How often attributes of modules were set while programs record.
+
+    Attributes
+    ----------
+    total : int
+        Of all modules.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.of_module: Counter[int] = Counter()
+
+    def note(self, module: nn.Module) -> None:
+        """Note that an attribute of a module is set."""
+        self.total += 1
+        self.of_module[id(module)] += 1
+
+    def within(self, module: nn.Module) -> int:
+        """Return how often one of a module, or of one inside of it, was set."""
+        own = self.of_module
+        return sum([own.get(id(x), 0) for x in module.modules()]) if own else 0
+
+    def forget(self) -> None:
+        """Begin anew, once no program records."""
+        self.of_module.clear()
+
+
+ATTRIBUTE_SETS = AttributeSets()
 
 
 WRITTEN = -1
@@ -34,19 +61,21 @@ class Versions(threading.local):
 
     def __init__(self) -> None:
         self.first: First = {}
-        self.learning: dict[int, tuple[Any, Sequence[bool]]] = {}
+        self.learning: dict[int, tuple[Any, tuple[bool, ...]]] = {}
+        self.called: dict[tuple[type, int], Called] = {}
 
     def begin(self, first: First) -> First:
         """Begin a run, or go on with one; return what was known of the one before."""
-        before, self.first, self.learning = self.first, first, {}
+        before, self.first = self.first, first
+        self.learning, self.called = {}, {}
         return before
 
-    def learns(self, part: Any) -> Sequence[bool]:
+    def learns(self, part: Any) -> tuple[bool, ...]:
         """Return which parameters around a function or an object get gradients in this run."""
         known = self.learning.get(id(part))
         if known is None:
             recording: Any = CURRENT.recording
-            known = part, [x.requires_grad for x in parameters_of(recording.reached(part))]
+            known = part, tuple([x.requires_grad for x in parameters_of(recording.reached(part))])
             self.learning[id(part)] = known
         return known[1]
 
@@ -59,8 +88,10 @@ class Versions(threading.local):
 
     def refuse_rebound(self, function: FunctionType) -> None:
         """Refuse a cell whose names stand for others than when the run met it: a loop's ``i``, say."""
-        _, first = self.first.setdefault(id(function), (function, marks(names_around(function))))
-        if not all_same(first, marks(names_around(function))):
+        known = self.first.get(id(function))
+        if known is None:
+            self.first[id(function)] = function, Around(function, version_if_tensor)
+        elif not known[1].is_now():
             raise RecordError(
                 f"A variable that the cell {function.__name__} uses was changed during the run. Recorded "
                 "calls run later than in the loop.",
@@ -92,14 +123,18 @@ class Called:
         self.module = module
         self.__name__ = type(module).__name__
         self.__self__ = module
+        self.sets = ATTRIBUTE_SETS.total
         self.mode = tuple([x.training for x in module.modules()])
-        self.changes = changes_of(module)
-        self.learns = [x.requires_grad for x in self.parameters()]
+        self.changes = ATTRIBUTE_SETS.within(module)
+        self.parameters = [*module.parameters()]
+        self.learns = [x.requires_grad for x in self.parameters]
         VERSIONS.meet(module)
 
-    def parameters(self) -> Iterable[Tensor]:
-        """Return the parameters of the module."""
-        return self.module.parameters()
+    def is_now(self) -> bool:
+        """Return whether nothing about the module has changed."""
+        return self.sets == ATTRIBUTE_SETS.total and self.learns == [
+            x.requires_grad for x in self.parameters
+        ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
@@ -118,7 +153,7 @@ class Called:
 
     def refuse_changed(self, cell: str) -> None:
         """Refuse to launch a call whose module was changed since it was recorded."""
-        if changes_of(self.module) != self.changes:
+        if ATTRIBUTE_SETS.within(self.module) != self.changes:
             refuse_set(type(self.module).__name__, cell)
         for x in read_by(self.module):
             VERSIONS.refuse_changed(x)
@@ -126,9 +161,6 @@ class Called:
 
 class Layer(Called):
     """A layer of PyTorch that takes any axes before those that it works along."""
-
-    def parameters(self) -> Iterable[Tensor]:
-        return [x for x in self.module._parameters.values() if x is not None]
 
 
 class Held:
@@ -167,23 +199,19 @@ class CellFunction:
         VERSIONS.refuse_rebound(self.function)
 
 
-Marks = list[tuple[str, Any, int, Sequence[Any]]]
+Marks = list[tuple[str, Any, int | None, Sequence[Any]]]
 """Names, what they stand for, how often that was changed in place, and what it holds as a container."""
 
 
 def marks(named: Iterable[tuple[str, Any]]) -> Marks:
     """Return what names stand for."""
-    return [(name, x, version_now(x) if isinstance(x, Tensor) else 0, entries_of(x)) for name, x in named]
+    return [(name, x, version_if_tensor(x), entries_of(x)) for name, x in named]
 
 
 def all_same(some: Marks, others: Marks) -> bool:
     """Return whether names stand for the same objects."""
     return len(some) == len(others) and all(
-        x[0] == y[0]
-        and x[1] is y[1]
-        and x[2] == y[2]
-        and len(x[3]) == len(y[3])
-        and all(map(operator.is_, x[3], y[3]))
+        x[0] == y[0] and x[1] is y[1] and x[2] == y[2] and same_entries(x[3], y[3])
         for x, y in zip(some, others, strict=True)
     )
 
@@ -202,9 +230,9 @@ def version_now(x: Tensor) -> int:
     return 0 if x.is_inference() else x._version
 
 
-def changes_of(module: nn.Module) -> int:
-    """Return how often an attribute of a module, or of one inside of it, was set."""
-    return sum([SET.get(id(x), 0) for x in module.modules()]) if SET else 0
+def version_if_tensor(x: Any) -> int | None:
+    """Return how often a tensor was changed in place; None for anything else."""
+    return version_now(x) if isinstance(x, Tensor) else None
 
 
 def tensors_of(module: nn.Module) -> Iterable[Tensor]:

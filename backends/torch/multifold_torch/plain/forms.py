@@ -3,36 +3,83 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import weakref
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from multifold_torch.plain.pending import Pending
 
-class TensorForm(NamedTuple):
-    """What is known of a pending tensor."""
 
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-    requires_grad: bool
+class TensorForm:
+    """What is known of a pending tensor without its values; `form_of` makes one for all tensors of a form.
 
-    @classmethod
-    def of(cls, x: Tensor) -> TensorForm:
-        """Return the form of a real tensor."""
-        return cls(x.shape, x.dtype, x.device, x.requires_grad)
+    Attributes
+    ----------
+    shape, dtype, device, requires_grad : object
+        Those of the tensor.
+    new : callable
+        Returns an empty pending tensor of the form.
+    """
+
+    __slots__ = ("__weakref__", "_entry", "_meta", "device", "dtype", "new", "requires_grad", "shape")
+
+    def __init__(
+        self, shape: torch.Size, dtype: torch.dtype, device: torch.device, requires_grad: bool
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device
+        self.requires_grad = requires_grad
+        self.new = partial(Tensor._make_wrapper_subclass, Pending, shape, dtype=dtype, device=device)
+        self._entry: TensorForm | None = None
+        self._meta: Tensor | None = None
 
     def meta(self) -> Tensor:
         """Return a new tensor of this form, without values."""
         return torch.empty(self.shape, dtype=self.dtype, device="meta", requires_grad=self.requires_grad)
 
+    @property
+    def like(self) -> Tensor:
+        """A tensor of this form, without values, which nobody may change."""
+        if self._meta is None:
+            self._meta = self.meta()
+        return self._meta
 
-@functools.lru_cache(maxsize=4096)
-def meta_of(form: TensorForm) -> Tensor:
-    """Return a tensor of a form, without values, which nobody may change."""
-    return form.meta()
+    @property
+    def entry(self) -> TensorForm:
+        """The form of a row inside of a tensor of this form."""
+        if self._entry is None:
+            self._entry = form_of(self.shape[1:], self.dtype, self.device, self.requires_grad)
+        return self._entry
+
+    def computes_as(self, other: TensorForm) -> bool:
+        """Return whether two forms are equal but for gradients."""
+        return (self.shape, self.dtype, self.device) == (other.shape, other.dtype, other.device)
+
+
+FORMS: weakref.WeakValueDictionary[Any, TensorForm] = weakref.WeakValueDictionary()
+
+
+def form_of(shape: torch.Size, dtype: torch.dtype, device: torch.device, requires_grad: bool) -> TensorForm:
+    """Return the one form of these, by which calls are told apart.
+
+    >>> form_of(torch.Size([2]), torch.float32, torch.device("cpu"), False) is form_of_tensor(torch.ones(2))
+    True
+    """
+    key = shape, dtype, device, requires_grad
+    found = FORMS.get(key)
+    if found is None:
+        found = FORMS[key] = TensorForm(*key)
+    return found
+
+
+def form_of_tensor(x: Tensor) -> TensorForm:
+    """Return the form of a real tensor."""
+    return form_of(x.shape, x.dtype, x.device, x.requires_grad)
 
 
 class Modes(NamedTuple):

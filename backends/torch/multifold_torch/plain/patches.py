@@ -11,14 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from multifold.recording import CELL, CURRENT
-from multifold_torch.plain.changes import SET, Called, Layer
+from multifold_torch.plain.changes import ATTRIBUTE_SETS, Called, Layer
 from multifold_torch.plain.pending import Pending, refuse
 
 LAYERS = (nn.Linear, nn.Embedding, nn.LayerNorm)
 """Layers that are recorded on real tensors, too: a program meets them first at its leaves."""
-
-CHANGES_TABLE = ("max_norm", "scale_grad_by_freq")
-"""What an embedding does that depends on all ids that it meets at once."""
 
 
 class Patches:
@@ -49,7 +46,7 @@ class Patches:
                     nn.Module.__call__ = self.call
                     nn.Module.__setattr__ = self.set
                     torch.autograd.Function.apply = self.apply
-                    SET.clear()
+                    ATTRIBUTE_SETS.forget()
 
 
 PATCHES = Patches()
@@ -59,32 +56,34 @@ def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Call a module; a cell and a layer are recorded."""
     recording = CURRENT.recording
     if recording is not None:
+        values: Any = recording.values
         if self._buffers:
-            values: Any = recording.values
             values.shares(self)
-        rows = getattr(self, CELL, None)
+        rows = getattr(type(self), CELL, None)  # an instance would look among its modules, too
         if rows is not None:
-            return recording.values.call(recording, Called(self), rows, args, kwargs)
+            return values.call(recording, values.called(Called, self), rows, args, kwargs)
         if type(self) in LAYERS and is_plain(self) and len(args) == 1 and isinstance(args[0], Tensor):
-            return recording.values.call(recording, Layer(self), False, args, kwargs)
+            return values.call(recording, values.called(Layer, self), False, args, kwargs)
         if isinstance(self, torch.jit.ScriptModule):  # compiled code takes no pending tensors
-            return recording.values.call(recording, Called(self), False, args, kwargs)
+            return values.call(recording, values.called(Called, self), False, args, kwargs)
         if (self._backward_hooks or self._backward_pre_hooks) and any(isinstance(x, Pending) for x in args):
             refuse("given to a module that has backward hooks")
         self = getattr(self, "_orig_mod", self)  # torch.compile makes no graphs of pending tensors
     return PATCHES.call(self, *args, **kwargs)
 
 
-def is_plain(module: nn.Module) -> bool:
+def is_plain(module: Any) -> bool:
     """Return whether nobody watches a module by hooks, and it works on each row for itself."""
-    watched = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-    return not watched and not any(getattr(module, name, None) for name in CHANGES_TABLE)
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+        return False
+    # What these do depends on all ids that an embedding meets at once.
+    return type(module) is not nn.Embedding or not (module.max_norm or module.scale_grad_by_freq)
 
 
 def module_setattr(self: nn.Module, name: str, value: Any) -> None:
     """Set an attribute of a module, and count it."""
     if CURRENT.recording is not None:
-        SET[id(self)] += 1
+        ATTRIBUTE_SETS.note(self)
     PATCHES.set(self, name, value)
 
 

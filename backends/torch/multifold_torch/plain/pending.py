@@ -11,8 +11,7 @@ how often that was changed: a view of an older one is *stale*, and refused where
 from __future__ import annotations
 
 import copy
-import weakref
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import optree
 import torch
@@ -20,9 +19,9 @@ from torch import Tensor
 
 from multifold.errors import RecordError
 from multifold.recording import CURRENT, Recording
-from multifold_torch.plain.forms import TensorForm
 
-make_wrapper = Tensor._make_wrapper_subclass
+if TYPE_CHECKING:
+    from multifold_torch.plain.forms import TensorForm
 
 
 class Pending(Tensor):
@@ -61,7 +60,7 @@ class Pending(Tensor):
         recording = CURRENT.recording
         if recording is None:
             refuse_outside()
-        return recording.values.met(func, args, kwargs or {})
+        return recording.values.meet(recording, func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(
@@ -119,15 +118,10 @@ class Settled(Pending):
 
 
 def pending(node: Any, form: TensorForm, base: Any = None) -> Pending:
-    """Return a tensor that stands for what a node computes."""
-    x: Pending = make_wrapper(Pending, form.shape, dtype=form.dtype, device=form.device)
-    x.node, x.form = node, form
-    if base is not None:
-        root = getattr(base, "base", None)
-        x.base = base if root is None else root
-        x.seen = version_of(x.base)
-    recording_of().made.append(weakref.ref(x))
-    return x
+    """Return a tensor that stands for what a node computes; ``base`` is what it is a view of."""
+    recording = recording_of()
+    found: Pending = recording.values.new(recording, node, form, base)
+    return found
 
 
 def settle(x: Pending, value: Tensor) -> None:

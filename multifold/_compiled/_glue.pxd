@@ -1,0 +1,1 @@
+from multifold._compiled cimport columns
