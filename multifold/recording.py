@@ -262,14 +262,20 @@ class Around:
 
     def is_now(self) -> bool:
         """Return whether all is as it was."""
-        for own, name, value in self.names:  # asked at each call of a cell
+        # It is asked at each call of a cell, and a loop takes half of the time of `all`.
+        for own, name, value in self.names:
             if own.get(name, MISSING) is not value:
                 return False
-        return (
-            all(content(cell) is value for cell, value in self.cells)
-            and all(self.version_of(x) == version for x, version in self.versions)
-            and all(same_entries(entries_of(x), entries) for x, entries in self.entries)
-        )
+        for cell, value in self.cells:
+            if content(cell) is not value:
+                return False
+        for x, version in self.versions:
+            if self.version_of(x) != version:
+                return False
+        for x, entries in self.entries:  # noqa: SIM110
+            if not same_entries(entries_of(x), entries):
+                return False
+        return True
 
 
 MISSING = object()

@@ -83,8 +83,8 @@ class GlueBase:
     ----------
     pending : type
         The class of pending values. Each has a ``node`` and a ``form``; ``base``, what it is a view of;
-        ``version``, how often it was changed in place; and ``seen``, the version of its base when it was
-        made.
+        ``version``, how often it was changed in place; ``seen``, the version of its base when it was made;
+        and ``host`` and ``place``, which the adapter may set.
     answers : dict
         Functions that are not recorded, and what answers them.
 
@@ -214,7 +214,11 @@ class GlueBase:
         x: Any = form.new()
         x.node = node
         x.form = form
-        if base is not None:
+        x.version = 0
+        x.host = x.place = None
+        if base is None:
+            x.base = None
+        else:
             if type(base) is self.pending and base.base is not None:
                 base = base.base
             x.base = base

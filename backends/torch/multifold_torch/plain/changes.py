@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -62,7 +62,7 @@ class Versions(threading.local):
     def __init__(self) -> None:
         self.first: First = {}
         self.learning: dict[int, tuple[Any, tuple[bool, ...]]] = {}
-        self.called: dict[tuple[type, int], Called] = {}
+        self.called: dict[int, Called] = {}
 
     def begin(self, first: First) -> First:
         """Begin a run, or go on with one; return what was known of the one before."""
@@ -135,6 +135,11 @@ class Called:
         return self.sets == ATTRIBUTE_SETS.total and self.learns == [
             x.requires_grad for x in self.parameters
         ]
+
+    def noted(self, sets: int) -> Self:
+        """Return this one, which describes the module after so many attributes of any module were set."""
+        self.sets = sets
+        return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)

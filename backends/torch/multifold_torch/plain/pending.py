@@ -47,11 +47,14 @@ class Pending(Tensor):
 
     node: Any
     form: TensorForm
-    host: Tensor | None = None
-    base: Tensor | None = None
-    place: tuple[Any, Any] | None = None
-    version: int = 0
-    seen: int = 0
+    host: Tensor | None
+    base: Tensor | None
+    place: tuple[Any, Any] | None
+    version: int
+    seen: int
+
+    # A dictionary for each would be one more object for Python's collector.
+    __slots__ = ("base", "form", "host", "node", "place", "seen", "value", "version")
 
     @classmethod
     def __torch_function__(
@@ -94,6 +97,8 @@ class Settled(Pending):
     """
 
     value: Tensor
+
+    __slots__ = ()
 
     @classmethod
     def __torch_function__(

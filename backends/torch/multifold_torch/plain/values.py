@@ -68,7 +68,7 @@ class TorchValues(PlainValues):
         super().__init__(Pending, ANSWERS)
         self.owner = getattr(fn, "__self__", fn)
         self.shared: dict[int, Tensor] = {}
-        self.called_before: dict[tuple[type, int], Called] = {}
+        self.called_before: dict[int, Called] = {}
 
     # ---- runs ----------------------------------------------------------------------------------------
 
@@ -127,6 +127,11 @@ class TorchValues(PlainValues):
 
     def key_of(self, x: Any, operands: list[Tensor]) -> Hashable:
         kind = type(x)
+        if kind is FunctionType:
+            VERSIONS.refuse_rebound(x)
+            return x, VERSIONS.learns(x)
+        if isinstance(x, nn.Module):
+            return self.called(Called, x)
         if isinstance(x, Tensor):
             if self.is_shared(x):
                 VERSIONS.refuse_changed(x)
@@ -139,11 +144,6 @@ class TorchValues(PlainValues):
             return slice, x.start, x.stop, x.step
         if kind is np.ndarray:
             return kind, x.dtype.str, x.shape, x.tobytes()
-        if isinstance(x, nn.Module):
-            return self.called(Called, x)
-        if kind is FunctionType:
-            VERSIONS.refuse_rebound(x)
-            return x, VERSIONS.learns(x)
         leaves, structure = optree.tree_flatten(x, none_is_leaf=True)
         if not structure.is_leaf():  # a container of another kind
             return structure, self.keys_of(leaves, operands)
@@ -160,15 +160,14 @@ class TorchValues(PlainValues):
 
     def called(self, kind: type[Called], module: nn.Module) -> Called:
         """Return a module as a function: the same one while nothing about the module changes."""
-        key = kind, id(module)
-        found = VERSIONS.called.get(key)
-        if found is not None and found.is_now():
+        found = VERSIONS.called.get(id(module))
+        if found is not None and type(found) is kind and found.is_now():
             return found
         found = kind(module)
-        before = self.called_before.get(key)
+        before = self.called_before.get(id(module))
         if before == found:  # keys of earlier runs have this one, and are compared faster so
-            found = before
-        self.called_before[key] = VERSIONS.called[key] = found
+            found = before.noted(found.sets)
+        self.called_before[id(module)] = VERSIONS.called[id(module)] = found
         return found
 
     def shares(self, module: nn.Module) -> None:
@@ -179,7 +178,8 @@ class TorchValues(PlainValues):
 
     def is_shared(self, x: Any) -> bool:
         """Return whether a tensor is the same for all examples."""
-        return id(x) in self.shared or isinstance(x, nn.Parameter)
+        # Whether something is a parameter takes a microsecond to ask.
+        return id(x) in self.shared or (type(x) is not Tensor and isinstance(x, nn.Parameter))
 
     def own_row(self, x: Any) -> Any:
         return x.clone().unsqueeze(0)
