@@ -71,12 +71,15 @@ class StateSlot(NamedTuple):
         Returns a copy of what `read` has returned, which no op has changed.
     random : bool
         Whether it is the state of a random generator.
+    seed : callable, optional
+        Lets the generator begin anew from an integer of 32 bits; None if that cannot be said.
     """
 
     read: Callable[[], Any]
     write: Callable[[Any], object]
     copy: Callable[[Any], Any] = lambda value: value
     random: bool = False
+    seed: Callable[[int], object] | None = None
 
 
 class unsupported:  # noqa: N801 - reads as a declaration in the body of an adapter

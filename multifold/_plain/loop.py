@@ -7,6 +7,7 @@ the recorded calls to a `Fold`, and puts the results into what the code returned
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
@@ -40,6 +41,7 @@ def batched(
     backend: str | Backend | type[Backend] = "auto",
     device: Any = None,
     own: bool = False,
+    seed: int | None = None,
     on_error: str = "raise",
 ) -> Any:
     """Return a function that runs ``fn`` for many examples at once, and returns what the loop returns.
@@ -66,6 +68,10 @@ def batched(
     own : bool
         Whether each example gets a copy of the model that shares its parameters. A model needs that if it
         keeps something on itself, and then reads a value. A copy takes some 200 µs.
+    seed : int, optional
+        Gives each example random streams of its own: those of Python, NumPy and the framework, and the
+        generators of the model. What the code of an example draws is then the same in ``run.loop``. What
+        a recorded call draws, as dropout, is not.
     on_error : str
         ``"raise"`` what the first failing example raises; or ``"collect"`` the failures, and return a pair:
         the results of the other examples, and the exceptions by the number of the example.
@@ -105,7 +111,11 @@ and run it by Fold.run(model, examples, fn).
         raise RecordError(f"Expected join to be one of {', '.join(JOINS)}. Received {join!r}.")
     if on_error not in ("raise", "collect"):
         raise RecordError(f"Expected on_error to be 'raise' or 'collect'. Received {on_error!r}.")
-    found = Batched(fn, ops=ops, join=join, backend=backend, device=device, own=own, on_error=on_error)
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise RecordError(f"Expected seed to be an integer of at least 0. Received {seed!r}.")
+    found = Batched(
+        fn, ops=ops, join=join, backend=backend, device=device, own=own, seed=seed, on_error=on_error
+    )
     return found if found.known is None else found.known.plain_module(fn, found)
 
 
@@ -127,6 +137,7 @@ class Batched:
         backend: str | Backend | type[Backend],
         device: Any,
         own: bool,
+        seed: int | None,
         on_error: str,
     ) -> None:
         if own and isinstance(fn, FunctionType):
@@ -139,6 +150,7 @@ class Batched:
         self.join = join
         self.device = device
         self.own = own
+        self.seed = seed
         self.on_error = on_error
         self.known = Fold(backend=backend)._backend
         if self.known is None:
@@ -157,10 +169,10 @@ class Batched:
         LaunchError
             If a recorded call fails.
         """
-        examples = [*zip(*iterables, strict=True)]
-        if not examples:
-            raise RecordError("Expected at least one example. Received none.")
-        results, failures = self.run(examples, shared)
+        return self.returned(*self.run(examples_of(iterables), shared))
+
+    def returned(self, results: list[Any], failures: dict[int, Exception]) -> Any:
+        """Return results as a call returns them."""
         joined = self.joined(results) if results else None
         return (joined, failures) if self.on_error == "collect" else joined
 
@@ -174,13 +186,15 @@ class Batched:
         backend: Any = self.known
         fold = self.fold = Fold(backend=backend, device=self.device)
         recording = Recording(values, backend, fold)
-        sharing = Sharing(backend, self.fn)
+        sharing = Sharing(backend, self.fn, self.seed)
         taken: dict[int, Any] = {}
 
         async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
             number, arguments = numbered
             fn = own_copy(backend, self.fn) if self.own else self.fn
-            result, made = await drive(recording, sharing, fold, lambda: fn(*arguments, **shared))
+            result, made = await drive(
+                recording, sharing, fold, number, lambda: fn(*arguments, **shared)
+            )
             pending = values.unsettled(result, made)
             taken[number] = result, pending
             return each(tuple([x.node for x in pending]))
@@ -193,15 +207,27 @@ class Batched:
             values.settle(pending, own)
         return [values.settled(result) for result, _ in kept], failures
 
+    def loop(self, *iterables: Iterable[Any], **shared: Any) -> Any:
+        """Return what a call returns, by running one example after the other.
+
+        Takes what a call takes, and raises what ``fn`` raises. With a seed each example has random streams
+        of its own here, too. To debug a program, run it so.
+        """
+        examples = examples_of(iterables)
+        self.values_for(examples, shared)
+        return self.returned(*self.looped(examples, shared))
+
     def looped(
         self, examples: Sequence[Any], shared: dict[str, Any]
     ) -> tuple[list[Any], dict[int, Exception]]:
         """Run one example after the other; return the results and the failures."""
         results: list[Any] = []
         failures: dict[int, Exception] = {}
+        sharing = None if self.seed is None else Sharing(self.known, self.fn, self.seed)
         for number, example in enumerate(examples):
             try:
-                results.append(self.fn(*example, **shared))
+                with contextlib.nullcontext() if sharing is None else sharing.turn(number):
+                    results.append(self.fn(*example, **shared))
             except Exception as error:
                 if self.on_error == "raise":
                     raise
@@ -255,11 +281,13 @@ class Batched:
         Exception
             What the first failing example raises.
         """
-        examples = [*zip(*iterables, strict=True)]
+        examples = examples_of(iterables)
         self.values_for(examples, shared)
         backend: Any = self.known
         with aside(backend, owners_of(backend, None, self.fn)):
-            wanted = [self.fn(*example, **shared) for example in examples]
+            wanted, failures = self.looped(examples, shared)
+        for error in failures.values():
+            raise error
         found, failures = self.run(examples, shared)
         for error in failures.values():
             raise error
@@ -269,7 +297,7 @@ class Batched:
                 raise MismatchError(
                     f"Example {number} has another result than in the loop: {one!r}, where the loop "
                     f"returns {other!r}.",
-                    "a program that draws random numbers draws them in another order.",
+                    "a program that draws random numbers draws them in another order, unless it has a seed.",
                 )
 
     def same(self, x: Any, y: Any) -> bool:
@@ -279,6 +307,14 @@ class Batched:
             return bool(np.all(x == y))
         host, other = backend.to_numpy(x)[None], backend.to_numpy(y)[None]
         return host.shape == other.shape and close(host, other, tolerance_of(x, host))
+
+
+def examples_of(iterables: Sequence[Iterable[Any]]) -> list[Any]:
+    """Return the arguments of each example; refuse none."""
+    examples = [*zip(*iterables, strict=True)]
+    if not examples:
+        raise RecordError("Expected at least one example. Received none.")
+    return examples
 
 
 def backend_around(x: Any) -> Backend | None:

@@ -24,7 +24,7 @@ except ImportError:
 
 
 async def drive(
-    recording: Recording, sharing: Sharing, fold: Any, code: Callable[[], Any]
+    recording: Recording, sharing: Sharing, fold: Any, example: int, code: Callable[[], Any]
 ) -> tuple[Any, list[Any]]:
     """Run the code of one example to its end, and await what it reads.
 
@@ -38,11 +38,13 @@ async def drive(
         What it shares with the other examples.
     fold : Fold
         What its values are awaited of.
+    example : int
+        Its number.
     code : callable
         Takes nothing; what it returns or raises is returned or raised.
     """
     made: list[Any] = []
-    step = partial(go_on, recording, sharing, made)
+    step = partial(go_on, recording, sharing, example, made)
     code = partial(contextvars.copy_context().run, code)
     if greenlet is None:
         return step(refuse_read, code), made
@@ -70,6 +72,7 @@ async def drive(
 def go_on(
     recording: Recording,
     sharing: Sharing,
+    example: int,
     made: list[Any],
     wait: Callable[..., Any],
     code: Callable[..., Any],
@@ -78,9 +81,9 @@ def go_on(
     """Let the code of an example go on, and record what it does meanwhile."""
     recording.goes_on(made, wait)
     before = CURRENT.switch(recording)
-    sharing.begin()
     try:
-        return code(*arguments)
+        with sharing.turn(example):
+            return code(*arguments)
     finally:
         CURRENT.switch(before)
 

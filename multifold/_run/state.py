@@ -84,6 +84,12 @@ class KeptState:
         for slot, value in zip(self.slots, values, strict=True):
             slot.write(slot.copy(value))
 
+    def begin_anew(self, numbers: Sequence[int]) -> None:
+        """Let each random generator begin anew, from a seed that these numbers and its place make."""
+        for place, slot in enumerate(self.slots):
+            if slot.seed is not None:
+                slot.seed(int(np.random.SeedSequence([*numbers, place]).generate_state(1)[0]))
+
     def read(self) -> list[Any]:
         """Return a copy of what is in each slot now."""
         return [slot.copy(slot.read()) for slot in self.slots]
@@ -148,8 +154,8 @@ def aside(backend: Backend, owners: Sequence[Any]) -> Iterator[None]:
 
 def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
     """Yield what ops of some owners may change."""
-    yield StateSlot(numpy_state, set_numpy_state, random=True)
-    yield StateSlot(python_state, set_python_state, random=True)
+    yield StateSlot(numpy_state, set_numpy_state, random=True, seed=np.random.seed)
+    yield StateSlot(python_state, set_python_state, random=True, seed=random.seed)
     roots = [*backend.stateful(owners)]
     found = [*reached(backend, roots, MOST)]
     yield from backend.slots([*owners, *[x for x, inside in found if not inside]])
@@ -304,8 +310,14 @@ def generator_slots(x: Any) -> Iterator[StateSlot]:
     """Yield the state of a random generator of NumPy or Python."""
     if isinstance(x, np.random.Generator):
         bits = x.bit_generator
-        yield StateSlot(lambda: copy.deepcopy(bits.state), partial(setattr, bits, "state"), random=True)
+        write = partial(setattr, bits, "state")
+        yield StateSlot(lambda: copy.deepcopy(bits.state), write, random=True, seed=partial(seed_bits, bits))
     elif isinstance(x, np.random.RandomState):
-        yield StateSlot(lambda: x.get_state(legacy=False), x.set_state, random=True)
+        yield StateSlot(lambda: x.get_state(legacy=False), x.set_state, random=True, seed=x.seed)
     elif type(x) is random.Random:
-        yield StateSlot(x.getstate, x.setstate, random=True)
+        yield StateSlot(x.getstate, x.setstate, random=True, seed=x.seed)
+
+
+def seed_bits(bits: Any, seed: int) -> None:
+    """Let a bit generator of NumPy begin anew from a seed."""
+    bits.state = type(bits)(seed).state

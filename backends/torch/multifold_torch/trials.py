@@ -59,16 +59,18 @@ def is_unsized(module: torch.nn.Module) -> bool:
 
 def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
     """Yield the random states of all devices and generators, and the buffers of modules."""
-    yield StateSlot(torch.get_rng_state, torch.set_rng_state, random=True)
+    seed = torch.default_generator.manual_seed
+    yield StateSlot(torch.get_rng_state, torch.set_rng_state, random=True, seed=seed)
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
             read = partial(torch.cuda.get_rng_state, device)
-            yield StateSlot(read, partial(torch.cuda.set_rng_state, device=device), random=True)
+            seed = torch.cuda.default_generators[device].manual_seed
+            yield StateSlot(read, partial(torch.cuda.set_rng_state, device=device), random=True, seed=seed)
     modules = modules_in_order(owners)
     for owner in (*owners, *modules):
         for x in (owner, *getattr(owner, "__dict__", {}).values()):
             if isinstance(x, torch.Generator):
-                yield StateSlot(x.get_state, x.set_state, random=True)
+                yield StateSlot(x.get_state, x.set_state, random=True, seed=x.manual_seed)
     for module in modules:
         if not isinstance(module, torch.jit.ScriptModule):
             # An op may make modules and parameters in its first launch. A trial makes others, which go.

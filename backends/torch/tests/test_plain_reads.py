@@ -317,6 +317,43 @@ def test_random_numbers_between_reads_warn_once(source):
     assert {x.filename for x in caught} == {__file__}
 
 
+@pytest.mark.parametrize("source", ["torch", "numpy", "python", "generator"])
+def test_with_a_seed_examples_draw_the_same_numbers_as_in_the_loop(source):
+    generator = np.random.default_rng(0)
+    draw = {
+        "torch": lambda: float(torch.rand(())),
+        "numpy": np.random.rand,
+        "python": random.random,
+        "generator": generator.random,
+    }[source]
+
+    def program(x):
+        drawn = [draw()]
+        while LIN(x).sum() > 0.5 or len(drawn) < 3:
+            drawn.append(draw())
+            x = LIN(x) * drawn[-1]
+        return x, drawn
+
+    run = multifold.batched(program, seed=3, join="list")
+    with warnings.catch_warnings(action="error"):
+        (found, drawn), (wanted, others) = zip(*run(XS), strict=True), zip(*run.loop(XS), strict=True)
+    assert drawn == others and len({numbers[0] for numbers in drawn}) == len(XS)
+    for x, y in zip(found, wanted, strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_a_run_with_a_seed_leaves_the_generators_where_they_are():
+    before = torch.get_rng_state(), random.getstate()
+    multifold.batched(lambda x: LIN(x) * torch.rand(()) + random.random(), seed=0)(XS)
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
+
+
+@pytest.mark.parametrize("seed", [-1, True, "0"])
+def test_a_seed_that_is_no_integer_of_at_least_0_is_refused(seed):
+    with pytest.raises(RecordError, match="Expected seed to be an integer"):
+        multifold.batched(LIN, seed=seed)
+
+
 def test_random_numbers_without_reads_are_those_of_the_loop(as_loop):
     as_loop(lambda x: LIN(x) * torch.rand(()) + torch.randn_like(LIN(x)), XS, parameters=PARAMETERS)
 

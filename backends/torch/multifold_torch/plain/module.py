@@ -19,6 +19,10 @@ class BatchedModule(nn.Module):
         """Return what the module returns for each example, joined."""
         return self.run(*iterables, **shared)
 
+    def loop(self, *iterables: Any, **shared: Any) -> Any:
+        """Return what a call returns, by running one example after the other."""
+        return self.run.loop(*iterables, **shared)
+
     def explain(self) -> Any:
         """Return the explanation of the last run."""
         return self.run.explain()
