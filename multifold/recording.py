@@ -84,8 +84,8 @@ class PlainValues(GlueBase, abc.ABC):
         """Find out what a kind of call returns."""
 
     @abc.abstractmethod
-    def own_row(self, x: Any) -> Any:
-        """Return a computed operand as one row, which nobody changes."""
+    def own_row(self, recording: Recording, x: Any) -> Any:
+        """Return a computed operand as one row, which nobody changes: NumPy's, if a trace is made."""
 
     @abc.abstractmethod
     def refuse_stale(self, x: Any) -> None:
@@ -120,12 +120,16 @@ class PlainValues(GlueBase, abc.ABC):
         """
 
     @abc.abstractmethod
-    def settle(self, pending: Sequence[Any], values: Sequence[Any]) -> None:
-        """Let pending values stand for computed ones."""
+    def computed(self, pending: Any, rows: Any) -> Any:
+        """Return what a pending value stands for, of which there is one row."""
 
     @abc.abstractmethod
-    def settled(self, result: Any) -> Any:
-        """Return what the code of an example has returned, with computed values."""
+    def settle(self, pending: Any, value: Any) -> None:
+        """Let a pending value stand for a computed one."""
+
+    @abc.abstractmethod
+    def settled(self, result: Any, values: Mapping[int, Any]) -> Any:
+        """Return what the code of an example has returned, with values by the ``id`` of pending ones."""
 
     @abc.abstractmethod
     def join(self, values: Sequence[Any], how: str) -> Any:
@@ -141,10 +145,10 @@ class Recording:
         What makes pending values, and records what is done with them.
     backend : Backend
         What knows the framework's modules and random state.
-    fold : Fold
-        What runs the calls.
-    graph : Graph
-        The recorded calls.
+    fold : Fold or recorder of traces
+        What takes the calls.
+    is_trace : bool
+        Whether a trace is made: nothing is computed, and nothing waits.
     lines : dict of int to (code, bool)
         Code by its ``id``, and whether it is the program's: where calls are recorded.
     made : list of weak reference
@@ -153,12 +157,12 @@ class Recording:
         Takes nodes; returns their values on the host, once a round has run. Other examples go on meanwhile.
     """
 
-    def __init__(self, values: PlainValues, backend: Backend, fold: Any) -> None:
+    def __init__(self, values: PlainValues, backend: Backend, fold: Any, *, is_trace: bool = False) -> None:
         self.values = values
         self.backend = backend
         self.fold = fold
+        self.is_trace = is_trace
         self.inner = ("multifold.", "multifold_", f"{values.package}.")
-        self.graph = fold._graph
         self.lines: dict[int, tuple[CodeType, bool]] = {}
         self.made: list[weakref.ref[Any]] = []
         self.wait: Callable[[Sequence[Any]], list[Any]] = refuse_wait

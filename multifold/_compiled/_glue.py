@@ -188,7 +188,9 @@ class GlueBase:
         """Record a call of a known kind; return what stands for its result."""
         if call.call is None:
             return call.result
-        nodes: list = [x.node if type(x) is self.pending else own(self).own_row(x) for x in operands]
+        nodes: list = [
+            x.node if type(x) is self.pending else own(self).own_row(recording, x) for x in operands
+        ]
         node: Any = recording.fold.add(call.call, *nodes)
         locate(recording, node)
         if call.structure is None:
@@ -238,7 +240,7 @@ def locate(recording: Any, node: Any) -> columns.Int:
         if line is None:
             line = known[id(code)] = code, not recording.is_from_library(frame)
         if line[1]:
-            graph: Any = recording.graph
+            graph: Any = recording.fold._graph
             call: Any = node._ref
             graph.codes[call] = code
             graph.instructions[call] = frame.f_lasti

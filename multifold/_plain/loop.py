@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import optree
@@ -20,12 +21,14 @@ from multifold._frameworks import registry
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._plain.cells import CELLS, checked_ops
 from multifold._plain.sharing import Sharing, own_copy
-from multifold._plain.waiting import drive
+from multifold._plain.waiting import drive, go_on
 from multifold._run.closeness import close, tolerance_of
 from multifold._run.reach import owners_of, reached
 from multifold._run.state import aside
+from multifold._traces.recording import traces
+from multifold._traces.trace import Trace
 from multifold.backend import Backend
-from multifold.errors import MismatchError, RecordError
+from multifold.errors import MismatchError, RecordError, type_of
 from multifold.fold import Fold
 from multifold.operands import each
 from multifold.recording import CURRENT, Recording
@@ -192,9 +195,7 @@ class Batched:
         async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
             number, arguments = numbered
             fn = own_copy(backend, self.fn) if self.own else self.fn
-            result, made = await drive(
-                recording, sharing, fold, number, lambda: fn(*arguments, **shared)
-            )
+            result, made = await drive(recording, sharing, fold, number, lambda: fn(*arguments, **shared))
             pending = values.unsettled(result, made)
             taken[number] = result, pending
             return each(tuple([x.node for x in pending]))
@@ -203,9 +204,72 @@ class Batched:
             found = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
         rows, failures = found if self.on_error == "collect" else (found, {})
         kept = [taken[number] for number in sorted(taken) if number not in failures]
-        for (_, pending), own in zip(kept, rows or (), strict=True):
-            values.settle(pending, own)
-        return [values.settled(result) for result, _ in kept], failures
+        results = []
+        for (result, pending), own in zip(kept, rows or (), strict=True):
+            found = computed(values, pending, own)
+            for x in pending:
+                values.settle(x, found[id(x)])
+            results.append(values.settled(result, found))
+        return results, failures
+
+    def traces(self, *iterables: Iterable[Any], **shared: Any) -> list[PlainTrace]:
+        """Record each example once, for `replay`: the code of the program does not run again.
+
+        Takes what a call takes. Use it for training in many epochs. A trace holds what the code has decided
+        and drawn, and is made for one model and its modes, as those of training and gradients.
+
+        Raises
+        ------
+        RecordError
+            If the program reads a computed value, on which what it does next may depend; or uses a computed
+            tensor that needs a gradient and is no parameter.
+        """
+        examples = examples_of(iterables)
+        values = self.values_for(examples, shared)
+        backend: Any = self.known
+        sharing = Sharing(backend, self.fn, self.seed)
+        taken: list[tuple[Any, Sequence[Any]]] = []
+
+        def record(recorder: Any, numbered: tuple[int, tuple[Any, ...]]) -> Any:
+            number, arguments = numbered
+            recording = Recording(values, backend, recorder, is_trace=True)
+            code = partial(self.fn, *arguments, **shared)
+            result = go_on(recording, sharing, number, [], refuse_read_in_trace, code)
+            pending = values.unsettled(result, ())
+            taken.append((result, pending))
+            return each(tuple([x.node for x in pending]))
+
+        with values.recording(), CELLS.applied(self.ops):
+            modes = values.modes()
+            made = traces(record, enumerate(examples))
+        return [PlainTrace(x, result, own, modes) for x, (result, own) in zip(made, taken, strict=True)]
+
+    def replay(self, made: Sequence[PlainTrace]) -> Any:
+        """Return what a call returns for the examples of some traces, which `traces` has made.
+
+        Raises
+        ------
+        RecordError
+            If there are no traces, or the modes are others than when they were made.
+        LaunchError
+            If a recorded call fails.
+        """
+        if not made or not all(isinstance(x, PlainTrace) for x in made):
+            raise RecordError(f"Expected traces that run.traces(...) has made. Received {type_of(made)}.")
+        values, backend = self.values, self.known
+        if values is None or backend is None:
+            raise RecordError("Expected traces that this program has made. It has made none.")
+        fold = self.fold = Fold(backend=backend, device=self.device)
+        with values.recording():
+            modes = values.modes()
+            if any(x.modes != modes for x in made):
+                raise RecordError(
+                    "Expected traces in the modes in which they were made, as that of gradients.",
+                    "make traces for evaluation inside of torch.no_grad().",
+                )
+            rows = fold.run(None, [x.trace for x in made])
+        found = [computed(values, x.pending, own) for x, own in zip(made, rows, strict=True)]
+        return self.joined([values.settled(x.result, own) for x, own in zip(made, found, strict=True)])
 
     def loop(self, *iterables: Iterable[Any], **shared: Any) -> Any:
         """Return what a call returns, by running one example after the other.
@@ -223,7 +287,8 @@ class Batched:
         """Run one example after the other; return the results and the failures."""
         results: list[Any] = []
         failures: dict[int, Exception] = {}
-        sharing = None if self.seed is None else Sharing(self.known, self.fn, self.seed)
+        backend: Any = self.known
+        sharing = None if self.seed is None else Sharing(backend, self.fn, self.seed)
         for number, example in enumerate(examples):
             try:
                 with contextlib.nullcontext() if sharing is None else sharing.turn(number):
@@ -297,7 +362,7 @@ class Batched:
                 raise MismatchError(
                     f"Example {number} has another result than in the loop: {one!r}, where the loop "
                     f"returns {other!r}.",
-                    "a program that draws random numbers draws them in another order, unless it has a seed.",
+                    "a program that draws random numbers draws them in another order; see seed=.",
                 )
 
     def same(self, x: Any, y: Any) -> bool:
@@ -307,6 +372,40 @@ class Batched:
             return bool(np.all(x == y))
         host, other = backend.to_numpy(x)[None], backend.to_numpy(y)[None]
         return host.shape == other.shape and close(host, other, tolerance_of(x, host))
+
+
+class PlainTrace(NamedTuple):
+    """What an example of a plain program has recorded; made by `Batched.traces`.
+
+    Attributes
+    ----------
+    trace : Trace
+        The calls.
+    result : object
+        What the code has returned, with pending values.
+    pending : list
+        Those.
+    modes : Hashable
+        The modes of the framework in which it was made.
+    """
+
+    trace: Trace
+    result: Any
+    pending: Sequence[Any]
+    modes: Hashable
+
+
+def refuse_read_in_trace(nodes: Sequence[Any]) -> list[Any]:
+    """Refuse a read, since nothing is computed while traces are made."""
+    raise RecordError(
+        "The program reads a computed value, so what it does is known only when it runs.",
+        "call run(examples), which lets the examples wait.",
+    )
+
+
+def computed(values: Any, pending: Sequence[Any], rows: Sequence[Any]) -> dict[int, Any]:
+    """Return what pending values stand for, by their ``id``."""
+    return {id(x): values.computed(x, own) for x, own in zip(pending, rows, strict=True)}
 
 
 def examples_of(iterables: Sequence[Iterable[Any]]) -> list[Any]:

@@ -311,13 +311,13 @@ def generator_slots(x: Any) -> Iterator[StateSlot]:
     if isinstance(x, np.random.Generator):
         bits = x.bit_generator
         write = partial(setattr, bits, "state")
-        yield StateSlot(lambda: copy.deepcopy(bits.state), write, random=True, seed=partial(seed_bits, bits))
+        yield StateSlot(
+            read=lambda: copy.deepcopy(bits.state),
+            write=write,
+            random=True,
+            seed=lambda seed: write(type(bits)(seed).state),
+        )
     elif isinstance(x, np.random.RandomState):
         yield StateSlot(lambda: x.get_state(legacy=False), x.set_state, random=True, seed=x.seed)
     elif type(x) is random.Random:
         yield StateSlot(x.getstate, x.setstate, random=True, seed=x.seed)
-
-
-def seed_bits(bits: Any, seed: int) -> None:
-    """Let a bit generator of NumPy begin anew from a seed."""
-    bits.state = type(bits)(seed).state

@@ -23,6 +23,14 @@ class BatchedModule(nn.Module):
         """Return what a call returns, by running one example after the other."""
         return self.run.loop(*iterables, **shared)
 
+    def traces(self, *iterables: Any, **shared: Any) -> Any:
+        """Record each example once, for `replay`."""
+        return self.run.traces(*iterables, **shared)
+
+    def replay(self, made: Any) -> Any:
+        """Return what a call returns for the examples of some traces."""
+        return self.run.replay(made)
+
     def explain(self) -> Any:
         """Return the explanation of the last run."""
         return self.run.explain()

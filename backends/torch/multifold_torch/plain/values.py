@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import optree
@@ -181,8 +181,15 @@ class TorchValues(PlainValues):
         # Whether something is a parameter takes a microsecond to ask.
         return id(x) in self.shared or (type(x) is not Tensor and isinstance(x, nn.Parameter))
 
-    def own_row(self, x: Any) -> Any:
-        return x.clone().unsqueeze(0)
+    def own_row(self, recording: Recording, x: Any) -> Any:
+        row = x.clone().unsqueeze(0)
+        if not recording.is_trace:
+            return row
+        if x.requires_grad:
+            refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
+        if x.dtype == torch.bfloat16:
+            refuse_in_trace("has a dtype that NumPy does not know")
+        return row.numpy(force=True)
 
     def refuse_stale(self, x: Pending) -> None:
         refuse_stale(x)
@@ -231,15 +238,24 @@ class TorchValues(PlainValues):
         own = {id(x): x for x in (*returned, *alive) if type(x) is Pending and not is_stale(x)}
         return [*own.values()]
 
-    def settle(self, pending: Sequence[Pending], values: Sequence[Any]) -> None:
-        for x, value in zip(pending, values, strict=True):
-            own = value[0]  # a row
-            settle(x, own if x.form.requires_grad else own.detach())  # others among the rows may need one
+    def computed(self, pending: Pending, rows: Any) -> Any:
+        return rows[0] if pending.form.requires_grad else rows[0].detach()  # another example's may need one
 
-    def settled(self, result: Any) -> Any:
-        return optree.tree_map(value_of, result)
+    def settle(self, pending: Pending, value: Any) -> None:
+        settle(pending, value)
+
+    def settled(self, result: Any, values: Mapping[int, Any]) -> Any:
+        return optree.tree_map(lambda x: value_of(values.get(id(x), x)), result)
 
     def join(self, values: Sequence[Any], how: str) -> Any:
         if not all(isinstance(x, Tensor) for x in values):
             return [*values]
         return torch.stack(list(values)) if how == "stack" else torch.cat(list(values))
+
+
+def refuse_in_trace(what: str) -> NoReturn:
+    """Raise the error of a computed tensor that a trace cannot hold."""
+    raise RecordError(
+        f"A tensor that {what} is an operand of a trace.",
+        "run the program, which records it each time.",
+    )
