@@ -58,6 +58,18 @@ class Ragged(NamedTuple):
     segment_ids: Array
 
 
+def owner_of(x: Any, otherwise: Any) -> Any:
+    """Return the object of a method, in C perhaps; something else of what is no method.
+
+    >>> owner_of([1].append, None), owner_of(len, None) is len.__self__, owner_of(3, "none")
+    ([1], True, 'none')
+    """
+    try:
+        return x.__self__
+    except Exception:  # noqa: BLE001 - `__getattr__` of a user's class may raise anything
+        return otherwise
+
+
 class StateSlot(NamedTuple):
     """One thing that an op may change besides its result: see `Backend.slots`.
 
@@ -336,7 +348,7 @@ class Backend(abc.ABC):
         """
         # Every run asks this, and a plain dictionary need not ask the class Mapping.
         for part in (model, *model.values()) if isinstance(model, (dict, Mapping)) else (model,):
-            if comes_from(type(getattr(part, "__self__", part)), self.name):  # type: ignore[arg-type]
+            if comes_from(type(owner_of(part, part)), self.name):  # type: ignore[arg-type]
                 return True
         return False
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from multifold._compiled import GlueBase
 from multifold._compiled import KnownCall as KnownCall
+from multifold._record.graph import users_frame as users_frame
 from multifold._run.reach import CONTAINERS, FEW, names_of, owners_of, reached
 from multifold._run.state import aside, content
 from multifold.backend import Backend
@@ -109,6 +110,10 @@ class PlainValues(GlueBase, abc.ABC):
         kwargs: dict[str, Any],
     ) -> Any:
         """Record a call of a cell; return what stands for its result."""
+
+    @abc.abstractmethod
+    def has_recorded(self, op: Any) -> bool:
+        """Return whether a function, or a module of a class, was recorded as a cell."""
 
     # ---- results -------------------------------------------------------------------------------------
 

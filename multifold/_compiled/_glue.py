@@ -111,6 +111,7 @@ class GlueBase:
         operands: list = []
         call: Any = self.known.get(self.key(func, None, args, kwargs, operands))
         if call is None:
+            operands.clear()  # a change in place asks who else knows of its tensor
             return own(self).met(func, args, {} if kwargs is None else kwargs)
         return self.again(recording, call, operands)
 

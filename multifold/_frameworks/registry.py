@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from multifold.backend import Backend, comes_from
+from multifold.backend import Backend, comes_from, owner_of
 from multifold.errors import BackendError, BackendMissing
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def refuse_strangers(parts: Iterable[Any]) -> None:
     strangers = [name for name in BACKENDS if name in sys.modules and name not in installed_backends()]
     for part in parts if strangers else ():
         for name in strangers:
-            if comes_from(type(getattr(part, "__self__", part)), name):  # type: ignore[arg-type]
+            if comes_from(type(owner_of(part, part)), name):  # type: ignore[arg-type]
                 raise missing(name)
 
 

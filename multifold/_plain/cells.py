@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -113,27 +114,42 @@ def made_cell(fn: Any) -> Callable[[], None]:
     if isinstance(fn, type):
         setattr(fn, CELL, False)
         return partial(delattr, fn, CELL)
-    write, kept = place_of(fn)
     cell = cell_of(fn)
-    write(staticmethod(cell) if isinstance(kept, staticmethod) else cell)
-    return partial(write, kept)
+    places = places_of(fn)
+    for write, kept in places:
+        write(staticmethod(cell) if isinstance(kept, staticmethod) else cell)
+
+    def undo() -> None:
+        for write, kept in places:
+            write(kept)
+
+    return undo
 
 
-def place_of(fn: Any) -> tuple[Callable[[Any], None], Any]:
-    """Return what writes to the place in a class or module where a function is found, and what is there."""
+def places_of(fn: Any) -> list[tuple[Callable[[Any], None], Any]]:
+    """Return what writes to each place where a function is found, and what is there.
+
+    That is the class or module that defines it, and modules that have imported it by its name.
+    """
+    found: list[tuple[Callable[[Any], None], Any]] = []
     if isinstance(fn, FunctionType):
         first, *path = fn.__qualname__.split(".")
         own = fn.__globals__
         owner, kept = None, own.get(first)
         for name in path:
             owner, kept = kept, getattr(kept, "__dict__", {}).get(name)
-        if kept is fn or (isinstance(kept, staticmethod) and kept.__func__ is fn):
-            return partial(setattr, owner, path[-1]) if path else partial(own.__setitem__, first), kept
-    raise RecordError(
-        f"Expected functions, methods or classes of modules in ops=[...]. Received {fn!r}, which is not "
-        "found by its name.",
-        "decorate it with multifold.op.",
-    )
+        if path and (kept is fn or (isinstance(kept, staticmethod) and kept.__func__ is fn)):
+            return [(partial(setattr, owner, path[-1]), kept)]
+        tables = [own, *[getattr(module, "__dict__", {}) for module in [*sys.modules.values()]]]
+        users = {id(table): table for table in tables if table.get(fn.__name__) is fn}
+        found = [(partial(table.__setitem__, fn.__name__), fn) for table in users.values()]
+    if not found:
+        raise RecordError(
+            f"Expected functions, methods or classes of modules in ops=[...]. Received {fn!r}, which is "
+            "not found by its name.",
+            "decorate it with multifold.op.",
+        )
+    return found
 
 
 def checked_ops(ops: Sequence[Any]) -> tuple[Any, ...]:
@@ -141,5 +157,5 @@ def checked_ops(ops: Sequence[Any]) -> tuple[Any, ...]:
     found = dict.fromkeys([getattr(fn, "__func__", fn) for fn in ops])
     for fn in found:
         if not isinstance(fn, type) and not hasattr(fn, CELL):
-            place_of(fn)
+            places_of(fn)
     return tuple(found)

@@ -7,7 +7,6 @@ the recorded calls to a `Fold`, and puts the results into what the code returned
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
@@ -20,8 +19,9 @@ import optree
 from multifold._frameworks import registry
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._plain.cells import CELLS, checked_ops
-from multifold._plain.sharing import Sharing, own_copy
+from multifold._plain.sharing import Sharing, in_all_copies, own_copy
 from multifold._plain.waiting import drive, go_on
+from multifold._record.graph import warn_user
 from multifold._run.closeness import close, tolerance_of
 from multifold._run.reach import owners_of, reached
 from multifold._run.state import aside
@@ -149,7 +149,7 @@ class Batched:
                 "each example gets a copy of the model; a function has none to copy.",
             )
         self.fn = fn
-        self.ops = checked_ops(ops)
+        self.ops = self.unused = checked_ops(ops)
         self.join = join
         self.device = device
         self.own = own
@@ -189,19 +189,32 @@ class Batched:
         backend: Any = self.known
         fold = self.fold = Fold(backend=backend, device=self.device)
         recording = Recording(values, backend, fold)
-        sharing = Sharing(backend, self.fn, self.seed)
+        sharing = Sharing(backend, self.fn, examples, self.seed)
         taken: dict[int, Any] = {}
+        raised: dict[int, Exception] = {}
+        shared_arrays = in_all_copies(backend, self.fn) if self.own else {}
 
         async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
             number, arguments = numbered
-            fn = own_copy(backend, self.fn) if self.own else self.fn
-            result, made = await drive(recording, sharing, fold, number, lambda: fn(*arguments, **shared))
+            fn = own_copy(self.fn, shared_arrays) if self.own else self.fn
+            code = partial(fn, *arguments, **shared)
+            try:
+                result, made = await drive(recording, sharing, fold, number, code)
+            except Exception as error:
+                if self.on_error == "collect":
+                    raise
+                # Those before it go on: in the loop, the first of them that fails is the one that raises.
+                error.add_note(f"Raised by example {number} of the batched program.")
+                raised[number] = error
+                return each(())
             pending = values.unsettled(result, made)
             taken[number] = result, pending
             return each(tuple([x.node for x in pending]))
 
         with values.recording(), CELLS.applied(self.ops):
             found = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
+        if raised:
+            raise raised[min(raised)]
         rows, failures = found if self.on_error == "collect" else (found, {})
         kept = [taken[number] for number in sorted(taken) if number not in failures]
         results = []
@@ -210,7 +223,20 @@ class Batched:
             for x in pending:
                 values.settle(x, found[id(x)])
             results.append(values.settled(result, found))
+        if not failures:
+            self.warn_of_unused()
         return results, failures
+
+    def warn_of_unused(self) -> None:
+        """Warn after the first run of each of the ops that no example has called."""
+        for op in self.unused:
+            if not self.values.has_recorded(op):
+                warn_user(
+                    f"No example has called {op.__qualname__} of ops=[...] with a tensor of the framework."
+                    "\n\nHint: a module whose forward is called directly is a cell by that method: name it "
+                    "as Class.forward."
+                )
+        self.unused = ()
 
     def traces(self, *iterables: Iterable[Any], **shared: Any) -> list[PlainTrace]:
         """Record each example once, for `replay`: the code of the program does not run again.
@@ -227,7 +253,7 @@ class Batched:
         examples = examples_of(iterables)
         values = self.values_for(examples, shared)
         backend: Any = self.known
-        sharing = Sharing(backend, self.fn, self.seed)
+        sharing = Sharing(backend, self.fn, examples, self.seed)
         taken: list[tuple[Any, Sequence[Any]]] = []
 
         def record(recorder: Any, numbered: tuple[int, tuple[Any, ...]]) -> Any:
@@ -288,22 +314,26 @@ class Batched:
         results: list[Any] = []
         failures: dict[int, Exception] = {}
         backend: Any = self.known
-        sharing = None if self.seed is None else Sharing(backend, self.fn, self.seed)
+        sharing = None if self.seed is None else Sharing(backend, self.fn, examples, self.seed)
         for number, example in enumerate(examples):
+            if sharing is not None:
+                sharing.begin(number)
             try:
-                with contextlib.nullcontext() if sharing is None else sharing.turn(number):
-                    results.append(self.fn(*example, **shared))
+                results.append(self.fn(*example, **shared))
             except Exception as error:
                 if self.on_error == "raise":
                     raise
                 failures[number] = error
+            finally:
+                if sharing is not None:
+                    sharing.end(number)
         return results, failures
 
     def values_for(self, examples: Sequence[Any], shared: dict[str, Any]) -> Any:
         """Return what records, with what it knows of earlier runs."""
         if self.values is None:
             if self.known is None:
-                self.known = backend_around([*examples[:1], *shared.values()])
+                self.known = backend_around(*examples[0], *shared.values())
             if self.known is None:
                 raise RecordError(
                     "Expected a program that uses arrays or a model of a framework. Found none around "
@@ -416,9 +446,9 @@ def examples_of(iterables: Sequence[Iterable[Any]]) -> list[Any]:
     return examples
 
 
-def backend_around(x: Any) -> Backend | None:
-    """Return the backend of the first array or model that a function or a value is, holds or uses."""
-    for part, _ in reached(NumpyBackend(), [x]):
+def backend_around(*values: Any) -> Backend | None:
+    """Return the backend of the first array or model that a function or some values are, hold or use."""
+    for part, _ in reached(NumpyBackend(), values):
         found = registry.host(part) or registry.owner(part)
         if found is not None:
             return found

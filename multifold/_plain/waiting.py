@@ -8,6 +8,7 @@ is read, and goes on. Without the package greenlet, programs that read nothing r
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -65,8 +66,10 @@ async def drive(
                 asked = step(wait, stack.switch, values)
         return asked, made
     finally:
-        if not stack.dead and stack:  # the run has failed elsewhere: let `finally` of the example run
-            step(wait, stack.throw)
+        if not stack.dead and stack:
+            # The run has failed elsewhere. `finally` of the example runs; what it raises is not the cause.
+            with contextlib.suppress(Exception, SystemExit, greenlet.GreenletExit):
+                step(wait, stack.throw)
 
 
 def go_on(
@@ -81,10 +84,11 @@ def go_on(
     """Let the code of an example go on, and record what it does meanwhile."""
     recording.goes_on(made, wait)
     before = CURRENT.switch(recording)
+    sharing.begin(example)
     try:
-        with sharing.turn(example):
-            return code(*arguments)
+        return code(*arguments)
     finally:
+        sharing.end(example)
         CURRENT.switch(before)
 
 
@@ -92,7 +96,6 @@ def switched_out(recording: Recording, sharing: Sharing, stack: Any, nodes: Sequ
     """Stop the code of an example until some values are there; return them."""
     if greenlet.getcurrent() is not stack:
         raise RecordError("A value is read in another greenlet or thread than the one of its example.")
-    sharing.end()
     before = sharing.look()
     with recording.values.apart():
         values: list[Any] = stack.parent.switch(nodes)

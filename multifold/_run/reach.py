@@ -24,14 +24,14 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import CodeType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from multifold.backend import Backend
+from multifold.backend import Backend, owner_of
 
 VALUES = (bool, int, float, complex, str, bytes, NoneType)
 """Types of values that never change, and are compared by value."""
@@ -58,7 +58,7 @@ def makers(op: Any) -> Iterator[Any]:
         yield from makers(op.func)
         for part in (*op.args, *op.keywords, *op.keywords.values()):
             yield from makers(part)
-    elif hasattr(op, "__func__") and hasattr(op, "__self__"):
+    elif isinstance(op, MethodType):
         yield op.__func__
         yield op.__self__
     else:
@@ -84,7 +84,7 @@ def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
 
 def used_by(backend: Backend, op: Any) -> list[Any]:
     """Return the modules that an op calls, as far as its own code names them; itself, if it is one."""
-    owner = getattr(op, "__self__", None)
+    owner = owner_of(op, None)
     parts = [x for x in makers(op) if x is not owner]
     functions = [x for x in parts if isinstance(x, FunctionType)]
     named = [getattr(owner, name, None) for x in functions for name in names_of(x.__code__)]
@@ -92,7 +92,9 @@ def used_by(backend: Backend, op: Any) -> list[Any]:
     return [x for x in found if backend.hosts(x) and not isinstance(x, (FunctionType, MethodType))]
 
 
-def reached(backend: Backend, roots: Sequence[Any], most: int = FEW) -> Iterator[tuple[Any, bool]]:
+def reached(
+    backend: Backend, roots: Sequence[Any], most: int = FEW, is_home: Callable[[Any], bool] | None = None
+) -> Iterator[tuple[Any, bool]]:
     """Yield some objects, and what can be reached from them; each once, the nearest first.
 
     Each comes with whether it is looked into: whether what it holds is reached, too.
@@ -105,8 +107,10 @@ def reached(backend: Backend, roots: Sequence[Any], most: int = FEW) -> Iterator
         Where it begins.
     most : int
         How many entries a container may have, if they are to be reached. A longer one is data.
+    is_home : callable, optional
+        Takes an object; returns whether it is looked into. Those of the roots' packages always are.
     """
-    homes = {package_of(root) for root in roots}
+    homes = {package_of(part) for root in roots for part in makers(root)}
     seen = dict[int, Any]()  # kept, since the id of an object that is gone may be another one's
     todo = deque((root, True) for root in roots)
     while todo:
@@ -114,7 +118,8 @@ def reached(backend: Backend, roots: Sequence[Any], most: int = FEW) -> Iterator
         if isinstance(x, ENDS) or id(x) in seen:
             continue
         seen[id(x)] = x
-        inside = parts_of(backend, x, most, is_root or type(x) is SimpleNamespace or package_of(x) in homes)
+        is_own = is_root or package_of(x) in homes or (is_home is not None and is_home(x))
+        inside = parts_of(backend, x, most, is_own or type(x) is SimpleNamespace)
         yield x, inside is not None
         if len(seen) > MANY:
             return
@@ -133,8 +138,9 @@ def parts_of(backend: Backend, x: Any, most: int, is_own: bool) -> Iterable[Any]
         return [part for part in entries if not isinstance(part, FunctionType)]
     if isinstance(x, functools.partial):
         return x.func, *x.args, *x.keywords.values()
-    if hasattr(x, "__self__"):  # a method, in C perhaps
-        return x.__self__, getattr(x, "__func__", None)
+    owner = owner_of(x, None)
+    if owner is not None:
+        return owner, getattr(x, "__func__", None)
     if is_own and hasattr(x, "__dict__"):
         reserved = backend.reserved(x)
         return [part for name, part in vars(x).items() if name not in reserved]

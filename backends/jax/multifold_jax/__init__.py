@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multifold.backend import Backend, Bidirectional, Cell, Stack, StateSlot, promoted
+from multifold.backend import Backend, Bidirectional, Cell, Stack, StateSlot, owner_of, promoted
 from multifold_jax.cells import unrollable
 from multifold_jax.eager import COMPILATIONS
 from multifold_jax.kit import JaxKit, device_of
@@ -230,7 +230,7 @@ def run(model: Any, program: Any) -> Any:
 def parts_of(owners: Sequence[Any]) -> list[Any]:
     """Return some objects, and the objects of methods in those that are mappings."""
     entries = [x for owner in owners if isinstance(owner, Mapping) for x in owner.values()]
-    return [*owners, *(getattr(x, "__self__", x) for x in entries)]
+    return [*owners, *(owner_of(x, x) for x in entries)]
 
 
 def _common(dtypes: Sequence[Any]) -> Any:

@@ -25,6 +25,7 @@ from multifold.backend import (
     StateSlot,
     TrainingKit,
     cached_pieces,
+    owner_of,
 )
 
 if np.lib.NumpyVersion(np.__version__) >= "1.24.0":
@@ -50,7 +51,7 @@ def blocks_of(owners: Sequence[Any]) -> list[Any]:
     for owner in owners:
         own = owner if isinstance(owner, Mapping) else getattr(owner, "__dict__", {})
         for part in (owner, *own.values()):
-            block = getattr(part, "__self__", part)
+            block = owner_of(part, part)
             if isinstance(block, gluon.Block):
                 block.apply(found.append)
     return [*dict.fromkeys(found)]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from multifold.backend import TrainingKit, Transfers
+from multifold.backend import TrainingKit, Transfers, owner_of
 
 
 @final
@@ -75,7 +75,7 @@ def tensors(model: Any) -> dict[str, torch.Tensor]:
         entries = enumerate(model)
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for key, value in entries:
-        part = getattr(value, "__self__", value)  # the module of a bound method
+        part = owner_of(value, value)  # the module of a bound method
         if isinstance(part, torch.Tensor):
             found.setdefault(id(part), (str(key), part))
         elif isinstance(part, torch.nn.Module):

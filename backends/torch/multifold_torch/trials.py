@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from multifold.backend import StateSlot
+from multifold.backend import StateSlot, owner_of
 
 RESERVED = frozenset(vars(torch.nn.Module()))
 """The attributes that every module has."""
@@ -42,7 +42,7 @@ def modules_in_order(owners: Sequence[Any]) -> dict[torch.nn.Module, None]:
     for owner in owners:
         entries = owner if isinstance(owner, Mapping) else getattr(owner, "__dict__", {})
         for part in (owner, *entries.values()):
-            part = getattr(part, "__self__", part)  # the module of a bound method
+            part = owner_of(part, part)  # the module of a bound method
             if isinstance(part, torch.nn.Module) and part not in found:
                 found.update(dict.fromkeys(part.modules()))
     return found

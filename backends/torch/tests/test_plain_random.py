@@ -122,7 +122,7 @@ def program(seed, length=9):
     return run
 
 
-REFUSALS = ("shares its memory", "would have no gradient", "did not compute")
+REFUSALS = ("shares its memory", "would have no gradient", "that is not pending")
 
 
 def tried(call, outcome):

@@ -7,8 +7,10 @@ tensor stand for another call. What needs memory or a graph that are not there i
 
 from __future__ import annotations
 
+import dis
 import functools
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -16,7 +18,10 @@ import optree
 import torch
 from torch import Tensor
 
+
 from multifold.errors import RecordError
+from multifold.recording import users_frame
+from multifold_torch.plain.forms import form_of_tensor
 from multifold_torch.plain.pending import (
     Pending,
     pending,
@@ -77,14 +82,19 @@ def chosen(condition: Any, *args: Any, **kwargs: Any) -> Any:
     return torch.where(with_reads(condition))
 
 
+def needs_gradient(args: Any) -> bool:
+    """Return whether a gradient flows to some arguments."""
+    return torch.is_grad_enabled() and any(
+        isinstance(x, Pending) and x.form.requires_grad for x in optree.tree_leaves(args)
+    )
+
+
 def refuse_gradient(func: Any, args: Any) -> None:
     """Refuse a read whose result would lose its gradient."""
-    if torch.is_grad_enabled() and any(
-        isinstance(x, Pending) and x.form.requires_grad for x in optree.tree_leaves(args)
-    ):
+    if needs_gradient(args):
         raise RecordError(
             f"{func.__name__} reads values here, and its result would have no gradient.",
-            "torch.where in place of a mask, torch.stack in place of x[i] = v; or detach() what is read.",
+            "torch.where in place of a mask; or detach() what is read.",
         )
 
 
@@ -174,11 +184,11 @@ def set_item(x: Any, index: Any, value: Any) -> None:
     """Change a part of a tensor in place: a pending one becomes another one, a real one gets the value."""
     index = with_known_numbers(index)
     if not isinstance(x, Pending):
-        reading_without_gradient(Tensor.__setitem__)(x, index, value)
+        write_real(Tensor.__setitem__, (x, index, value), {})
         return
     if has_mask(index):
         index = with_reads(index)
-    changed(with_item, (x, index, value), {})
+    renamed(x, record(with_item, x, index, value))
 
 
 def with_item(x: Tensor, index: Any, value: Any) -> Tensor:
@@ -229,12 +239,80 @@ OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul",
 STATEMENTS = {f"__i{name}__" for name in OPERATORS}
 
 
-def changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Let a pending tensor stand for what a function computes of it, as if it were changed in place."""
-    x = args[0] if args else kwargs.get("input")
-    if not isinstance(x, Pending):
+def write_real(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Change a tensor in place that was computed, with pending ones, which are read."""
+    if needs_gradient((args, kwargs)):
         refuse_real("A tensor")
-    return renamed(x, record(func, *args, **kwargs))
+    return func(*with_reads(args), **with_reads(kwargs))
+
+
+def changed(func: Any, other: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Any) -> Any:
+    """Let a pending tensor stand for what ``func`` computes in place; ``other`` does so out of place.
+
+    ``options`` are the keywords of the other one.
+    """
+    x = args[0] if args else kwargs.get("input")
+    if isinstance(x, Pending):
+        return renamed(x, record(other, *args, **options))
+    if sys.getrefcount(x) == ONE_NAME and is_alone(x) and is_statement():
+        return taken_over(x, record(other, *args, **options))
+    return write_real(func, args, kwargs)
+
+
+class Probe(Tensor):
+    """Counts the references to what a statement changes, where one name stands for it."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        x = args[0]
+        return sys.getrefcount(x)
+
+
+def references_of_one_name() -> Any:
+    """Return how many references there are to a tensor with one name, where ``x += y`` is answered."""
+    x: Any = torch.zeros(())
+    x += torch.zeros(()).as_subclass(Probe)
+    return x
+
+
+ONE_NAME = references_of_one_name()
+
+
+def is_statement() -> bool:
+    """Return whether the program's instruction is a statement as ``x += y``, which gives a name its result.
+
+    PyTorch tells ``x += y`` and ``x.add_(y)`` apart no more; but the second leaves the name as it is.
+    """
+    frame = users_frame()
+    code, at = frame.f_code.co_code, frame.f_lasti
+    return dis.opname[code[at]] == "BINARY_OP" and code[at + 1] >= FIRST_IN_PLACE
+
+
+FIRST_IN_PLACE = 13
+"""From this argument on, Python's instruction ``BINARY_OP`` is a statement, ``+=`` the first of them."""
+
+
+def is_alone(x: Tensor) -> bool:
+    """Return whether no other tensor shares the memory of a real one, and no gradient flows through it."""
+    storage = x.untyped_storage()
+    owners: int = torch._C._storage_Use_Count(storage._cdata)
+    return not x.requires_grad and not x._is_view() and owners == 2  # the tensor, and `storage`
+
+
+def taken_over(x: Tensor, found: Pending) -> Pending:
+    """Let a statement as ``x += y`` give its only name to a pending tensor.
+
+    Nothing but that name stands for the real tensor. It is spoilt, so that nobody uses it in silence.
+    """
+    if not found.form.computes_as(form_of_tensor(x)):
+        raise RecordError(
+            f"A change in place would make {tuple(found.form.shape)} {found.form.dtype} of a tensor "
+            f"{tuple(x.shape)} {x.dtype}.",
+            "write it out of place.",
+        )
+    if x.is_floating_point() or x.is_complex():
+        x.fill_(torch.nan)
+    return found
 
 
 def renamed(x: Pending, found: Any) -> Pending:
@@ -332,7 +410,7 @@ READS_WITHOUT_GRADIENT = [
     *(torch.unique, torch.unique_consecutive, torch.masked_select, torch.Tensor.masked_scatter),
 ]
 NEW = [
-    *methods("new_zeros new_ones new_full new_empty new_tensor"),
+    *methods("new new_zeros new_ones new_full new_empty new_tensor"),
     *(torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like, torch.randn_like),
     *(torch.rand_like, torch.randint_like),
 ]

@@ -70,8 +70,8 @@ class RowCall:
         return found, stand_ins
 
     def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
-        """Return a tensor for a dry run."""
-        return form.meta()
+        """Return a tensor for a dry run: without values, or of ones where autocast asks for the device."""
+        return ones(form, device) if self.modes.autocast else form.meta()
 
     def owners(self) -> list[Any]:
         """Return what a dry run may change."""
@@ -110,7 +110,9 @@ class RowCall:
 
     def dry_run(self, operands: Sequence[Tensor]) -> Any:
         """Run it on tensors without values."""
-        leaves = [without_values(x) if isinstance(x, Tensor) else x for x in self.leaves]
+        leaves = self.leaves
+        if not self.modes.autocast:
+            leaves = [without_values(x) if isinstance(x, Tensor) else x for x in leaves]
         args, kwargs = self.arguments(operands, leaves)
         try:
             found = self.func(*args, **kwargs)
@@ -187,9 +189,7 @@ class CellCall(RowCall):
         return [*super().buffers(), *[x for module in modules for x in module.buffers()]]
 
     def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
-        make = torch.ones if form.dtype.is_floating_point else torch.zeros  # integers may be looked up
-        x = make(form.shape, dtype=form.dtype, device=device, requires_grad=form.requires_grad)
-        return x.clone()  # no leaf of a graph, as in the program
+        return ones(form, device)
 
     def owners(self) -> list[Any]:
         return [getattr(self.func, "module", self.func), *[x for x in self.leaves if is_owner(x)]]
@@ -210,7 +210,8 @@ class CellCall(RowCall):
                 "return the rest outside of the cell.",
             )
         if isinstance(self.func, Layer):
-            self.rule, self.way = self.func, "rule"
+            self.rule = self.func.on_rows(operands)
+            self.way = "vmap" if self.rule is None else "rule"
         return found
 
     def refuse_changed(self) -> None:
@@ -235,6 +236,12 @@ class RowsCell(CellCall):
         with self.modes.applied():
             found = self.one(*[x.flatten(0, 1) for x in rows])
         return self.checked(optree.tree_map(lambda x: x.unsqueeze(1), found), len(rows[0]))
+
+
+def ones(form: TensorForm, device: torch.device) -> Tensor:
+    """Return a tensor of ones, or of zeros if it may look something up, that is no leaf of a graph."""
+    make = torch.ones if form.dtype.is_floating_point else torch.zeros
+    return make(form.shape, dtype=form.dtype, device=device, requires_grad=form.requires_grad).clone()
 
 
 def held_of(x: Any) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, Self
 
+import optree
 from torch import Tensor, nn
 
 from multifold.errors import RecordError
@@ -164,8 +165,55 @@ class Called:
             VERSIONS.refuse_changed(x)
 
 
+LAYERS: dict[type[nn.Module], int] = {
+    nn.Linear: 0,
+    nn.Embedding: 0,
+    nn.LayerNorm: 0,
+    nn.RNNCell: 2,
+    nn.GRUCell: 2,
+    nn.LSTMCell: 2,
+    nn.Conv1d: 3,
+    nn.Conv2d: 4,
+    nn.Conv3d: 5,
+}
+"""Layers that are recorded on real tensors, too: a program meets them first at its leaves.
+
+Of each how many axes a minibatch has; 0 if any axes may come before those that it works along.
+"""
+
+
 class Layer(Called):
-    """A layer of PyTorch that takes any axes before those that it works along."""
+    """A layer of PyTorch. Those with the same parameters and options are one, as in copies of a model."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self.identity = type(module), module.extra_repr(), *map(id, self.parameters)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is Layer
+            and other.identity == self.identity
+            and other.mode == self.mode
+            and other.changes == self.changes
+            and other.learns == self.learns
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def on_rows(self, operands: Sequence[Tensor]) -> Any:
+        """Return what runs it on rows, given operands of one example; None if it does not say."""
+        axes = LAYERS[type(self.module)]
+        ranks = {x.dim() for x in operands}
+        if not axes or ranks == {axes - 1}:
+            return self
+        return self.on_minibatches if ranks == {axes} else None
+
+    def on_minibatches(self, *args: Any) -> Any:
+        """Run it on a minibatch of each example: all of them are one."""
+        sizes = optree.tree_leaves(args)[0].shape[:2]
+        found = self.module(*optree.tree_map(lambda x: x.flatten(0, 1), args))
+        return optree.tree_map(lambda x: x.unflatten(0, sizes), found)
 
 
 class Held:

@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Variable
 
 from multifold.recording import CELL, CURRENT
-from multifold_torch.plain.changes import ATTRIBUTE_SETS, Called, Layer
+from multifold_torch.plain.changes import ATTRIBUTE_SETS, LAYERS, Called, Layer
 from multifold_torch.plain.pending import Pending, refuse
-
-LAYERS = (nn.Linear, nn.Embedding, nn.LayerNorm)
-"""Layers that are recorded on real tensors, too: a program meets them first at its leaves."""
 
 
 class Patches:
@@ -34,6 +32,7 @@ class Patches:
                 self.call = nn.Module.__call__
                 self.set = nn.Module.__setattr__
                 self.apply = torch.autograd.Function.__dict__["apply"]
+                Variable.__new__ = staticmethod(variable)
                 nn.Module.__setattr__ = module_setattr
                 nn.Module.__call__ = module_call
                 torch.autograd.Function.apply = classmethod(function_apply)
@@ -46,6 +45,7 @@ class Patches:
                     nn.Module.__call__ = self.call
                     nn.Module.__setattr__ = self.set
                     torch.autograd.Function.apply = self.apply
+                    del Variable.__new__
                     ATTRIBUTE_SETS.forget()
 
 
@@ -62,7 +62,7 @@ def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         rows = getattr(type(self), CELL, None)  # an instance would look among its modules, too
         if rows is not None:
             return values.call(recording, values.called(Called, self), rows, args, kwargs)
-        if type(self) in LAYERS and is_plain(self) and len(args) == 1 and isinstance(args[0], Tensor):
+        if type(self) in LAYERS and is_plain(self) and args and isinstance(args[0], Tensor) and not kwargs:
             return values.call(recording, values.called(Layer, self), False, args, kwargs)
         if isinstance(self, torch.jit.ScriptModule):  # compiled code takes no pending tensors
             return values.call(recording, values.called(Called, self), False, args, kwargs)
@@ -81,8 +81,8 @@ def is_plain(module: Any) -> bool:
 
 
 def module_setattr(self: nn.Module, name: str, value: Any) -> None:
-    """Set an attribute of a module, and count it."""
-    if CURRENT.recording is not None:
+    """Set an attribute of a module, and count it if it is another object: ``eval()`` may change nothing."""
+    if CURRENT.recording is not None and vars(self).get(name, self) is not value:
         ATTRIBUTE_SETS.note(self)
     PATCHES.set(self, name, value)
 
@@ -94,6 +94,15 @@ def function_apply(cls: Any, *args: Any) -> Any:
         return PATCHES.apply.__func__(cls, *args)
     function: Any = Applied(cls)
     return recording.values.call(recording, function, False, args, {})
+
+
+def variable(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make a ``Variable``, as programs did before tensors had gradients: a tensor that is detached."""
+    if not args or not isinstance(args[0], Pending):
+        return torch._C._LegacyVariableBase.__new__(cls, *args, **kwargs)
+    if True in (*args[1:2], kwargs.get("requires_grad")):
+        refuse("a leaf")
+    return args[0].detach()
 
 
 class Applied(NamedTuple):

@@ -184,15 +184,17 @@ def refuse_outside() -> NoReturn:
     """Raise the error of a pending tensor where nothing records."""
     raise RecordError(
         "A pending tensor is used outside of its batched program.",
-        "use what run(...) returns; a launch, another thread or a hook sees no pending tensors.",
+        "use what run(...) returns. A launch, another thread or a hook sees no pending tensors, so a cell "
+        "gets them as arguments, not inside of objects.",
     )
 
 
 def refuse_real(what: str) -> NoReturn:
     """Raise the error of a real tensor that would be changed by a pending one."""
     raise RecordError(
-        f"{what} that the program did not compute is changed in place by a pending one.",
-        "write it out of place: total = total + x in place of total += x.",
+        f"{what} that is not pending is changed in place by a pending one, which needs a gradient.",
+        "write it out of place: total = total + x for total += x, torch.stack(parts) for out[i] = x, "
+        "zeros.index_add(0, index, x) for zeros.index_add_(0, index, x).",
     )
 
 

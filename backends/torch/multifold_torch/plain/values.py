@@ -14,6 +14,7 @@ import optree
 import torch
 from torch import Tensor, nn
 
+from multifold.backend import owner_of
 from multifold.errors import RecordError
 from multifold.recording import CURRENT, KnownCall, PlainValues, Recording
 from multifold_torch.plain.answers import ANSWERS, changed, out_of_place
@@ -34,6 +35,10 @@ from multifold_torch.plain.pending import (
 MANY = 4096
 """Kinds of calls that are kept beyond a run. A program with numbers of its examples among its constants has
 always new ones."""
+
+
+FEW = 256
+"""Modules that are kept beyond a run."""
 
 
 class Outside(threading.local):
@@ -66,7 +71,7 @@ class TorchValues(PlainValues):
 
     def __init__(self, fn: Any) -> None:
         super().__init__(Pending, ANSWERS)
-        self.owner = getattr(fn, "__self__", fn)
+        self.owner = owner_of(fn, fn)
         self.shared: dict[int, Tensor] = {}
         self.called_before: dict[int, Called] = {}
 
@@ -100,19 +105,25 @@ class TorchValues(PlainValues):
     # ---- recording -----------------------------------------------------------------------------------
 
     def met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if kwargs.get("inplace"):
-            return changed(func, args, {**kwargs, "inplace": False})
         if kwargs.get("out") is not None:
             refuse("written to out=")
+        if kwargs.get("inplace"):
+            return changed(func, func, args, kwargs, {**kwargs, "inplace": False})
         other = out_of_place(func)
         if other is not None:
-            return changed(other, args, kwargs)
+            return changed(func, other, args, kwargs, kwargs)
         return self.recorded(CURRENT.recording, None, func, args, kwargs)
 
     def call(
         self, recording: Recording, fn: Any, rows: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         return self.recorded(recording, RowsCell if rows else CellCall, fn, args, kwargs)
+
+    def has_recorded(self, op: Any) -> bool:
+        functions = [kind.call.func for kind in self.known.values() if isinstance(kind.call, CellCall)]
+        if isinstance(op, type):
+            return any(isinstance(func, Called) and isinstance(func.module, op) for func in functions)
+        return op in functions
 
     def modes(self) -> Hashable:
         inference = torch.is_inference_mode_enabled()
@@ -167,7 +178,9 @@ class TorchValues(PlainValues):
         before = self.called_before.get(id(module))
         if before == found:  # keys of earlier runs have this one, and are compared faster so
             found = before.noted(found.sets)
-        self.called_before[id(module)] = VERSIONS.called[id(module)] = found
+        if len(self.called_before) < FEW:  # copies of a model are not those of the next run
+            self.called_before[id(module)] = found
+        VERSIONS.called[id(module)] = found
         return found
 
     def shares(self, module: nn.Module) -> None:

@@ -1,0 +1,346 @@
+"""What published programs do: idioms of old PyTorch, wrappers of networks, state that is kept somewhere."""
+
+from __future__ import annotations
+
+import sys
+import types
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.autograd import Variable
+
+import multifold
+from multifold import LaunchError, RecordError
+
+torch.manual_seed(0)
+LIN = nn.Linear(4, 4)
+TABLE = nn.Embedding(5, 4)
+XS = [torch.randn(4) for _ in range(6)]
+
+
+# ---- old idioms --------------------------------------------------------------------------------------
+
+
+def zero_state(x):
+    h = LIN(x)
+    return h + h.detach().new(4).fill_(0.0).requires_grad_()
+
+
+def accumulated(x):
+    total = torch.zeros(4)
+    for _ in range(3):
+        total += LIN(x)
+    return total
+
+
+def accumulated_entry(x):
+    totals = [torch.zeros(4), torch.ones(4)]
+    totals[1] -= LIN(x)
+    return totals[1]
+
+
+IDIOMS = {
+    "Variable": lambda x: Variable(LIN(x).data) + LIN(x),
+    "Variable of a real tensor": lambda x: Variable(torch.ones(4)) * LIN(x),
+    "new": zero_state,
+    "a sum in a new tensor": accumulated,
+    "a sum in a list": accumulated_entry,
+    "index_add": lambda x: torch.zeros(4).index_add(0, torch.tensor([1]), LIN(x)[:1]),
+}
+
+
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_an_idiom_computes_what_it_computes_in_the_loop(idiom, as_loop):
+    as_loop(IDIOMS[idiom], XS, parameters=[*LIN.parameters()])
+
+
+def with_other_name(x):
+    total = torch.zeros(4)
+    other = total
+    total += LIN(x)
+    return other
+
+
+def with_view(x):
+    total = torch.zeros(2, 4)
+    first = total[0]
+    total += LIN(x)
+    return first
+
+
+@pytest.mark.parametrize("program", [with_other_name, with_view])
+def test_a_sum_in_a_tensor_that_something_else_sees_is_refused(program):
+    with pytest.raises(RecordError, match="not pending is changed in place"):
+        multifold.batched(program)(XS)
+
+
+def test_without_gradients_a_real_tensor_takes_pending_ones(as_loop):
+    def program(x):
+        h = LIN(x).detach()
+        out = torch.zeros(2, 4)
+        out[0] = h
+        return out.index_add_(0, torch.tensor([1]), h[None])
+
+    as_loop(program, XS)
+
+
+# ---- layers ------------------------------------------------------------------------------------------
+
+LAYERS = {
+    "convolution of one image": (nn.Conv2d(2, 3, 3), torch.randn(2, 5, 5)),
+    "convolution of a minibatch": (nn.Conv2d(2, 3, 3), torch.randn(4, 2, 5, 5)),
+    "convolution of a series": (nn.Conv1d(2, 3, 3), torch.randn(1, 2, 7)),
+    "convolution of a volume": (nn.Conv3d(1, 2, 2), torch.randn(1, 1, 3, 3, 3)),
+    "GRU cell": (nn.GRUCell(4, 3), torch.randn(1, 4)),
+    "GRU cell of one row": (nn.GRUCell(4, 3), torch.randn(4)),
+    "RNN cell": (nn.RNNCell(4, 3), torch.randn(2, 4)),
+    "LSTM cell": (nn.LSTMCell(4, 3), torch.randn(1, 4)),
+}
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_a_layer_on_tensors_of_the_example_is_one_launch(case, as_loop):
+    layer, x = LAYERS[case]
+    run = as_loop(layer, [x, x + 1, x - 1], parameters=[*layer.parameters()])
+    assert len(run.explain()) == 1 and "row by row" not in str(run.explain())
+
+
+def test_a_recurrent_cell_with_its_states_is_one_launch_for_each_step(as_loop):
+    cell = nn.LSTMCell(4, 3)
+
+    def program(x):
+        state = torch.zeros(1, 3), torch.zeros(1, 3)
+        for row in x:
+            state = cell(row[None], state)
+        return state
+
+    run = as_loop(program, [torch.randn(5, 4) for _ in range(3)], parameters=[*cell.parameters()])
+    assert len(run.explain()) == 5
+
+
+def test_a_convolution_under_autocast_is_that_of_the_loop():
+    model = nn.Sequential(LIN, nn.Unflatten(0, (1, 4)), nn.Conv1d(1, 2, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        found, wanted = multifold.batched(model)(XS), torch.stack([model(x) for x in XS])
+    assert found.dtype == wanted.dtype == torch.bfloat16
+    torch.testing.assert_close(found, wanted)
+
+
+# ---- wrappers ----------------------------------------------------------------------------------------
+
+
+def test_a_wrapper_may_set_the_mode_that_the_network_has(as_loop):
+    net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 1)).eval()
+
+    def predict(x):
+        net.eval()
+        with torch.no_grad():
+            return net(x).item()
+
+    as_loop(lambda x: predict(x) + predict(x + 1), XS)
+
+
+class OpenDict(dict):
+    """A dictionary whose entries are attributes, and whose lack of one is a KeyError."""
+
+    def __getattr__(self, name):
+        return self[name]
+
+
+def test_options_may_be_a_dictionary_with_attributes(as_loop):
+    options = OpenDict(scale=2.0)
+    as_loop(lambda x: LIN(x) * options.scale, XS)
+
+
+class Units:
+    """Networks of a plain object, in a dictionary."""
+
+    def __init__(self):
+        self.units = {"a": nn.Linear(4, 4)}
+        self.seen = None
+
+    def forward(self, plan):
+        return self.units[plan["unit"]](torch.from_numpy(plan["x"]))
+
+    def reading(self, plan):
+        self.seen = self.forward(plan)
+        return self.seen * 2 if self.seen.sum() > 0 else self.seen
+
+
+PLANS = [{"unit": "a", "x": np.full(4, i, np.float32)} for i in range(4)]
+
+
+def test_the_framework_is_that_of_what_a_plain_object_holds():
+    units = Units()
+    found = multifold.batched(units.forward)(PLANS)
+    torch.testing.assert_close(found, torch.stack([units.forward(plan) for plan in PLANS]))
+
+
+def test_copies_of_a_plain_object_share_the_parameters_of_its_networks():
+    units = Units()
+    multifold.batched(units.reading, own=True)(PLANS).sum().backward()
+    assert units.units["a"].weight.grad is not None
+
+
+# ---- state -------------------------------------------------------------------------------------------
+
+
+class Place:
+    """Any object."""
+
+
+def kept_on(place, x):
+    place.state = LIN(x)
+    return place.state * x if place.state.sum() > 1e9 else place.state
+
+
+SHARED = Place()
+NOTES = {}
+
+
+def noted(x):
+    NOTES["state"] = LIN(x)
+    return x if NOTES["state"].sum() > 1e9 else NOTES["state"]
+
+
+def in_place_of(place):
+    return lambda x: kept_on(place, x)
+
+
+STATES = {
+    "an argument": lambda: multifold.batched(kept_on)([Place()] * 3, XS[:3]),
+    "a part of an argument": lambda: multifold.batched(lambda pair, x: kept_on(pair[0], x))(
+        [(SHARED, i) for i in range(3)], XS[:3]
+    ),
+    "a variable of a function": lambda: multifold.batched(in_place_of(Place()))(XS),
+    "a variable of a module": lambda: multifold.batched(lambda x: kept_on(SHARED, x))(XS),
+    "a dictionary": lambda: multifold.batched(noted)(XS),
+}
+
+
+@pytest.mark.parametrize("where", STATES)
+def test_state_that_examples_share_while_one_waits_is_an_error(where):
+    with pytest.raises(RecordError, match="The examples share"):
+        STATES[where]()
+
+
+def test_state_on_what_is_the_own_of_an_example_is_that_of_the_loop():
+    places = [Place() for _ in XS]
+    found = multifold.batched(kept_on)(places, XS)
+    torch.testing.assert_close(found, torch.stack([kept_on(Place(), x) for x in XS]))
+    torch.testing.assert_close(torch.stack([place.state + 0 for place in places]), found)
+
+
+def test_copies_of_a_model_share_the_launches_of_its_layers():
+    class Kept(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(4, 4)
+            self.state = None
+
+        def forward(self, x):
+            self.state = self.lin(x)
+            return self.state * 2 if self.state.sum() > 0 else self.lin(self.state)
+
+    model = Kept()
+    wanted = torch.stack([model(x) for x in XS])  # and leaves on the model what cannot be copied
+    run = multifold.batched(model, own=True)
+    torch.testing.assert_close(run(XS), wanted)
+    assert sum(launch.op == "Linear" for r in run.explain().rounds for launch in r.launches) == 2
+
+
+# ---- random numbers ----------------------------------------------------------------------------------
+
+
+def drawn_before(x):
+    h = LIN(x) + torch.randn(4)
+    return h * 2 if h.sum() > 0 else h
+
+
+def drawn_after(x):
+    drawn = []
+    for _ in range(3):
+        LIN(x).sum().item()
+        drawn.append(np.random.rand())
+    return drawn
+
+
+def test_numbers_that_are_drawn_before_the_first_read_are_those_of_the_loop(as_loop):
+    with warnings.catch_warnings(action="error"):
+        as_loop(drawn_before, XS)
+
+
+@pytest.mark.parametrize("examples", [2, 64])
+def test_numbers_that_are_drawn_after_a_read_warn_however_many_examples_there_are(examples):
+    with pytest.warns(UserWarning, match="draw random numbers"):
+        multifold.batched(drawn_after, join="list", backend="torch")([torch.randn(4)] * examples)
+
+
+# ---- cells -------------------------------------------------------------------------------------------
+
+
+def test_a_function_is_a_cell_where_another_module_has_imported_it(monkeypatch):
+    tools, model = types.ModuleType("tools"), types.ModuleType("model")
+    tools.lin = model.lin = LIN
+    exec("def cell(x): return lin(x).tanh() * 2", vars(tools))
+    model.cell = tools.cell
+    exec("def program(x): return cell(cell(x))", vars(model))
+    monkeypatch.setitem(sys.modules, "tools", tools)
+    monkeypatch.setitem(sys.modules, "model", model)
+    run = multifold.batched(model.program, ops=[tools.cell])
+    torch.testing.assert_close(run(XS), torch.stack([model.program(x) for x in XS]))
+    assert len(run.explain()) == 2 and model.cell is tools.cell
+
+
+class Called(nn.Module):
+    """Calls the forward of a part directly, as old programs do."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Sequential(LIN, nn.Tanh())
+
+    def forward(self, x):
+        return self.part.forward(x)
+
+
+def test_an_op_that_no_example_calls_is_a_warning_in_the_first_run():
+    run = multifold.batched(Called(), ops=[nn.Sequential])
+    with pytest.warns(UserWarning, match="No example has called Sequential"):
+        run(XS)
+    with warnings.catch_warnings(action="error"):
+        run(XS)
+    with warnings.catch_warnings(action="error"):
+        multifold.batched(Called(), ops=[nn.Sequential.forward])(XS)
+
+
+# ---- failures ----------------------------------------------------------------------------------------
+
+
+def looked_up(word, index):
+    return TABLE(word)[index]
+
+
+def test_the_first_failing_example_of_the_loop_is_the_one_that_raises():
+    words, places = [torch.tensor([0, 1]), torch.tensor([99, 1]), torch.tensor([0])], [0, 0, 1]
+    with pytest.raises(LaunchError, match="out of range in self"):
+        multifold.batched(looked_up)(words, places)  # example 2 fails before anything is launched
+    with pytest.raises(IndexError, match="out of bounds"):
+        multifold.batched(looked_up)(words[::2], places[::2])
+
+
+def test_a_bare_except_of_an_example_that_waits_does_not_hide_what_has_failed():
+    def program(count):
+        h = torch.ones(4)
+        for _ in range(count):
+            h = LIN(h)
+            try:
+                assert not torch.isnan(h).any()
+            except:  # noqa: E722 - as a program has it
+                sys.exit(-1)
+        return h.view(5)
+
+    with pytest.raises(RuntimeError, match="shape"):
+        multifold.batched(program, backend="torch")([1, 3])
