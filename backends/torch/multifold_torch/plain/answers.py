@@ -18,7 +18,6 @@ import optree
 import torch
 from torch import Tensor
 
-
 from multifold.errors import RecordError
 from multifold.recording import users_frame
 from multifold_torch.plain.forms import form_of_tensor
