@@ -59,7 +59,7 @@ class PlainValues(GlueBase, abc.ABC):
 
     @abc.abstractmethod
     def modes(self) -> Hashable:
-        """Return what the program has changed in this thread that calls depend on."""
+        """Return what else the program has changed in this thread that calls depend on."""
 
     @abc.abstractmethod
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
@@ -152,6 +152,8 @@ class Recording:
         What knows the framework's modules and random state.
     fold : Fold or recorder of traces
         What takes the calls.
+    alarmed : bool
+        Whether an alarm of the values was true when the run began; see `GlueBase`.
     is_trace : bool
         Whether a trace is made: nothing is computed, and nothing waits.
     lines : dict of int to (code, bool)
@@ -167,6 +169,7 @@ class Recording:
         self.backend = backend
         self.fold = fold
         self.is_trace = is_trace
+        self.alarmed = any(alarm() for alarm in values.alarms)
         self.inner = ("multifold.", "multifold_", f"{values.package}.")
         self.lines: dict[int, tuple[CodeType, bool]] = {}
         self.made: list[weakref.ref[Any]] = []

@@ -87,6 +87,9 @@ class GlueBase:
         and ``host`` and ``place``, which the adapter may set.
     answers : dict
         Functions that are not recorded, and what answers them.
+    probes, alarms : tuple of callable
+        What a program may change in this thread that calls depend on: answers of probes are parts of each
+        key. Where an alarm is true, or was when the run began, ``modes()`` says the rest.
 
     Attributes
     ----------
@@ -96,11 +99,15 @@ class GlueBase:
 
     pending = cython.declare(object, visibility="readonly")
     answers = cython.declare(dict, visibility="readonly")
+    probes = cython.declare(tuple, visibility="readonly")
+    alarms = cython.declare(tuple, visibility="readonly")
     known = cython.declare(dict, visibility="public")
 
-    def __init__(self, pending: Any, answers: dict) -> None:
+    def __init__(self, pending: Any, answers: dict, probes: tuple, alarms: tuple) -> None:
         self.pending = pending
         self.answers = answers
+        self.probes = probes
+        self.alarms = alarms
         self.known = {}
 
     def meet(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
@@ -109,7 +116,7 @@ class GlueBase:
         if answer is not None:
             return answer(*args, **kwargs) if kwargs else answer(*args)
         operands: list = []
-        call: Any = self.known.get(self.key(func, None, args, kwargs, operands))
+        call: Any = self.known.get(self.key(recording, func, None, args, kwargs, operands))
         if call is None:
             operands.clear()  # a change in place asks who else knows of its tensor
             return own(self).met(func, args, {} if kwargs is None else kwargs)
@@ -124,7 +131,7 @@ class GlueBase:
             What kind of cell ``func`` is; None for a function of the framework.
         """
         operands: list = []
-        key = self.key(func, maker, args, kwargs, operands)
+        key = self.key(recording, func, maker, args, kwargs, operands)
         if not operands:
             with recording.paused():
                 return func(*args, **kwargs)
@@ -134,9 +141,15 @@ class GlueBase:
         return self.again(recording, call, operands)
 
     @cython.cfunc
-    def key(self, func: Any, maker: Any, args: tuple, kwargs: Any, operands: list) -> tuple:
+    def key(self, recording: Any, func: Any, maker: Any, args: tuple, kwargs: Any, operands: list) -> tuple:
         """Return by what a call is compared with others; append its operands."""
-        parts: list = [func, own(self).modes()]
+        parts: list = [func]
+        for probe in self.probes:
+            parts.append(probe())
+        for alarm in self.alarms:
+            if alarm() or recording.alarmed:
+                parts.append(own(self).modes())
+                break
         if maker is not None:
             parts.append(maker)
             if type(func) is FunctionType:

@@ -20,7 +20,7 @@ from multifold._frameworks import registry
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._plain.cells import CELLS, checked_ops
 from multifold._plain.sharing import Sharing, in_all_copies, own_copy
-from multifold._plain.waiting import drive, go_on
+from multifold._plain.waiting import drive, go_on, resting_collector
 from multifold._record.graph import warn_user
 from multifold._run.closeness import close, tolerance_of
 from multifold._run.reach import owners_of, reached
@@ -211,7 +211,7 @@ class Batched:
             taken[number] = result, pending
             return each(tuple([x.node for x in pending]))
 
-        with values.recording(), CELLS.applied(self.ops):
+        with values.recording(), CELLS.applied(self.ops), resting_collector():
             found = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
         if raised:
             raise raised[min(raised)]
@@ -265,7 +265,7 @@ class Batched:
             taken.append((result, pending))
             return each(tuple([x.node for x in pending]))
 
-        with values.recording(), CELLS.applied(self.ops):
+        with values.recording(), CELLS.applied(self.ops), resting_collector():
             modes = values.modes()
             made = traces(record, enumerate(examples))
         return [PlainTrace(x, result, own, modes) for x, (result, own) in zip(made, taken, strict=True)]

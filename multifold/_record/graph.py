@@ -22,6 +22,7 @@ import numpy as np
 from multifold._compiled import GraphBase
 from multifold._compiled.arrays import PART_BITS
 from multifold._compiled.forms import own
+from multifold._record.entry import RowEntry
 from multifold._record.freezing import freeze, is_copy, may_change, read_only_copy, same, snapshot
 from multifold._record.node import Node
 from multifold._record.signature import Signature, take_in
@@ -267,7 +268,7 @@ class Graph(GraphBase):
 
     def part(self, parent: int, key: Any, length: int | None = None) -> int:
         """Return the number of the part ``key`` of a part."""
-        known = (parent, freeze(key), length)
+        known = (parent, key if type(key) is RowEntry else freeze(key), length)
         number = self.part_numbers.get(known)
         if number is None:
             number = self.part_numbers[known] = len(self.parts)

@@ -366,8 +366,7 @@ def like(func: Callable[..., Any]) -> Callable[..., Any]:
 
     def made(x: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(x, Pending):
-            form = x.form
-            x = torch.empty(form.shape, dtype=form.dtype, device=form.device)
+            x = x.form.real
         return func(x, *with_reads(args), **with_reads(kwargs))
 
     return made

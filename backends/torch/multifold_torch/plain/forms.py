@@ -25,7 +25,10 @@ class TensorForm:
         Returns an empty pending tensor of the form.
     """
 
-    __slots__ = ("__weakref__", "_entry", "_meta", "device", "dtype", "new", "requires_grad", "shape")
+    __slots__ = (
+        *("__weakref__", "_entry", "_meta", "_real"),
+        *("device", "dtype", "new", "requires_grad", "shape"),
+    )
 
     def __init__(
         self, shape: torch.Size, dtype: torch.dtype, device: torch.device, requires_grad: bool
@@ -37,6 +40,7 @@ class TensorForm:
         self.new = partial(Tensor._make_wrapper_subclass, Pending, shape, dtype=dtype, device=device)
         self._entry: TensorForm | None = None
         self._meta: Tensor | None = None
+        self._real: Tensor | None = None
 
     def meta(self) -> Tensor:
         """Return a new tensor of this form, without values."""
@@ -48,6 +52,13 @@ class TensorForm:
         if self._meta is None:
             self._meta = self.meta()
         return self._meta
+
+    @property
+    def real(self) -> Tensor:
+        """A tensor of this form on its device, of any values in little memory, which nobody may change."""
+        if self._real is None:
+            self._real = torch.zeros((), dtype=self.dtype, device=self.device).expand(self.shape)
+        return self._real
 
     @property
     def entry(self) -> TensorForm:

@@ -37,6 +37,10 @@ MANY = 4096
 always new ones."""
 
 
+PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
+ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
+"""What calls depend on, and what says that they depend on more."""
+
 FEW = 256
 """Modules that are kept beyond a run."""
 
@@ -70,7 +74,7 @@ class TorchValues(PlainValues):
     package = "torch"
 
     def __init__(self, fn: Any) -> None:
-        super().__init__(Pending, ANSWERS)
+        super().__init__(Pending, ANSWERS, PROBES, ALARMS)
         self.owner = owner_of(fn, fn)
         self.shared: dict[int, Tensor] = {}
         self.called_before: dict[int, Called] = {}
@@ -132,9 +136,7 @@ class TorchValues(PlainValues):
                 "Expected the program to compute in the inference mode of its run. It has changed it.",
                 "use torch.no_grad() inside of the program, or inference_mode() around the run.",
             )
-        if torch._C._is_any_autocast_enabled():
-            return Modes.now(), torch.get_default_dtype(), inference
-        return torch.is_grad_enabled(), torch.get_default_dtype(), inference
+        return Modes.now(), torch.get_default_dtype(), inference
 
     def key_of(self, x: Any, operands: list[Tensor]) -> Hashable:
         kind = type(x)
