@@ -73,6 +73,10 @@ class PlainValues(GlueBase, abc.ABC):
         """Return what a function does that has met a pending value, if its kind is not known."""
 
     @abc.abstractmethod
+    def at_once(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function whose pending operands were read; see `KnownCall.is_small`."""
+
+    @abc.abstractmethod
     def learn(
         self,
         recording: Recording,

@@ -55,6 +55,8 @@ class KnownCall:
         What the calls return, if that is no array.
     held : list
         What the key names by its ``id``, and so must not go.
+    is_small : bool
+        Whether the function runs at once where the values of all operands were read.
     """
 
     call = cython.declare(object, visibility="readonly")
@@ -63,9 +65,17 @@ class KnownCall:
     bases = cython.declare(list, visibility="readonly")
     result = cython.declare(object, visibility="readonly")
     held = cython.declare(list, visibility="readonly")
+    is_small = cython.declare(columns.Bool, visibility="readonly")
 
     def __init__(
-        self, call: Any, structure: Any, forms: list, bases: list, result: Any, held: list
+        self,
+        call: Any,
+        structure: Any,
+        forms: list,
+        bases: list,
+        result: Any,
+        held: list,
+        is_small: columns.Bool,
     ) -> None:
         self.call = call
         self.structure = structure
@@ -73,6 +83,7 @@ class KnownCall:
         self.bases = bases
         self.result = result
         self.held = held
+        self.is_small = is_small
 
 
 @cython.cclass
@@ -120,6 +131,8 @@ class GlueBase:
         if call is None:
             operands.clear()  # a change in place asks who else knows of its tensor
             return own(self).met(func, args, {} if kwargs is None else kwargs)
+        if call.is_small and self.are_read(operands):
+            return own(self).at_once(func, args, {} if kwargs is None else kwargs)
         return self.again(recording, call, operands)
 
     def recorded(self, recording: Any, maker: Any, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -218,6 +231,11 @@ class GlueBase:
                 base = operands[base] if base < size else results[base - size]
             results.append(self.new(recording, part, form, base))
         return tuple(results) if call.structure is tuple else own(self).nested(call.structure, results)
+
+    @cython.cfunc
+    def are_read(self, operands: list) -> columns.Bool:
+        """Return whether the values of all pending operands were read."""
+        return all(type(x) is not self.pending or x.host is not None for x in operands)
 
     @cython.cfunc
     def version(self, x: Any) -> Any:

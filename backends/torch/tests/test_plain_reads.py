@@ -317,6 +317,28 @@ def test_random_numbers_between_reads_warn_once(source):
     assert {x.filename for x in caught} == {__file__}
 
 
+def test_functions_of_a_small_tensor_that_was_read_need_no_round():
+    def program(x):
+        for _ in range(3):
+            label = torch.max(LIN(x), 0)[1].data
+            x = x + 1 if label == 1 else x - 1 if label == 2 else x * 0.9 if label == 0 else x * 2
+        return x
+
+    run = multifold.batched(program)
+    torch.testing.assert_close(run(XS), torch.stack([program(x) for x in XS]))
+    assert len(run.explain().rounds) <= 5  # 10 where each comparison is awaited
+
+
+def test_results_that_are_read_one_after_the_other_take_one_round(as_loop):
+    def program(x):
+        with torch.no_grad():
+            policy, value = LIN(x), LIN(x).tanh().sum()
+        return policy.numpy().tolist(), value.item(), policy[2].item()
+
+    run = as_loop(program, XS)
+    assert len([found for found in run.explain().rounds if len(found)]) == 1
+
+
 @pytest.mark.parametrize("source", ["torch", "numpy", "python", "generator"])
 def test_with_a_seed_examples_draw_the_same_numbers_as_in_the_loop(source):
     generator = np.random.default_rng(0)

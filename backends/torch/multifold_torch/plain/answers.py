@@ -108,6 +108,8 @@ def entry(x: Pending, index: int) -> Pending:
         raise IndexError(f"index {index} is out of bounds for dimension 0 with size {size}")
     found = pending(x.node._entry(index % size), x.form.entry, x)
     found.place = x, index
+    if x.host is not None:
+        found.host = x.host[index]
     return found
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from multifold.backend import owner_of
 from multifold.errors import RecordError
 from multifold.recording import CURRENT, KnownCall, PlainValues, Recording
-from multifold_torch.plain.answers import ANSWERS, changed, out_of_place
+from multifold_torch.plain.answers import ANSWERS, changed, out_of_place, with_reads
 from multifold_torch.plain.calls import CellCall, RowCall, RowsCell
 from multifold_torch.plain.changes import VERSIONS, Called, Held, holds, tensors_of
 from multifold_torch.plain.forms import Modes, form_of_tensor
@@ -40,6 +40,9 @@ always new ones."""
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
 ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
 """What calls depend on, and what says that they depend on more."""
+
+FEW_NUMBERS = 16
+"""Functions of so small tensors that were read run at once: to wait for their results takes longer."""
 
 FEW = 256
 """Modules that are kept beyond a run."""
@@ -171,6 +174,9 @@ class TorchValues(PlainValues):
             ) from None
         return kind, x
 
+    def at_once(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return func(*with_reads(args), **with_reads(kwargs))
+
     def called(self, kind: type[Called], module: nn.Module) -> Called:
         """Return a module as a function: the same one while nothing about the module changes."""
         found = VERSIONS.called.get(id(module))
@@ -233,7 +239,7 @@ class TorchValues(PlainValues):
         found, stand_ins = call.learn(recording, device, forms)
         results, shape = optree.tree_flatten(found)
         if not any(isinstance(x, Tensor) for x in results):
-            return KnownCall(None, None, [], [], found, leaves)
+            return KnownCall(None, None, [], [], found, leaves, False)
         memories = [*stand_ins, *results]
         bases = [
             next((i for i, x in enumerate(memories[:end]) if torch._C._is_alias_of(x, memories[end])), None)
@@ -241,7 +247,13 @@ class TorchValues(PlainValues):
         ]
         is_plain = shape == optree.tree_structure((0,) * len(results))
         nested = None if call.is_single else tuple if is_plain else shape
-        return KnownCall(call, nested, call.forms, bases, None, leaves)
+        is_small = (
+            maker is None
+            and not any(form.requires_grad for form in call.forms)
+            and all(form.shape.numel() <= FEW_NUMBERS for form in (*forms, *call.forms))
+            and not any(isinstance(x, Tensor) for x in call.leaves)
+        )
+        return KnownCall(call, nested, call.forms, bases, None, leaves, is_small)
 
     # ---- results -------------------------------------------------------------------------------------
 
