@@ -530,8 +530,8 @@ class Backend(abc.ABC):
         """Return what records the code of examples: a `multifold.recording.PlainValues`."""
         raise BackendError(
             f"multifold.batched records no programs of {self.name} yet.",
-            "programs of PyTorch are the only ones so far. On every framework, let the program call "
-            "fold.add, and run it by Fold.run(model, examples, fn).",
+            "programs of PyTorch and NumPy are the only ones so far. On every framework, let the program "
+            "call fold.add, and run it by Fold.run(model, examples, fn).",
         )
 
     def plain_module(self, fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ import optree
 
 from multifold._frameworks import registry
 from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold._plain.arrays.values import NumpyValues
 from multifold._plain.cells import CELLS, checked_ops
 from multifold._plain.sharing import Sharing, in_all_copies, own_copy
 from multifold._plain.waiting import drive, go_on, resting_collector
@@ -99,16 +100,17 @@ def batched(
         loss = cross_entropy(run(trees), labels)
         loss.backward()
 
-    A framework that records no programs yet says so; `Fold.run` works with each:
+    A program of NumPy has no layers. It names a cell, a function whose calls run together:
 
-    >>> import multifold
-    >>> multifold.batched(abs, backend="numpy")
-    Traceback (most recent call last):
-        ...
-    multifold.errors.BackendError: multifold.batched records no programs of numpy yet.
-    <BLANKLINE>
-    Hint: programs of PyTorch are the only ones so far. On every framework, let the program call fold.add, \
-and run it by Fold.run(model, examples, fn).
+    >>> import multifold, numpy as np
+    >>> @multifold.op
+    ... def join(left, right):
+    ...     return np.maximum(left, right) + 1
+    >>> def height(tree):
+    ...     return join(*map(height, tree)) if isinstance(tree, tuple) else np.zeros(1)
+    >>> multifold.batched(height, backend="numpy")([(0, 0), ((0, 0), 0)])
+    array([[1.],
+           [2.]])
     """
     if join not in JOINS:
         raise RecordError(f"Expected join to be one of {', '.join(JOINS)}. Received {join!r}.")
@@ -158,7 +160,7 @@ class Batched:
         self.known = Fold(backend=backend)._backend
         if self.known is None:
             self.known = backend_around(fn)
-        self.values: Any = None if self.known is None else self.known.plain_values(fn)
+        self.values: Any = None if self.known is None else values_of(self.known, fn)
         self.fold: Fold | None = None
         functools.update_wrapper(self, fn, updated=())
 
@@ -340,7 +342,7 @@ class Batched:
                     f"{self.fn!r} or in its first example.",
                     'name the framework: multifold.batched(fn, backend="torch").',
                 )
-            self.values = self.known.plain_values(self.fn)
+            self.values = values_of(self.known, self.fn)
         return self.values
 
     def joined(self, results: list[Any]) -> Any:
@@ -446,10 +448,17 @@ def examples_of(iterables: Sequence[Iterable[Any]]) -> list[Any]:
     return examples
 
 
+def values_of(backend: Backend, fn: Any) -> Any:
+    """Return what records a program: of an adapter, or of NumPy, which is part of the core."""
+    return NumpyValues(fn) if isinstance(backend, NumpyBackend) else backend.plain_values(fn)
+
+
 def backend_around(*values: Any) -> Backend | None:
     """Return the backend of the first array or model that a function or some values are, hold or use."""
+    arrays = False
     for part, _ in reached(NumpyBackend(), values):
         found = registry.host(part) or registry.owner(part)
-        if found is not None:
+        if found is not None and not isinstance(found, NumpyBackend):
             return found
-    return None
+        arrays = arrays or isinstance(part, np.ndarray)
+    return NumpyBackend() if arrays else None

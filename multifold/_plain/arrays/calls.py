@@ -1,0 +1,282 @@
+"""Calls: a function of NumPy with all its arguments but arrays, run on the rows of all examples.
+
+A function runs by a rule (`multifold._plain.arrays.rules`), or for one example after the other. A cell is
+run once for all: its code gets `RowArray` in the place of arrays, each of which looks like the array of one
+example, and holds the rows of all. So each function in it runs by its rule. Where the code looks at values,
+it runs for one example after the other, and `explain` says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from multifold._plain.arrays.pending import ArrayForm, PendingArray, form_of, is_basic, own_value
+from multifold._plain.arrays.rules import method, on_rows
+from multifold.errors import RecordError
+from multifold.marks import trusted
+from multifold.recording import Recording
+
+
+@trusted  # it runs each row as the loop does, so it cannot mix them
+class ArrayCall:
+    """A function of NumPy, with all that its arguments are besides the arrays of examples.
+
+    Parameters
+    ----------
+    func : callable
+        The function.
+    structure : PyTreeSpec
+        How its arguments are nested.
+    leaves : list
+        The arguments themselves.
+    places : list of (int, bool)
+        Which of them are arrays, and whether these are the same for all examples.
+    """
+
+    def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[Any]) -> None:
+        self.func = func
+        self.structure = structure
+        self.places = places
+        at = {place for place, _ in places}
+        self.leaves = [None if i in at else x for i, x in enumerate(leaves)]
+        self.forms: list[ArrayForm] = []
+        self.is_single = True
+        self.errors = np.geterr()
+        self.rule: Any = None
+        self.__name__ = self.__qualname__ = getattr(func, "__name__", type(func).__name__)
+
+    def arguments(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the arguments with some operands in their places."""
+        filled = [*self.leaves]
+        for (place, _), x in zip(self.places, operands, strict=True):
+            filled[place] = x
+        found: Any = optree.tree_unflatten(self.structure, filled)
+        return found
+
+    def learn(self, recording: Recording, stand_ins: Sequence[Any]) -> Any:
+        """Find out what it returns, given arrays of one example."""
+        args, kwargs = self.arguments(stand_ins)
+        with recording.aside(self.owners()), np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = self.func(*args, **kwargs)
+        results = [x for x in optree.tree_leaves(found) if isinstance(x, (np.ndarray, np.generic))]
+        self.is_single = isinstance(found, (np.ndarray, np.generic))
+        self.forms = [form_of(x) for x in results]
+        self.choose_way(args, kwargs, stand_ins)
+        return found
+
+    def owners(self) -> list[Any]:
+        """Return what a dry run may change."""
+        return []
+
+    def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any], stand_ins: Sequence[Any]) -> None:
+        """Say how it runs on rows."""
+        pairs = zip(self.places, stand_ins, strict=True)
+        with_rows = {id(x) for (_, is_shared), x in pairs if not is_shared}
+        self.rule = on_rows(self.func, args, kwargs, lambda x: id(x) in with_rows)
+
+    def __call__(self, *operands: Any) -> Any:
+        rows = next(
+            len(x) for (_, is_shared), x in zip(self.places, operands, strict=True) if not is_shared
+        )
+        with np.errstate(**self.errors):
+            found = None if self.rule is None else self.by_rule(operands, rows)
+            if found is None:
+                found = self.row_by_row(operands, rows)
+        return found[0] if self.is_single else tuple(found)
+
+    def by_rule(self, operands: Sequence[Any], rows: int) -> list[Any] | None:
+        """Return the results for all rows; None if they have another form than those of one."""
+        args, kwargs = self.arguments(operands)
+        found = optree.tree_leaves(self.rule(*args, **kwargs))
+        return found if self.fit(found, rows) else None
+
+    def fit(self, found: Sequence[Any], rows: int) -> bool:
+        """Return whether results are rows of the forms that were foretold."""
+        return len(found) == len(self.forms) and all(
+            np.shape(x) == (rows, *form.shape) and x.dtype == form.dtype
+            for x, form in zip(found, self.forms, strict=True)
+        )
+
+    def row_by_row(self, operands: Sequence[Any], rows: int) -> list[Any]:
+        """Run the function for one example after the other."""
+        self.say("row by row")
+        results = []
+        for i in range(rows):
+            own = [
+                x if is_shared else x[i] for (_, is_shared), x in zip(self.places, operands, strict=True)
+            ]
+            args, kwargs = self.arguments(own)
+            results.append(optree.tree_leaves(self.func(*args, **kwargs)))
+        columns = [np.stack(column) for column in zip(*results, strict=True)]
+        if not self.fit(columns, rows):
+            raise RecordError(
+                f"{self.func!r} returned arrays of other forms than for ones.",
+                "its result depends on values: read what decides before the call.",
+            )
+        return columns
+
+    def say(self, way: str) -> None:
+        """Let `explain` name how it runs."""
+        name = getattr(self.func, "__name__", type(self.func).__name__)
+        self.__name__ = self.__qualname__ = f"{name} ({way})"
+
+
+class ArrayCell(ArrayCall):
+    """A function of the program, recorded whole."""
+
+    def owners(self) -> list[Any]:
+        return [self.func]
+
+    def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any], stand_ins: Sequence[Any]) -> None:
+        results = optree.tree_leaves(self.forms)
+        if not results:
+            raise RecordError(f"Expected the cell {self.__name__} to return arrays.")
+        self.rule = self.func
+
+    def by_rule(self, operands: Sequence[Any], rows: int) -> list[Any] | None:
+        pairs = zip(self.places, operands, strict=True)
+        try:
+            own = [x if is_shared else RowArray(x) for (_, is_shared), x in pairs]
+            args, kwargs = self.arguments(own)
+            found = [rows_of(x, rows) for x in optree.tree_leaves(self.func(*args, **kwargs))]
+        except ReadsValues:
+            return None
+        return found if self.fit(found, rows) else None
+
+
+class ArrayRowsCell(ArrayCell):
+    """A cell that is written for rows, with one row for each example."""
+
+    multifold_mark = None  # it is the user's code on rows, so it is tried as any op is
+
+    def __call__(self, *operands: Any) -> Any:
+        own = [
+            x if is_shared else self.flat(x)
+            for (_, is_shared), x in zip(self.places, operands, strict=True)
+        ]
+        args, kwargs = self.arguments(own)
+        with np.errstate(**self.errors):
+            found = [x[:, None] for x in optree.tree_leaves(self.func(*args, **kwargs))]
+        return found[0] if self.is_single else tuple(found)
+
+    def flat(self, x: Any) -> Any:
+        """Return the rows of all examples on one axis."""
+        if x.shape[1:2] != (1,):
+            raise RecordError(
+                f"The cell {self.__name__} takes rows, so the first axis of its arguments has size 1.",
+                "x[None] adds one; multifold.op without rows=True takes any shape.",
+            )
+        return x.reshape(len(x), *x.shape[2:])
+
+
+class ReadsValues(Exception):
+    """A cell looks at values, which are others for each row."""
+
+
+def rows_of(x: Any, rows: int) -> Any:
+    """Return a result of a cell with rows: one that depends on no example is the same for each."""
+    if type(x) is RowArray:
+        return x.rows
+    return np.broadcast_to(x, (rows, *np.shape(x))).copy()
+
+
+class RowArray(NDArrayOperatorsMixin):
+    """What looks like the array of one example, and holds the rows of all.
+
+    Parameters
+    ----------
+    rows : array of shape ``(n, *s)``
+        A row for each of ``n`` examples.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self.rows.dtype.type if self.rows.ndim == 1 else np.ndarray
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        out = kwargs.pop("out", None)
+        found = on_row_arrays(ufunc if method == "__call__" else getattr(ufunc, method), inputs, kwargs)
+        if out is None:
+            return found
+        if type(out[0]) is not RowArray:
+            raise ReadsValues
+        if out[0].rows.ndim == 1:  # a number: the name gets another one
+            return found
+        # Parts of the array are parts of its rows, and see the change as in the loop.
+        np.copyto(out[0].rows, found.rows, casting="same_kind")
+        return out[0]
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return on_row_arrays(func, args, kwargs)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise ReadsValues
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("shape", "ndim", "dtype", "size"):
+            return getattr(self.rows[0], name)
+        if name == "T":
+            return on_row_arrays(np.transpose, (self,), {})
+        if name.startswith("_") or name in ("item", "tolist", "tobytes") or not hasattr(np.ndarray, name):
+            raise ReadsValues
+        return lambda *args, **kwargs: on_row_arrays(method(name), (self, *args), kwargs)
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def __iter__(self) -> Any:
+        return iter([self[i] for i in range(len(self))])
+
+    def __getitem__(self, index: Any) -> Any:
+        if not is_basic(index):
+            raise ReadsValues
+        return RowArray(self.rows[(slice(None), *(index if type(index) is tuple else (index,)))])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        part = self[index].rows
+        new = value.rows if type(value) is RowArray else value
+        if np.ndim(new) != (part.ndim if type(value) is RowArray else 0):
+            raise ReadsValues
+        self.rows[(slice(None), *(index if type(index) is tuple else (index,)))] = new
+
+    def __bool__(self) -> bool:
+        raise ReadsValues
+
+    __float__ = __int__ = __index__ = __complex__ = __contains__ = __format__ = __bool__  # type: ignore[assignment]
+    __hash__ = object.__hash__
+
+
+def on_row_arrays(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run a function on the rows that some of its arguments hold."""
+    leaves, structure = optree.tree_flatten((tuple(args), dict(kwargs)), none_is_leaf=True)
+    with_rows = [x for x in leaves if type(x) is RowArray]
+    ones = [x.rows[0] if type(x) is RowArray else x for x in leaves]
+    own = {id(one) for one, x in zip(ones, leaves, strict=True) if type(x) is RowArray}
+    own_args, own_kwargs = optree.tree_unflatten(structure, ones)
+    rule = on_rows(func, own_args, own_kwargs, lambda x: id(x) in own)
+    if rule is None:
+        raise ReadsValues
+    filled = [x.rows if type(x) is RowArray else x for x in leaves]
+    args_of_rows, kwargs_of_rows = optree.tree_unflatten(structure, filled)
+    found = rule(*args_of_rows, **kwargs_of_rows)
+    if len(found) != len(with_rows[0].rows):
+        raise ReadsValues
+    return optree.tree_map(RowArray, found)
+
+
+def stand_in(x: Any) -> Any:
+    """Return an array of one example for a dry run."""
+    return x.form.ones() if type(x) is PendingArray else x
+
+
+__all__ = ["ArrayCall", "ArrayCell", "ArrayRowsCell", "own_value", "stand_in"]

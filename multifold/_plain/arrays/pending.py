@@ -1,0 +1,543 @@
+"""Pending arrays: what a program of NumPy holds in the place of an array that is not computed yet.
+
+NumPy asks an object what its functions do with it (``__array_ufunc__``, ``__array_function__``). A pending
+array records them. Where NumPy needs the numbers, it asks for ``__array__``: that is a read, and so are
+conditions, numbers and text. To ``isinstance`` it is an array, or a number of NumPy where the loop has one.
+
+As in PyTorch, a change in place lets the pending array stand for another call, and a view of what was
+changed is refused wherever it is used.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+import weakref
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any, NoReturn
+
+import numpy as np
+import optree
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from multifold._plain.arrays.rules import method
+from multifold.errors import RecordError
+from multifold.recording import CURRENT, Recording
+
+SET_CLASS = object.__dict__["__class__"].__set__  # `__class__` says what the loop has
+"""Makes an object one of another class."""
+
+
+class ArrayForm:
+    """What is known of a pending array without its values; `form_of` makes one for all arrays of a form.
+
+    Attributes
+    ----------
+    shape, dtype : object
+        Those of the array.
+    is_number : bool
+        Whether it is a number of NumPy, as a sum, rather than an array.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "is_number", "new", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], is_number: bool) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.is_number = is_number
+        self.new = PendingArray
+
+    def ones(self) -> Any:
+        """Return an array of this form for a dry run: its numbers may look something up."""
+        make = np.zeros if self.dtype.kind in "iub" else np.ones
+        found = make(self.shape, self.dtype)
+        return found[()] if self.is_number else found
+
+
+FORMS: weakref.WeakValueDictionary[Any, ArrayForm] = weakref.WeakValueDictionary()
+
+
+def form_of(x: Any) -> ArrayForm:
+    """Return the form of an array or a number of NumPy."""
+    key = x.shape, x.dtype, isinstance(x, np.generic)
+    found = FORMS.get(key)
+    if found is None:
+        found = FORMS[key] = ArrayForm(*key)
+    return found
+
+
+class PendingArray(NDArrayOperatorsMixin):
+    """An array whose values are not computed yet; `multifold._compiled._glue.GlueBase` names its slots."""
+
+    __slots__ = ("__weakref__", "base", "form", "host", "node", "place", "seen", "value", "version")
+
+    base: Any
+    form: ArrayForm
+    host: Any
+    node: Any
+    place: Any
+    seen: int
+    value: Any
+    version: int
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self.form.dtype.type if self.form.is_number else np.ndarray
+
+    # ---- what NumPy asks -----------------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        func = ufunc if method == "__call__" else getattr(ufunc, method)
+        out = kwargs.get("out")
+        if out is None:
+            return meet(func, inputs, kwargs)
+        if method == "at" or len(out) != 1:
+            refuse(f"changed by {ufunc.__name__}.{method}")
+        del kwargs["out"]
+        return changed(out[0], func, inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs.get("out") is not None:
+            refuse("written to out=")
+        return meet(func, args, kwargs)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self._read(), dtype)
+
+    # ---- attributes ----------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return self.form.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype."""
+        return self.form.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.form.shape)
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return int(np.prod(self.form.shape))
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - as NumPy calls it
+        """The array with its axes in the other order."""
+        return meet(np.transpose, (self,), {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name in RECORDED:
+            return MethodType(RECORDED[name], self)
+        if name in READ:
+            return getattr(self._read(), name)
+        if hasattr(np.ndarray, name):
+            refuse(f"asked for {name!r}")
+        raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}")
+
+    def __len__(self) -> int:
+        if not self.form.shape:
+            raise TypeError("len() of unsized object")
+        return self.form.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(len(self))])
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int and self.form.shape:
+            return entry(self, index)
+        if not is_basic(index):
+            return meet(operator.getitem, (self, with_reads(index)), {})
+        found = meet(operator.getitem, (self, index), {})
+        if type(found) is PendingArray:
+            found._is_part(self, index)
+        return found
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._becomes(record(with_item, self, with_reads(index), value))
+
+    # ---- reads ---------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._read())
+
+    def __float__(self) -> float:
+        return float(self._read())
+
+    def __int__(self) -> int:
+        return int(self._read())
+
+    def __index__(self) -> int:
+        return operator.index(self._read())
+
+    def __complex__(self) -> complex:
+        return complex(self._read())
+
+    def __contains__(self, x: Any) -> bool:
+        return with_reads(x) in self._read()
+
+    def __format__(self, spec: str) -> str:
+        return format(self._read(), spec)
+
+    # ---- what it stands for --------------------------------------------------------------------------
+
+    def _settle(self, value: Any) -> None:
+        """Stand for a value from now on."""
+        SET_CLASS(self, SettledArray)
+        self.value = value
+        self.node = self.host = self.base = self.place = None
+
+    def _is_part(self, whole: PendingArray, index: Any) -> None:
+        """Note that it is a part of another array, which is written with it."""
+        self.place = whole, index
+        if whole.host is not None:
+            self.host = whole.host[index]
+
+    def _read(self) -> Any:
+        """Return the value, once it is there: the example waits."""
+        refuse_stale(self)
+        if self.host is None:
+            (found,) = recording_of().wait([self.node])
+            self.host = own_value(self.form, found)
+        return self.host
+
+    def _becomes(self, found: PendingArray) -> PendingArray:
+        """Stand for what another one stands for, as if it were changed in place."""
+        if self.form.is_number:
+            return found  # the name gets another number
+        if found.shape != self.form.shape:
+            raise RecordError(
+                f"A change in place would make {found.shape} of {self!r}.", "write it out of place."
+            )
+        self.node, self.host = found.node, None
+        self.version += 1
+        if self.place is not None:  # what it is a part of has it, too
+            whole, index = self.place
+            whole._becomes(record(with_item, whole, index, self))
+            self.seen = self.base.version
+        elif type(self.base) is PendingArray:  # it has other values now, and so have other views of it
+            self.base._is_spoilt()
+            self.base = None
+        elif self.base is not None:
+            refuse("changed in place, as a view of an array that the program did not compute")
+        return self
+
+    def _is_spoilt(self) -> None:
+        """Note that a view was changed: the values are others now."""
+        self.version = -1
+
+    # ---- the object ----------------------------------------------------------------------------------
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"<pending array {self.form.shape} {self.form.dtype}, {self.node!r}>"
+
+    def __copy__(self) -> Any:
+        return meet(np.copy, (self,), {})
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self if CURRENT.recording is None else self.__copy__()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse("pickled")
+
+
+class SettledArray(PendingArray):
+    """An array that was pending, after its run: whatever is done with it is done with its value."""
+
+    __slots__ = ()
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self.value)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return getattr(ufunc, method)(*with_values(inputs), **with_values(kwargs))
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return func(*with_values(args), **with_values(kwargs))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self.value, dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.value)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.value[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.value[index] = value
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __index__(self) -> int:
+        return operator.index(self.value)
+
+    def __contains__(self, x: Any) -> bool:
+        return x in self.value
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.value.__reduce_ex__(protocol)
+
+    def __copy__(self) -> Any:
+        return copy.copy(self.value)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return copy.deepcopy(self.value, memo)
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - as NumPy calls it
+        """The array with its axes in the other order."""
+        return self.value.T
+
+    def __complex__(self) -> complex:
+        return complex(self.value)
+
+
+def value_of(x: Any) -> Any:
+    """Return the value of a settled array; anything else as it is."""
+    return x.value if type(x) is SettledArray else x
+
+
+def with_values(x: Any) -> Any:
+    """Return arguments with values in the place of settled arrays."""
+    return optree.tree_map(value_of, x, none_is_leaf=True)
+
+
+# ---- recording ---------------------------------------------------------------------------------------
+
+
+def recording_of() -> Recording:
+    """Return what records; raise where nothing does."""
+    if CURRENT.recording is None:
+        raise RecordError(
+            "A pending array is used outside of its batched program.",
+            "use what run(...) returns. A launch or another thread sees no pending arrays, so a cell gets "
+            "them as arguments, not inside of objects.",
+        )
+    return CURRENT.recording
+
+
+def meet(func: Any, args: Any, kwargs: Any) -> Any:
+    """Record a function that has met a pending array."""
+    recording = recording_of()
+    return recording.values.meet(recording, func, tuple(args), kwargs)
+
+
+def record(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Record a function with pending arrays among its arguments."""
+    recording = recording_of()
+    return recording.values.recorded(recording, None, func, args, kwargs)
+
+
+def entry(x: PendingArray, index: int) -> Any:
+    """Return a row inside of a pending array, which costs no launch."""
+    refuse_stale(x)
+    size = x.form.shape[0]
+    if not -size <= index < size:
+        raise IndexError(f"index {index} is out of bounds for axis 0 with size {size}")
+    recording = recording_of()
+    form = form_of(np.empty(x.form.shape[1:], x.form.dtype)[() if len(x.form.shape) == 1 else ...])
+    found = recording.values.new(recording, x.node._entry(index % size), form, x)
+    found._is_part(x, index)
+    return found
+
+
+def is_basic(index: Any) -> bool:
+    """Return whether an index takes a part that shares the memory of its array, and needs no read."""
+    parts = index if type(index) is tuple else (index,)
+    return all(
+        part is None
+        or part is Ellipsis
+        or type(part) is int
+        or (
+            type(part) is slice
+            and all(end is None or type(end) is int for end in (part.start, part.stop, part.step))
+        )
+        for part in parts
+    )
+
+
+# ---- changes in place --------------------------------------------------------------------------------
+
+
+def with_item(x: np.ndarray, index: Any, value: Any) -> np.ndarray:
+    """Return an array with other values in one part."""
+    found = x.copy()
+    found[index] = value
+    return found
+
+
+def converted(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """Return an array in another dtype."""
+    return np.asarray(x).astype(dtype)
+
+
+def changed(x: Any, func: Any, inputs: Any, kwargs: Any) -> Any:
+    """Let an array stand for what a function computes, as if that were written to it."""
+    if type(x) is not PendingArray:
+        return func(*with_reads(inputs), **with_reads(kwargs), out=(x,))
+    found = record(func, *inputs, **kwargs)
+    if found.form.dtype != x.form.dtype:
+        if not np.can_cast(found.form.dtype, x.form.dtype, "same_kind"):
+            raise TypeError(
+                f"Cannot cast ufunc {func.__name__!r} output from {found.form.dtype!r} to {x.form.dtype!r} "
+                "with casting rule 'same_kind'"
+            )
+        found = record(converted, found, x.form.dtype)
+    return x._becomes(found)
+
+
+def refuse_stale(x: PendingArray) -> None:
+    """Raise an error if an array shares its memory with one that was changed in place."""
+    if is_stale(x):
+        raise RecordError(
+            "An array is used that shares its memory with another one, which was changed in place since: "
+            "in a batched program they do not share it.",
+            "write the change out of place: y = y + 1 for y += 1, np.where for x[i] = v.",
+        )
+
+
+def is_stale(x: PendingArray) -> bool:
+    """Return whether the memory that an array is a view of, or has views in, was changed in place."""
+    return x.version < 0 or (type(x.base) is PendingArray and x.base.version != x.seen)
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise the error of what a pending array cannot do."""
+    raise RecordError(
+        f"An array that is not computed yet cannot be {what}.",
+        "return it from the program, and do that with the result.",
+    )
+
+
+# ---- reads -------------------------------------------------------------------------------------------
+
+
+def own_value(form: ArrayForm, x: Any) -> Any:
+    """Return a value as the loop has it: a number of NumPy, or an array that nobody else has."""
+    return np.asarray(x, form.dtype)[()] if form.is_number else np.array(x, form.dtype).reshape(form.shape)
+
+
+def with_reads(x: Any) -> Any:
+    """Return arguments with the values of pending arrays, for which the example waits."""
+    if type(x) is PendingArray:
+        return x._read()
+    if type(x) in (tuple, list):
+        return type(x)([with_reads(part) for part in x])
+    if type(x) is dict:
+        return {name: with_reads(part) for name, part in x.items()}
+    if type(x) is slice:
+        return slice(*[None if end is None else operator.index(end) for end in (x.start, x.stop, x.step)])
+    return x
+
+
+def reading(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that reads the pending arrays among its arguments."""
+
+    @functools.wraps(func)
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        return func(*with_reads(args), **with_reads(kwargs))
+
+    return answer
+
+
+def recorded(name: str) -> Callable[..., Any]:
+    """Return a method of arrays that is recorded."""
+    func = method(name)
+    return lambda x, *args, **kwargs: meet(func, (x, *args), kwargs)
+
+
+RECORDED = {
+    name: recorded(name)
+    for name in [
+        "all",
+        "any",
+        "argmax",
+        "argmin",
+        "argsort",
+        "astype",
+        "clip",
+        "conj",
+        "copy",
+        "cumprod",
+        "cumsum",
+        "diagonal",
+        "dot",
+        "flatten",
+        "max",
+        "mean",
+        "min",
+        "prod",
+        "ravel",
+        "repeat",
+        "reshape",
+        "round",
+        "squeeze",
+        "std",
+        "sum",
+        "swapaxes",
+        "take",
+        "trace",
+        "transpose",
+        "var",
+    ]
+}
+"""Methods that are recorded, by name."""
+
+READ = frozenset(["item", "tolist", "tobytes", "nonzero"])
+"""Methods of which the value is read."""
+
+ANSWERS: dict[Any, Callable[..., Any]] = {
+    **{
+        func: reading(func)
+        for func in (
+            *(np.nonzero, np.unique, np.array_equal, np.allclose, np.argwhere, np.flatnonzero),
+            *(np.array2string, np.array_repr, np.array_str, np.iscomplexobj, np.searchsorted, np.bincount),
+        )
+    },
+    np.shape: lambda x: x.shape,
+    np.ndim: lambda x: x.ndim,
+    np.size: lambda x, axis=None: x.size if axis is None else x.shape[axis],
+    **{
+        func: (
+            lambda make: (
+                lambda x, *args, **kwargs: make(
+                    np.empty(x.shape, x.dtype) if type(x) is PendingArray else x, *args, **kwargs
+                )
+            )
+        )(func)
+        for func in (np.zeros_like, np.ones_like, np.empty_like, np.full_like)
+    },
+}
+"""Functions that are not recorded, and what answers them."""

@@ -1,0 +1,394 @@
+"""Plain programs of NumPy: values, types and errors are those of the loop."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import pickle
+import random
+
+import numpy as np
+import optree
+import pytest
+
+import multifold
+from multifold import LaunchError, RecordError
+from multifold._plain.arrays.rules import RULES, on_rows
+
+RNG = np.random.default_rng(0)
+W, U, B = RNG.normal(size=(8, 4)), RNG.normal(size=(4, 4)), RNG.normal(size=4)
+WORDS = RNG.normal(size=(10, 4))
+XS = [RNG.normal(size=4) for _ in range(5)]
+TREES = [(1, 2), ((3, 4), 5), 6, ((1, (2, 3)), (4, 5)), (7, (8, 9))]
+
+
+@multifold.op
+def layer(x):
+    """Begin to record: what follows meets pending arrays."""
+    return np.tanh(x @ U + B)
+
+
+@multifold.op
+def combine(left, right):
+    return np.tanh(np.concatenate([left, right]) @ W)
+
+
+def node(tree):
+    return WORDS[tree] if isinstance(tree, int) else combine(node(tree[0]), node(tree[1]))
+
+
+def same(x, y):
+    """Assert that two results are equal: structures, types, dtypes and values."""
+    pairs = [optree.tree_flatten(z, none_is_leaf=True) for z in (x, y)]
+    assert pairs[0][1] == pairs[1][1]
+    for one, other in zip(pairs[0][0], pairs[1][0], strict=True):
+        assert type(one) is type(other)
+        if isinstance(one, (np.ndarray, np.generic)):
+            assert one.dtype == other.dtype and one.shape == other.shape
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+        else:
+            assert one == (pytest.approx(other) if isinstance(one, float) else other)
+
+
+def as_loop(fn, xs, **options):
+    """Compare a batched program with the loop; return it."""
+    run = multifold.batched(fn, join="list", backend="numpy", **options)
+    same(run(copy.deepcopy(xs)), [fn(x) for x in copy.deepcopy(xs)])
+    return run
+
+
+def in_place(x):
+    h = layer(x)
+    h += 1
+    h[0] = 5.0
+    h[1:3] *= h[3]
+    np.exp(h, out=h)
+    total = np.zeros(4)
+    total += h
+    return h, total
+
+
+def settled(x):
+    h, steps = layer(x), 0
+    while np.abs(h).sum() > 0.3 and steps < 20:
+        h = layer(h) * 0.7
+        steps += 1
+    return h, steps
+
+
+def looked_at(x):
+    h = layer(x)
+    return (
+        f"{h[0]:.3f}",
+        float(h[1]),
+        int(h.argmax()),
+        h.tolist(),
+        bool(h.sum() > 0),
+        h[h > 0].sum(),
+        0.5 in h,
+    )
+
+
+PROGRAMS = {
+    "a sum": lambda x: layer(x).sum(),
+    "reductions": lambda x: (lambda h: (h.mean(), np.max(h), h.std(), np.prod(h, axis=0), h.argmin()))(
+        layer(x)
+    ),
+    "an axis": lambda x: (lambda h: (h.sum(1), h.mean(axis=0, keepdims=True), h.max(-1)))(
+        layer(x).reshape(2, 2)
+    ),
+    "arithmetic": lambda x: 2 * layer(x) - x / (layer(x) ** 2 + 1) + np.maximum(layer(x), 0),
+    "numbers": lambda x: layer(x) * layer(x).sum() + np.float32(2) * layer(x)[0],
+    "dtypes": lambda x: (layer(x).astype(np.float32) * 2, layer(x).astype(int) + 1, layer(x) > 0),
+    "matrices": lambda x: (
+        layer(x) @ U,
+        U @ layer(x),
+        np.outer(layer(x), x),
+        layer(x) @ layer(x),
+        np.dot(layer(x), W.T),
+    ),
+    "products of matrices": lambda x: (lambda h: (h @ h, h @ h[0], U[:2, :2] @ h, h.dot(h.T)))(
+        layer(x).reshape(2, 2)
+    ),
+    "parts": lambda x: (
+        layer(x)[1],
+        layer(x)[-2:],
+        layer(x)[None],
+        layer(x).reshape(2, 2)[:, 1],
+        [*layer(x)],
+    ),
+    "joined": lambda x: (
+        np.concatenate([layer(x), x]),
+        np.stack([layer(x), x], 1),
+        np.vstack([x, layer(x)]),
+    ),
+    "turned": lambda x: (
+        layer(x).reshape(2, 2).T,
+        np.transpose(layer(x).reshape(2, 2)),
+        layer(x).reshape(4, 1).ravel(),
+    ),
+    "chosen": lambda x: (np.where(layer(x) > 0, layer(x), x), np.clip(layer(x), 0, 0.5), np.sort(layer(x))),
+    "without a rule": lambda x: (np.linalg.norm(layer(x)), np.cumsum(layer(x)), np.flip(layer(x))),
+    "attributes": lambda x: (layer(x).shape, layer(x).dtype, layer(x).ndim, len(layer(x)), layer(x).size),
+    "made alike": lambda x: (np.zeros_like(layer(x)), np.ones_like(layer(x)) + layer(x)),
+    "real arrays": lambda x: layer(x) + np.arange(4) * x,
+    "in place": in_place,
+    "a loop on values": settled,
+    "reads": looked_at,
+    "a tuple": lambda x: {"a": layer(x), "b": [layer(x).sum(), 3, None, "word"]},
+    "isinstance": lambda x: (isinstance(layer(x), np.ndarray), isinstance(layer(x).sum(), float)),
+    "no arrays": lambda x: (1, "word"),
+    "sorted": lambda x: sorted(layer(x))[0],
+    "a copy": lambda x: copy.deepcopy(layer(x)) + copy.copy(layer(x)),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_returns_what_the_loop_returns(program):
+    run = as_loop(PROGRAMS[program], XS)
+    same(run(XS[::-1]), [PROGRAMS[program](x) for x in XS[::-1]])
+
+
+def test_a_recursive_network_takes_a_launch_for_each_level_and_kind():
+    run = as_loop(node, TREES)
+    assert sum(launch.op == "combine" for launch in run.explain().launches) == len(run.explain())
+
+
+def test_results_are_stacked_or_concatenated():
+    assert multifold.batched(layer)(XS).shape == (5, 4)
+    assert multifold.batched(layer, join="cat")(XS).shape == (20,)
+
+
+@multifold.op
+def several(x, y):
+    h = np.concatenate([x, y]) @ W
+    return h[:2], h.sum(), 7 * np.ones(2)
+
+
+def test_a_cell_runs_once_for_all_rows():
+    run = as_loop(lambda x: several(x, layer(x)), XS)
+    assert len(run.explain()) == 2 and "row by row" not in str(run.explain())
+
+
+@multifold.op
+def branching(x):
+    return x * 2 if x.sum() > 0 else x - 1
+
+
+def test_a_cell_that_looks_at_values_runs_row_by_row_and_says_so():
+    run = as_loop(branching, XS)
+    assert "row by row" in str(run.explain())
+
+
+@multifold.op
+def writing(x):
+    h = x @ U
+    part = h[1:]
+    h += 1
+    h[0] = h[1]
+    total = h.sum()
+    total += 1
+    h[-1] = 2.0
+    return part * total
+
+
+def test_a_cell_may_write_to_its_own_arrays():
+    run = as_loop(writing, XS)
+    assert len(run.explain()) == 1 and "row by row" not in str(run.explain())
+
+
+def test_a_cell_that_writes_to_its_argument_is_refused():
+    cell = multifold.op(lambda x: x.__iadd__(1) * 2)
+    with pytest.raises(LaunchError, match="read-only"):
+        multifold.batched(lambda x: cell(layer(x)), backend="numpy")(XS)
+
+
+@multifold.op(rows=True)
+def of_rows(x):
+    return x @ U
+
+
+def test_a_cell_that_is_written_for_rows_gets_all_of_them():
+    run = as_loop(lambda x: of_rows(x[None]), XS)
+    assert len(run.explain()) == 1
+
+
+def test_a_cell_of_rows_that_mixes_them_is_refused():
+    mixing = multifold.op(lambda x: x - x.mean(0), rows=True)
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        multifold.batched(lambda x: mixing(x[None]), backend="numpy")(XS)
+
+
+class Network:
+    """A network whose method is named as a cell from outside."""
+
+    def __init__(self):
+        self.w = RNG.normal(size=(4, 4))
+
+    def step(self, x):
+        return np.tanh(x @ self.w)
+
+    def run(self, x):
+        return self.step(self.step(x)).sum()
+
+
+def test_a_method_is_a_cell_and_sees_new_weights_in_the_next_run():
+    network = Network()
+    run = as_loop(network.run, XS, ops=[Network.step])
+    network.w += 1
+    same(run(XS), [network.run(x) for x in XS])
+    network.w = network.w * 2
+    same(run(XS), [network.run(x) for x in XS])
+
+
+@pytest.mark.parametrize("how", ["in place", "another array"])
+def test_weights_that_are_changed_during_a_run_are_refused(how):
+    network = Network()
+
+    def program(x):
+        h = network.step(x)
+        if how == "in place":
+            network.w += 0.1
+        else:
+            network.w = network.w + 0.1
+        return network.step(h)
+
+    with pytest.raises((RecordError, LaunchError), match=r"changed during the run|was changed"):
+        multifold.batched(program, ops=[Network.step])(XS)
+
+
+def test_an_array_of_the_program_that_glue_uses_and_changes_is_that_of_the_loop_or_refused():
+    weights = RNG.normal(size=(4, 4))
+
+    def program(x):
+        h = layer(x) @ weights
+        weights[:] += 1
+        return h
+
+    kept = weights.copy()
+    wanted = [program(x) for x in XS]
+    weights[:] = kept
+    same(multifold.batched(program, join="list")(XS), wanted)
+
+
+REFUSED = {
+    "a stale view": (lambda h: (lambda v: (h.__iadd__(1), v)[1])(h[1:]), "shares its memory"),
+    "a pickle": (pickle.dumps, "pickled"),
+    "memory": (lambda h: h.data, "asked for 'data'"),
+    "out": (lambda h: np.concatenate([h, h], out=np.zeros(8)), "out="),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_recorded_is_refused(case):
+    call, why = REFUSED[case]
+    with pytest.raises(RecordError, match=why):
+        multifold.batched(lambda x: call(layer(x)), join="list", backend="numpy")(XS)
+
+
+def test_errors_of_the_program_are_those_of_the_loop():
+    with pytest.raises(IndexError, match="out of bounds"):
+        multifold.batched(lambda x: layer(x)[4])(XS)
+    with pytest.raises(ValueError, match="reshape"):
+        multifold.batched(lambda x: layer(x).reshape(3, 3))(XS)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        multifold.batched(lambda x: layer(x).nothing)(XS)
+
+
+def test_handling_of_errors_is_that_of_where_a_call_is_recorded():
+    def program(x):
+        with np.errstate(divide="raise"):
+            return layer(x) / (layer(x) * 0)
+
+    with pytest.raises(LaunchError, match="divide by zero"):
+        multifold.batched(program)(XS)
+
+
+def test_what_an_example_keeps_stands_for_its_value_afterwards():
+    kept = []
+
+    def program(x):
+        kept.append(layer(x))
+        return 0
+
+    multifold.batched(program, backend="numpy")(XS)
+    for h, x in zip(kept, XS, strict=True):
+        np.testing.assert_allclose(h + 1, layer(x) + 1)
+        np.testing.assert_allclose(pickle.loads(pickle.dumps(h)), layer(x))
+        assert isinstance(h, np.ndarray) and h.shape == (4,) and float(h[0]) == layer(x)[0]
+
+
+@pytest.mark.parametrize("func", RULES, ids=lambda func: str(getattr(func, "__name__", func)))
+def test_each_rule_gives_way_where_it_does_not_hold(func):
+    one = np.ones((2, 2))
+    args = (one, one) if func is operator.getitem else (one, one, one, one)
+    assert on_rows(func, args, {"where": one}, lambda x: True) is None
+
+
+# ---- random programs ---------------------------------------------------------------------------------
+
+
+def flat(x):
+    """Return four numbers of an array, whatever its shape."""
+    return (
+        np.resize(np.reshape(x, -1), 4)
+        if isinstance(x, float)
+        else np.concatenate([np.reshape(x, -1)] * 4)[:4]
+    )
+
+
+STEPS = {
+    "layer": lambda rng, xs: xs.append(layer(flat(rng.choice(xs)))),
+    "sum": lambda rng, xs: xs.append(flat(rng.choice(xs)) + flat(rng.choice(xs))),
+    "product": lambda rng, xs: xs.append(rng.choice(xs) * rng.choice([2, 0.5, -1.0, B[0]])),
+    "number": lambda rng, xs: xs.append(flat(rng.choice(xs)).sum()),
+    "matrix": lambda rng, xs: xs.append(flat(rng.choice(xs)).reshape(2, 2)),
+    "outer": lambda rng, xs: xs.append(np.outer(flat(rng.choice(xs)), B).sum(rng.randrange(2))),
+    "activation": lambda rng, xs: xs.append(rng.choice([np.tanh, np.cos, np.abs])(rng.choice(xs))),
+    "turned": lambda rng, xs: xs.append(flat(rng.choice(xs)).reshape(2, 2).T),
+    "row": lambda rng, xs: xs.append(flat(rng.choice(xs))[rng.randrange(-4, 4)]),
+    "rows": lambda rng, xs: xs.extend(flat(rng.choice(xs)).reshape(2, 2)),
+    "slice": lambda rng, xs: xs.append(flat(rng.choice(xs))[rng.randrange(3) :]),
+    "stack": lambda rng, xs: xs.append(np.stack([flat(x) for x in rng.sample(xs, 1) * 2])),
+    "most": lambda rng, xs: xs.append(flat(rng.choice(xs)).max(0)),
+    "new": lambda rng, xs: xs.append(np.zeros_like(rng.choice(xs)) + rng.randrange(3)),
+    "float32": lambda rng, xs: xs.append(flat(rng.choice(xs)).astype(np.float32)),
+    "product of matrices": lambda rng, xs: xs.append(flat(rng.choice(xs)).reshape(2, 2) @ U[:2]),
+    "item set": lambda rng, xs: item_set(flat(rng.choice(xs)), xs),
+    "added in place": lambda rng, xs: added(flat(rng.choice(xs)), xs),
+    "halved": lambda rng, xs: halved(rng.choice(xs), xs),
+    "dropped": lambda rng, xs: xs.pop(rng.randrange(len(xs))) if len(xs) > 2 else None,
+}
+
+
+def item_set(x, xs):
+    x = x + 0
+    x[1] = x[2:].sum()
+    xs.append(x)
+
+
+def added(x, xs):
+    x = x + 0
+    x += 1
+    xs.append(x)
+
+
+def halved(x, xs):
+    while np.abs(x).sum() > 1:
+        x = x / 2
+    xs.append(x)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs_return_what_the_loop_returns(seed):
+    steps = random.Random(seed).choices([*STEPS], k=12)
+
+    def program(x):
+        rng = random.Random(seed)
+        xs = [layer(x), x + 1]
+        for step in steps:
+            STEPS[step](rng, xs)
+        return xs
+
+    with np.errstate(all="ignore"):
+        as_loop(program, XS[: 1 + seed % 5])
