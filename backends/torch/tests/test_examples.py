@@ -32,6 +32,11 @@ def write_idx(path, array):
     return path
 
 
+def test_each_step_from_the_loop_equals_it(run):
+    printed = run("from_your_loop.py", "--trees", 4, "--width", 8, "--rounds", 1)  # it compares by itself
+    assert len(printed.splitlines()) == 8
+
+
 def test_mnist_has_equal_losses_one_image_at_a_time_and_folded(run):
     printed = run("mnist.py", "--count", 250)  # the example itself compares
     assert "one at a time" in printed

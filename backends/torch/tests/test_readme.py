@@ -1,64 +1,51 @@
-"""The README's first screen is run as it stands, and compared with the loop written by hand."""
+"""The README's first screen is run as it stands, and compared with the loop."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
+import pytest
 import torch
 
 README = Path(__file__).resolve().parents[3] / "README.md"
+PLAIN, FOLDED, EAGER, TRACES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[:4]
 
 
-class Tree(NamedTuple):
-    label: int
-    word: int | None = None
-    left: Tree | None = None
-    right: Tree | None = None
-
-
-TREES = [
-    Tree(0, word=3),
-    Tree(1, left=Tree(0, word=1), right=Tree(0, word=2)),
-    Tree(2, left=Tree(0, left=Tree(0, word=4), right=Tree(0, word=1)), right=Tree(0, word=3)),
-]
-
-
-def encode(model, tree):
-    if tree.word is not None:
-        return model.leaf(torch.tensor([tree.word]))
-    return model.compose(*encode(model, tree.left), *encode(model, tree.right))
+@pytest.fixture(scope="module")
+def scope():
+    """Return the names that the first block of the README makes, and runs with."""
+    names = {}
+    exec(PLAIN, names)  # as it stands
+    return names
 
 
 def gradients(model):
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-
-
-def test_the_example_of_the_readme_equals_the_loop_in_values_and_gradients():
-    example, definition = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[:2]
-    scope = {}
-    exec(definition + example, scope)  # as it stands
-    scope["trees"] = TREES
-    model = scope["model"] = scope["TreeLSTM"](words=10, width=4)
-
-    exec(example, scope)
-    folded = gradients(model)
+    found = [x.grad.clone() for x in model.parameters()]
     model.zero_grad()
-    logits = torch.cat([model.logits(encode(model, tree)[0]) for tree in TREES])
-    torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2])).backward()
-
-    torch.testing.assert_close(scope["logits"], logits)
-    torch.testing.assert_close(folded, gradients(model))
+    return found
 
 
-def test_the_examples_that_follow_it_run_as_they_stand(capsys):
-    example, definition, eagerly, from_traces = re.findall(
-        r"```python\n(.*?)```", README.read_text(), re.DOTALL
-    )[:4]
-    scope = {}
-    exec(definition + example, scope)
+def test_the_first_example_prints_the_numbers_of_the_loop_twice(capsys):
+    exec(PLAIN, {})
+    loop, batched = [re.findall(r"'(-?[0-9.]+)'", line) for line in capsys.readouterr().out.splitlines()]
+    assert len(loop) == 5
+    assert [*map(float, batched)] == pytest.approx([*map(float, loop)], abs=2e-4)
+
+
+def test_the_next_step_equals_the_loop_in_values_and_gradients(scope):
+    scope["model"].zero_grad()
+    exec(FOLDED, scope)
+    folded, slopes = scope["logits"], gradients(scope["model"])
+    logits = torch.cat([scope["model"](tree) for tree in scope["trees"]])
+    logits.sum().backward()
+    torch.testing.assert_close(folded, logits)
+    torch.testing.assert_close(slopes, gradients(scope["model"]))
+
+
+def test_the_examples_that_follow_it_run_as_they_stand(scope, capsys):
+    exec(FOLDED + EAGER, scope)
+    assert f"{scope['logits'][0, 0]:.4f}" in capsys.readouterr().out
     folded = scope["logits"]
-    exec(eagerly + from_traces, scope)
+    exec(TRACES, scope)
     torch.testing.assert_close(scope["logits"], folded)
-    assert f"{folded[0, 0]:.4f}" in capsys.readouterr().out
