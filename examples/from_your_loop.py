@@ -27,8 +27,9 @@ class TreeLSTM(torch.nn.Module):
         return self.embed(word).chunk(2, dim=1)
 
     def compose(self, left_h, left_c, right_h, right_c):
-        i, l, r, o, u = self.gates(torch.cat([left_h, right_h], dim=1)).chunk(5, dim=1)
-        c = torch.sigmoid(i) * torch.tanh(u) + torch.sigmoid(l) * left_c + torch.sigmoid(r) * right_c
+        i, left, right, o, u = self.gates(torch.cat([left_h, right_h], dim=1)).chunk(5, dim=1)
+        c = torch.sigmoid(i) * torch.tanh(u)
+        c = c + torch.sigmoid(left) * left_c + torch.sigmoid(right) * right_c
         return torch.sigmoid(o) * torch.tanh(c), c
 
     def node(self, tree):

@@ -64,8 +64,13 @@ def owner_of(x: Any, otherwise: Any) -> Any:
     >>> owner_of([1].append, None), owner_of(len, None) is len.__self__, owner_of(3, "none")
     ([1], True, 'none')
     """
+    return attribute_of(x, "__self__", otherwise)
+
+
+def attribute_of(x: Any, name: str, otherwise: Any) -> Any:
+    """Return an attribute, or something else where there is none, whatever error says so."""
     try:
-        return x.__self__
+        return getattr(x, name)
     except Exception:  # noqa: BLE001 - `__getattr__` of a user's class may raise anything
         return otherwise
 
@@ -530,8 +535,8 @@ class Backend(abc.ABC):
         """Return what records the code of examples: a `multifold.recording.PlainValues`."""
         raise BackendError(
             f"multifold.batched records no programs of {self.name} yet.",
-            "programs of PyTorch and NumPy are the only ones so far. On every framework, let the program "
-            "call fold.add, and run it by Fold.run(model, examples, fn).",
+            "programs of PyTorch, NumPy and JAX are the only ones so far. On every framework, let the "
+            "program call fold.add, and run it by Fold.run(model, examples, fn).",
         )
 
     def plain_module(self, fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:

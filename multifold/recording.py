@@ -14,7 +14,7 @@ import contextlib
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any, ClassVar
 
@@ -48,8 +48,11 @@ class PlainValues(GlueBase, abc.ABC):
     # ---- runs ----------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def recording(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a run, in which functions of the framework meet pending values."""
+    def recording(self, same: Iterable[Any]) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a run, in which functions of the framework meet pending values.
+
+        ``same`` are arguments that are the same for all examples.
+        """
 
     @abc.abstractmethod
     def apart(self) -> contextlib.AbstractContextManager[None]:
@@ -118,6 +121,10 @@ class PlainValues(GlueBase, abc.ABC):
     @abc.abstractmethod
     def has_recorded(self, op: Any) -> bool:
         """Return whether a function, or a module of a class, was recorded as a cell."""
+
+    def explained(self, error: Exception) -> Exception:
+        """Return what to raise in the place of an error that the code of an example has raised."""
+        return error
 
     # ---- results -------------------------------------------------------------------------------------
 

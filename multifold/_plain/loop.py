@@ -202,9 +202,12 @@ class Batched:
             code = partial(fn, *arguments, **shared)
             try:
                 result, made = await drive(recording, sharing, fold, number, code)
-            except Exception as error:
+            except Exception as found:  # noqa: BLE001 - whatever the program raises
+                error = values.explained(found)
+                if error is not found:
+                    error.__cause__ = found
                 if self.on_error == "collect":
-                    raise
+                    raise error from error.__cause__
                 # Those before it go on: in the loop, the first of them that fails is the one that raises.
                 error.add_note(f"Raised by example {number} of the batched program.")
                 raised[number] = error
@@ -213,7 +216,7 @@ class Batched:
             taken[number] = result, pending
             return each(tuple([x.node for x in pending]))
 
-        with values.recording(), CELLS.applied(self.ops), resting_collector():
+        with values.recording(shared.values()), CELLS.applied(self.ops), resting_collector():
             found = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
         if raised:
             raise raised[min(raised)]
@@ -267,7 +270,7 @@ class Batched:
             taken.append((result, pending))
             return each(tuple([x.node for x in pending]))
 
-        with values.recording(), CELLS.applied(self.ops), resting_collector():
+        with values.recording(shared.values()), CELLS.applied(self.ops), resting_collector():
             modes = values.modes()
             made = traces(record, enumerate(examples))
         return [PlainTrace(x, result, own, modes) for x, (result, own) in zip(made, taken, strict=True)]
@@ -288,7 +291,7 @@ class Batched:
         if values is None or backend is None:
             raise RecordError("Expected traces that this program has made. It has made none.")
         fold = self.fold = Fold(backend=backend, device=self.device)
-        with values.recording():
+        with values.recording(()):
             modes = values.modes()
             if any(x.modes != modes for x in made):
                 raise RecordError(

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold.backend import Backend, owner_of
+from multifold.backend import Backend, attribute_of, owner_of
 
 VALUES = (bool, int, float, complex, str, bytes, NoneType)
 """Types of values that never change, and are compared by value."""
@@ -58,11 +58,13 @@ def makers(op: Any) -> Iterator[Any]:
         yield from makers(op.func)
         for part in (*op.args, *op.keywords, *op.keywords.values()):
             yield from makers(part)
-    elif isinstance(op, MethodType):
-        yield op.__func__
-        yield op.__self__
-    else:
+        return
+    function, owner = attribute_of(op, "__func__", None), owner_of(op, None)
+    if function is None or owner is None:
         yield op
+    else:  # a method, or what a framework makes of one
+        yield function
+        yield owner
 
 
 def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
@@ -140,7 +142,7 @@ def parts_of(backend: Backend, x: Any, most: int, is_own: bool) -> Iterable[Any]
         return x.func, *x.args, *x.keywords.values()
     owner = owner_of(x, None)
     if owner is not None:
-        return owner, getattr(x, "__func__", None)
+        return owner, attribute_of(x, "__func__", None)
     if is_own and hasattr(x, "__dict__"):
         reserved = backend.reserved(x)
         return [part for name, part in vars(x).items() if name not in reserved]

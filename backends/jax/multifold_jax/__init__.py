@@ -139,6 +139,11 @@ class JaxBackend(Backend):
     def cast(self, x: Any, dtype: str) -> jax.Array:
         return _array(x).astype(jax.dtypes.canonicalize_dtype(dtype))  # 64 bits as above
 
+    def plain_values(self, fn: Callable[..., Any]) -> Any:
+        from multifold_jax.plain.values import JaxValues
+
+        return JaxValues(fn)
+
     def padded_rows(self, rows: int) -> int:
         # The next power of two: an op compiles for few sizes, and at most half of the rows are for nothing.
         return 1 << (rows - 1).bit_length()

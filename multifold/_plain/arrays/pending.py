@@ -71,7 +71,10 @@ def form_of(x: Any) -> ArrayForm:
 class PendingArray(NDArrayOperatorsMixin):
     """An array whose values are not computed yet; `multifold._compiled._glue.GlueBase` names its slots."""
 
-    __slots__ = ("__weakref__", "base", "form", "host", "node", "place", "seen", "value", "version")
+    __slots__ = (
+        *("base", "form", "host", "node", "place", "seen", "value", "version"),
+        *(() if hasattr(NDArrayOperatorsMixin, "__weakref__") else ("__weakref__",)),  # NumPy 1 has it
+    )
 
     base: Any
     form: ArrayForm

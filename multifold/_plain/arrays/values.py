@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -55,10 +55,11 @@ class NumpyValues(PlainValues):
     # ---- runs ----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self, same: Iterable[Any]) -> Iterator[None]:
         if len(self.known) > MANY:
             self.known = {}
-        self.shared = {id(x): x for x in arrays_around(self.fn)}
+        arrays = [*arrays_around(self.fn), *optree.tree_leaves([*same])]
+        self.shared = {id(x): x for x in arrays if type(x) is np.ndarray}
         before, self.seen = self.seen, {}
         try:
             yield

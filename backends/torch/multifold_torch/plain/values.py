@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -85,7 +85,7 @@ class TorchValues(PlainValues):
     # ---- runs ----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self, same: Iterable[Any]) -> Iterator[None]:
         if isinstance(self.owner, nn.Module):
             self.shared = {id(x): x for x in tensors_of(self.owner)}
         if len(self.known) > MANY:

@@ -1,0 +1,285 @@
+"""Pending arrays of JAX: what a program holds in the place of an array that is not computed yet.
+
+JAX lets no other class answer its functions, so ``jnp.tanh(x)`` of a pending array is an error, whose hint
+names cells. Operators, indexing and the methods of arrays are recorded. Conditions, numbers and NumPy are
+reads. Arrays of JAX never change, so nothing here does.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from multifold.errors import RecordError
+from multifold.recording import CURRENT, Recording
+
+
+class JaxForm:
+    """What is known of a pending array: its shape and dtype; `form_of` makes one for all of a form."""
+
+    __slots__ = ("__weakref__", "dtype", "new", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.new = PendingJax
+
+    def spec(self) -> jax.ShapeDtypeStruct:
+        """Return what stands for an array of this form where shapes are asked for."""
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
+
+
+FORMS: weakref.WeakValueDictionary[Any, JaxForm] = weakref.WeakValueDictionary()
+
+
+def form_of(x: Any) -> JaxForm:
+    """Return the form of an array, or of what has a shape and a dtype."""
+    key = tuple(x.shape), x.dtype
+    found = FORMS.get(key)
+    if found is None:
+        found = FORMS[key] = JaxForm(*key)
+    return found
+
+
+class PendingJax:
+    """An array whose values are not computed yet; `multifold._compiled._glue.GlueBase` names its slots."""
+
+    __slots__ = ("__weakref__", "base", "form", "host", "node", "place", "seen", "value", "version")
+
+    form: JaxForm
+    host: Any
+    node: Any
+    value: Any
+    version: int
+
+    # ---- known ---------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return self.form.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype."""
+        return self.form.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.form.shape)
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return int(np.prod(self.form.shape))
+
+    def __len__(self) -> int:
+        if not self.form.shape:
+            raise TypeError("len() of unsized object")
+        return self.form.shape[0]
+
+    # ---- recorded ------------------------------------------------------------------------------------
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - as JAX calls it
+        """The array with its axes in the other order."""
+        return meet(jnp.transpose, self)
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int and self.form.shape:
+            return entry(self, index)
+        return meet(operator.getitem, self, index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(len(self))])
+
+    def __getattr__(self, name: str) -> Any:
+        if name in METHODS:
+            return lambda *args, **kwargs: meet(METHODS[name], self, *args, **kwargs)
+        if name in ("item", "tolist"):
+            return getattr(self._read(), name)
+        if hasattr(jax.Array, name):
+            raise RecordError(IN_A_FUNCTION, CELLS)
+        raise AttributeError(f"'jax.Array' object has no attribute {name!r}")
+
+    # ---- reads ---------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._read())
+
+    def __float__(self) -> float:
+        return float(self._read())
+
+    def __int__(self) -> int:
+        return int(self._read())
+
+    def __index__(self) -> int:
+        return operator.index(self._read())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self._read(), dtype)
+
+    def __format__(self, spec: str) -> str:
+        return format(self._read(), spec)
+
+    def _read(self) -> Any:
+        """Return the value as NumPy has it, once it is there: the example waits."""
+        if self.host is None:
+            (found,) = recording_of().wait([self.node])
+            self.host = np.asarray(found).reshape(self.form.shape)
+        return self.host[()]
+
+    # ---- the object ----------------------------------------------------------------------------------
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"<pending array {self.form.shape} {self.form.dtype}, {self.node!r}>"
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse("pickled")
+
+
+class SettledJax(PendingJax):
+    """An array that was pending, after its run: it stands for its value."""
+
+    __slots__ = ()
+
+    def __jax_array__(self) -> Any:
+        return self.value
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.value[index]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+    def _read(self) -> Any:
+        return np.asarray(self.value)[()]
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.value
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.value.__reduce_ex__(protocol)
+
+
+def settle(x: PendingJax, value: Any) -> None:
+    """Let a pending array stand for its value from now on."""
+    x.__class__ = SettledJax
+    x.value = value
+    x.node = x.host = None
+
+
+def value_of(x: Any) -> Any:
+    """Return the value of a settled array; anything else as it is."""
+    return x.value if type(x) is SettledJax else x
+
+
+def recording_of() -> Recording:
+    """Return what records; raise where nothing does."""
+    if CURRENT.recording is None:
+        raise RecordError(
+            "A pending array is used outside of its batched program.",
+            "use what run(...) returns. A launch sees no pending arrays, so a cell gets them as arguments.",
+        )
+    return CURRENT.recording
+
+
+def meet(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Record a function that has met a pending array; do it at once with what was one."""
+    if any(type(x) is SettledJax for x in args):
+        return func(*map(value_of, args), **kwargs)
+    recording = recording_of()
+    return recording.values.meet(recording, func, args, kwargs)
+
+
+def entry(x: PendingJax, index: int) -> Any:
+    """Return a row inside of a pending array, which costs no launch."""
+    size = x.form.shape[0]
+    if not -size <= index < size:
+        raise IndexError(f"index {index} is out of bounds for axis 0 with size {size}")
+    recording = recording_of()
+    form = form_of(jax.ShapeDtypeStruct(x.form.shape[1:], x.form.dtype))
+    return recording.values.new(recording, x.node._entry(index % size), form, None)
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise the error of what a pending array cannot do."""
+    raise RecordError(
+        f"An array that is not computed yet cannot be {what}.",
+        "return it from the program, or put what does that into a cell.",
+    )
+
+
+def method(name: str) -> Callable[..., Any]:
+    """Return a method of arrays as a function."""
+
+    @functools.wraps(getattr(jax.Array, name), assigned=("__name__",))
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(x, name)(*args, **kwargs)
+
+    return call
+
+
+IN_A_FUNCTION = "A function of JAX has met an array that is not computed yet, and cannot be recorded."
+CELLS = "make a cell of the function of yours that calls it: multifold.op, or batched(fn, ops=[...])."
+
+METHODS = {
+    name: method(name)
+    for name in (
+        *("all", "any", "argmax", "argmin", "argsort", "astype", "clip", "copy", "cumprod", "cumsum"),
+        *(
+            "diagonal",
+            "dot",
+            "flatten",
+            "max",
+            "mean",
+            "min",
+            "prod",
+            "ravel",
+            "repeat",
+            "reshape",
+            "round",
+        ),
+        *("squeeze", "std", "sum", "swapaxes", "take", "trace", "transpose", "var"),
+    )
+}
+"""Methods of arrays that are recorded, by name."""
+
+OPERATORS = [
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+]
+COMPARISONS = ["lt", "le", "gt", "ge", "eq", "ne"]
+
+
+def forward(func: Any) -> Callable[..., Any]:
+    """Return an operator that is recorded, of one operand or two."""
+    return lambda x, *others: meet(func, x, *others)
+
+
+def backward(func: Any) -> Callable[..., Any]:
+    """Return an operator that is recorded, of what stands on the right."""
+    return lambda x, y: meet(func, y, x)
+
+
+for name in OPERATORS:
+    setattr(PendingJax, f"__{name}__", forward(getattr(operator, f"__{name}__")))
+    setattr(PendingJax, f"__r{name}__", backward(getattr(operator, f"__{name}__")))
+for name in (*COMPARISONS, "neg", "pos", "abs", "invert"):
+    setattr(PendingJax, f"__{name}__", forward(getattr(operator, name)))

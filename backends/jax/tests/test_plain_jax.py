@@ -1,0 +1,158 @@
+"""Plain programs of JAX: cells, operators and indexing, with values and gradients of the loop."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import multifold
+from multifold import LaunchError, RecordError
+
+KEYS = jax.random.split(jax.random.key(0), 3)
+PARAMETERS = {
+    "words": jax.random.normal(KEYS[0], (10, 4)),
+    "join": jax.random.normal(KEYS[1], (8, 4)) * 0.5,
+}
+TREES = [(1, 2), ((3, 4), 5), 6, ((1, (2, 3)), (4, 5))]
+XS = [jax.random.normal(key, (4,)) for key in jax.random.split(KEYS[2], 5)]
+
+
+@multifold.op
+def leaf(parameters, word):
+    return parameters["words"][word]
+
+
+@multifold.op
+def combine(parameters, left, right):
+    return jnp.tanh(jnp.concatenate([left, right]) @ parameters["join"])
+
+
+def encode(tree, parameters):
+    if isinstance(tree, int):
+        return leaf(parameters, jnp.asarray(tree))
+    return combine(parameters, encode(tree[0], parameters), encode(tree[1], parameters))
+
+
+@multifold.op
+def layer(x):
+    return jnp.tanh(x) * 2
+
+
+def as_loop(fn, xs, **shared):
+    """Compare a batched program with the loop; return it."""
+    run = multifold.batched(fn, join="list", backend="jax")
+    found, wanted = run(xs, **shared), [fn(x, **shared) for x in xs]
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        assert getattr(x, "dtype", None) == getattr(y, "dtype", None)
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+    return run
+
+
+def test_a_recursive_network_has_the_values_and_gradients_of_the_loop():
+    run = as_loop(encode, TREES, parameters=PARAMETERS)
+    batched = jax.grad(lambda p: jnp.square(jnp.stack(run(TREES, parameters=p))).sum())(PARAMETERS)
+    loop = jax.grad(lambda p: sum(jnp.square(encode(tree, p)).sum() for tree in TREES))(PARAMETERS)
+    for name in PARAMETERS:
+        np.testing.assert_allclose(batched[name], loop[name], rtol=1e-4, atol=1e-6)
+    assert len(run.explain()) == 4  # all leaves, and a launch for each height
+
+
+PROGRAMS = {
+    "operators": lambda x: (2 * layer(x) - x / (layer(x) + 3), -layer(x) @ x, layer(x) ** 2, abs(layer(x))),
+    "comparisons": lambda x: (layer(x) > 0, layer(x) == x, layer(x) >= 0.5),
+    "methods": lambda x: (
+        layer(x).sum(),
+        layer(x).reshape(2, 2).T,
+        layer(x).max(),
+        layer(x).astype(jnp.int32),
+    ),
+    "parts": lambda x: (layer(x)[1], layer(x)[-2:], layer(x)[None], [*layer(x)]),
+    "attributes": lambda x: (layer(x).shape, layer(x).ndim, len(layer(x)), layer(x).size),
+    "structures": lambda x: {"a": layer(x), "b": [layer(x).sum(), 3, None]},
+    "reads": lambda x: (float(layer(x)[0]), int(layer(x).argmax()), layer(x).tolist()),
+    "text": lambda x: float(f"{layer(x)[1]:.2f}"),
+    "numbers": lambda x: layer(x) * np.float32(2) + 1,
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_returns_what_the_loop_returns(program):
+    as_loop(PROGRAMS[program], XS)
+
+
+def test_a_loop_on_values_goes_on_for_each_example():
+    def program(x):
+        steps = 0
+        while float(abs(x).sum()) > 0.5 and steps < 10:
+            x, steps = layer(x) * 0.3, steps + 1
+        return x, steps
+
+    as_loop(program, XS)
+
+
+def test_a_cell_compiles_for_few_numbers_of_rows():
+    compiled = []
+
+    @multifold.op
+    def cell(x):
+        compiled.append(x)
+        return x * 2
+
+    run = multifold.batched(cell, backend="jax")
+    for count in (3, 4, 3):
+        run([*XS[:count]])
+    assert len(compiled) == 1  # three rows are padded to four
+
+
+@multifold.op(rows=True)
+def of_rows(x):
+    return x @ PARAMETERS["join"][:4]
+
+
+def test_a_cell_that_is_written_for_rows_gets_all_of_them():
+    run = as_loop(lambda x: of_rows(x[None]), XS)
+    assert len(run.explain()) == 1
+
+
+def test_a_cell_of_rows_that_mixes_them_is_refused():
+    mixing = multifold.op(lambda x: x - x.mean(0), rows=True)
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        multifold.batched(lambda x: mixing(x[None]), backend="jax")(XS)
+
+
+def test_a_function_of_jax_on_a_pending_array_names_cells():
+    with pytest.raises(RecordError, match=r"(?s)cannot be recorded.*make a cell"):
+        multifold.batched(lambda x: jnp.tanh(layer(x)), backend="jax")(XS)
+
+
+def test_a_variable_that_a_cell_uses_and_that_changes_is_refused():
+    scale = [1.0]
+
+    @multifold.op
+    def scaled(x):
+        return x * scale[0]
+
+    def program(x):
+        h = scaled(x)
+        scale[0] += 1
+        return h + scaled(x)
+
+    with pytest.raises(RecordError, match="changed during the run"):
+        multifold.batched(program, backend="jax")(XS)
+
+
+def test_an_index_out_of_range_is_an_error_where_it_is_known():
+    with pytest.raises(IndexError, match="out of bounds"):
+        multifold.batched(lambda x: layer(x)[4], backend="jax")(XS)
+
+
+def test_what_an_example_keeps_stands_for_its_value_afterwards():
+    kept = []
+    multifold.batched(lambda x: kept.append(layer(x)), backend="jax", join="list")(XS)
+    for h, x in zip(kept, XS, strict=True):
+        np.testing.assert_allclose(np.asarray(h), layer(x), rtol=1e-6)
+        np.testing.assert_allclose(h + 1, layer(x) + 1, rtol=1e-6)
+        np.testing.assert_allclose(jnp.tanh(jnp.asarray(h)), jnp.tanh(layer(x)), rtol=1e-6)
