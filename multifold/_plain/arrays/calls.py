@@ -16,7 +16,7 @@ import numpy as np
 import optree
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from multifold._plain.arrays.pending import ArrayForm, PendingArray, form_of, is_basic, own_value
+from multifold._plain.arrays.pending import ArrayForm, PendingArray, form_of, is_basic
 from multifold._plain.arrays.rules import method, on_rows
 from multifold.errors import RecordError
 from multifold.marks import trusted
@@ -277,6 +277,3 @@ def on_row_arrays(func: Any, args: Any, kwargs: Any) -> Any:
 def stand_in(x: Any) -> Any:
     """Return an array of one example for a dry run."""
     return x.form.ones() if type(x) is PendingArray else x
-
-
-__all__ = ["ArrayCall", "ArrayCell", "ArrayRowsCell", "own_value", "stand_in"]

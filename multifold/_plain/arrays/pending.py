@@ -521,26 +521,27 @@ RECORDED = {
 READ = frozenset(["item", "tolist", "tobytes", "nonzero"])
 """Methods of which the value is read."""
 
+
+def like(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes a real array of the shape and dtype of a pending one."""
+
+    def made(x: Any, *args: Any, **kwargs: Any) -> Any:
+        model = np.empty(x.shape, x.dtype) if type(x) is PendingArray else x
+        return func(model, *with_reads(args), **with_reads(kwargs))
+
+    return made
+
+
+READS = (
+    *(np.nonzero, np.unique, np.array_equal, np.allclose, np.argwhere, np.flatnonzero, np.searchsorted),
+    *(np.array2string, np.array_repr, np.array_str, np.iscomplexobj, np.bincount),
+)
+
 ANSWERS: dict[Any, Callable[..., Any]] = {
-    **{
-        func: reading(func)
-        for func in (
-            *(np.nonzero, np.unique, np.array_equal, np.allclose, np.argwhere, np.flatnonzero),
-            *(np.array2string, np.array_repr, np.array_str, np.iscomplexobj, np.searchsorted, np.bincount),
-        )
-    },
+    **{func: reading(func) for func in READS},
+    **{func: like(func) for func in (np.zeros_like, np.ones_like, np.empty_like, np.full_like)},
     np.shape: lambda x: x.shape,
     np.ndim: lambda x: x.ndim,
     np.size: lambda x, axis=None: x.size if axis is None else x.shape[axis],
-    **{
-        func: (
-            lambda make: (
-                lambda x, *args, **kwargs: make(
-                    np.empty(x.shape, x.dtype) if type(x) is PendingArray else x, *args, **kwargs
-                )
-            )
-        )(func)
-        for func in (np.zeros_like, np.ones_like, np.empty_like, np.full_like)
-    },
 }
 """Functions that are not recorded, and what answers them."""
