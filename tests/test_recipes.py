@@ -56,7 +56,7 @@ def test_the_programs_of_a_page_print_what_they_say(page, backend, capsys):
 
 def test_pages_have_programs_for_frameworks_and_without():
     needed = {backend_of(program) for page in PAGES for _, program in programs(page)}
-    assert needed == {"numpy", "torch", "mxnet"}
+    assert needed == {"numpy", "torch", "mxnet", "jax"}
 
 
 @pytest.mark.parametrize(

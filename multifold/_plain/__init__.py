@@ -4,6 +4,7 @@
 - `waiting`: lets the code of an example wait where it reads a computed value.
 - `sharing`: what examples share while they wait.
 - `cells`: functions that are recorded whole.
+- `explained`: which functions to make cells of.
 - `arrays`: programs of NumPy, which is part of the core.
 
 Which functions of a framework are recorded, and how a function of one example runs for many, is in the

@@ -20,6 +20,7 @@ from multifold._frameworks import registry
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._plain.arrays.values import NumpyValues
 from multifold._plain.cells import CELLS, checked_ops
+from multifold._plain.explained import PlainExplanation
 from multifold._plain.sharing import Sharing, in_all_copies, own_copy
 from multifold._plain.waiting import drive, go_on, resting_collector
 from multifold._record.graph import warn_user
@@ -364,12 +365,12 @@ class Batched:
         return optree.tree_unflatten(structures[0], columns)
 
     def explain(self) -> Any:
-        """Return the explanation of the last run; see `Fold.explain`."""
+        """Return the explanation of the last run, as `Fold.explain` does, with what to make cells of."""
         if self.fold is None:
             raise RecordError(
                 "Expected a run to explain. There was none yet.", "call it on examples first."
             )
-        return self.fold.explain()
+        return PlainExplanation(self.fold.explain(), self.fold._graph)
 
     def check(self, *iterables: Iterable[Any], **shared: Any) -> None:
         """Compare the results with those of the loop, which leaves nothing on the model.

@@ -573,3 +573,30 @@ def test_a_buffer_that_is_not_a_number_counts_as_unchanged():
     model = RowByRow()
     run = multifold.batched(lambda x: model(model(x)), ops=[RowByRow], backend="torch")
     torch.testing.assert_close(run(XS), torch.stack([model(model(x)) for x in XS]))
+
+
+class Steps(nn.Module):
+    """Records twenty calls in one method, and two in another."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def many(self, x):
+        for _ in range(10):
+            x = torch.tanh(x) * 2
+        return x
+
+    def forward(self, x):
+        return self.many(self.lin(x)) + 1
+
+
+def test_explain_names_the_functions_to_make_cells_of():
+    run = multifold.batched(Steps())
+    run(XS * 4)
+    (glue,) = run.explain().glue
+    assert glue.name == "Steps.many" and glue.share > 0.9 and f"{__file__}:" in glue.place
+    assert "ops=[...]" in str(run.explain()) and "Steps.many" in str(run.explain())
+    cells = multifold.batched(Steps(), ops=[Steps.many])
+    cells(XS * 4)
+    assert cells.explain().glue == []

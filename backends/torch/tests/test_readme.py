@@ -49,3 +49,16 @@ def test_the_examples_that_follow_it_run_as_they_stand(scope, capsys):
     folded = scope["logits"]
     exec(TRACES, scope)
     torch.testing.assert_close(scope["logits"], folded)
+
+
+def test_the_steps_of_the_page_about_a_loop_compute_the_same():
+    page = (README.parent / "docs" / "from-your-loop.md").read_text()
+    steps = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names, found = {}, []
+    for step in steps:
+        exec(step, names)
+        found.append(names.get("logits"))
+    wanted = torch.cat([names["model"](tree) for tree in names["trees"]])
+    assert len([x for x in found if x is not None]) == 5
+    for logits in found[1:]:
+        torch.testing.assert_close(logits, wanted)

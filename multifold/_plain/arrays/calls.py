@@ -39,6 +39,8 @@ class ArrayCall:
         Which of them are arrays, and whether these are the same for all examples.
     """
 
+    is_cell = False
+
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[Any]) -> None:
         self.func = func
         self.structure = structure
@@ -130,6 +132,8 @@ class ArrayCall:
 
 class ArrayCell(ArrayCall):
     """A function of the program, recorded whole."""
+
+    is_cell = True
 
     def owners(self) -> list[Any]:
         return [self.func]

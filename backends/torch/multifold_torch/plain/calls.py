@@ -41,7 +41,11 @@ class RowCall:
     ----------
     way : str
         How it runs on rows: ``"rule"``, ``"vmap"`` or ``"row by row"``.
+    is_cell : bool
+        Whether it is a function of the program, and not of PyTorch.
     """
+
+    is_cell = False
 
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
         self.func = func
@@ -182,6 +186,7 @@ class CellCall(RowCall):
 
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__(func, structure, leaves, places)
+        self.is_cell = not isinstance(func, Layer)
         self.held = [held_of(x) for x in (func, *self.leaves)]
 
     def buffers(self) -> list[Tensor]:
