@@ -4,10 +4,11 @@ python examples/early_exit.py [--confidence 0.9]
 
 How deep an image goes depends on computed probabilities: `await fold.value(...)` looks at them, and the
 images that are still inside go on together. Reads scikit-learn's digits. Compares with the loop over
-images and with the whole network for all.
+images, with the whole network for all, and with the loop's own code as it stands: `multifold.batched`.
 """
 
 import argparse
+import functools
 import time
 
 import torch
@@ -92,6 +93,8 @@ def main():
 
     images = pixels[-count:].split(1)
     fold = multifold.Fold(backend="torch")
+    stages = [Network.enter, Network.layer, Network.leave]
+    plain = multifold.batched(functools.partial(alone, model), ops=stages, join="list")  # needs greenlet
     with torch.no_grad():
         fold.run(model, images, classifier(depth, confidence))  # the first run does work of its own
         start = time.perf_counter()
@@ -100,9 +103,11 @@ def main():
         start = time.perf_counter()
         answers, layers = zip(*[alone(model, image, confidence) for image in images], strict=True)
         looped = time.perf_counter() - start
+        as_it_stands = plain(images, confidence=confidence)
         everything = fold.run(model, images, classifier(depth, confidence=2.0))
     torch.testing.assert_close(found["answer"], torch.cat(answers), rtol=1e-4, atol=1e-5)
-    assert found["layers"].tolist() == list(layers)
+    assert found["layers"].tolist() == list(layers) == [number for _, number in as_it_stands]
+    torch.testing.assert_close(torch.cat([answer for answer, _ in as_it_stands]), torch.cat(answers))
 
     def accuracy(answer):
         return (answer.argmax(dim=1) == labels[-count:]).double().mean().item()

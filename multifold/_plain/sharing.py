@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -29,11 +30,8 @@ WATCHED, TURNS = 8, 64
 """So many examples of a run, and so many turns of each, are watched for random numbers that they draw: to
 ask takes some 20 µs."""
 
-Named = tuple[Any, str, Any, Sequence[Any]]
-"""An object, a name in it, what that stands for, and what this holds if it is a container."""
-
-Looked = dict[tuple[int, str], Named]
-"""What is found, by the ``id`` of the object and the name."""
+Looked = list[list[Any]]
+"""What the names in each shared object stand for, and what containers among these hold."""
 
 
 class Sharing:
@@ -61,11 +59,11 @@ class Sharing:
         self.turns: Counter[int] = Counter()
         self.began: list[Any] = []
         self.last_drawn = -1
-        self.objects: list[Any] | None = None
+        self.tables: list[Table] | None = None
 
     # ---- objects -------------------------------------------------------------------------------------
 
-    def found(self) -> list[Any]:
+    def found(self) -> list[Table]:
         """Return the objects that several examples may change: found when the first one waits."""
         owners = owners_of(self.backend, None, self.fn)
         roots = [*self.backend.stateful(owners)]
@@ -75,28 +73,21 @@ class Sharing:
             own = objects_in(self.backend, example)
             found.update({key: own[key] for key in own.keys() & of_one.keys()})
             of_one.update(own)
-        return [*found.values()]
+        return [Table(self.backend, x) for x in found.values() if has_names(x)]
 
     def look(self) -> Looked:
         """Return what the names in shared objects stand for."""
-        if self.objects is None:
-            self.objects = self.found()
-        return {
-            (id(owner), name): (owner, name, value, entries_of(value))
-            for owner in self.objects
-            for name, value in names_in(self.backend, owner)
-        }
+        if self.tables is None:
+            self.tables = self.found()
+        return [table.read() for table in self.tables]
 
     def refuse_changes(self, before: Looked) -> None:
         """Refuse shared objects that are others than before an example waited."""
-        found = self.look()
-        for key in {**before, **found}:
-            now, then = found.get(key), before.get(key)
-            if now is None or then is None or not is_same(now, then):
-                owner, name, *_ = {**before, **found}[key]
+        for table, then, now in zip(self.tables or (), before, self.look(), strict=True):
+            if not same_entries(then, now):
                 raise RecordError(
-                    f"The examples share {said(owner, name)}, and others changed it while one waited for a "
-                    "value.",
+                    f"The examples share {table.said(then, now)}, and others changed it while one waited "
+                    "for a value.",
                     "batched(fn, own=True) gives each example a copy of the model with its parameters. Of "
                     "what else they change, give each example its own.",
                 )
@@ -157,32 +148,64 @@ def is_written_here(module: str) -> bool:
     return module == "__main__" or bool(where and not where.startswith(tuple(installed)))
 
 
-def names_in(backend: Backend, x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names in an object, and what each stands for: attributes, variables around a function.
+def has_names(x: Any) -> bool:
+    """Return whether an object has names, or is a container."""
+    return hasattr(x, "__dict__") or type(x) in CONTAINERS
 
-    A container has no names; it stands for itself.
+
+class Table:
+    """The names in a shared object: attributes, or variables around a function. All are read at each wait.
+
+    Parameters
+    ----------
+    backend : Backend
+        What knows which attributes the framework keeps for itself.
+    owner : object
+        The object. A container has no names; it stands for itself.
     """
-    if isinstance(x, FunctionType):
-        for name, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
-            yield name, content(cell)
-        yield from [(name, x.__globals__[name]) for name in names_of(x.__code__) if name in x.__globals__]
-    elif type(x) in CONTAINERS:
-        yield "", x
-    elif hasattr(x, "__dict__"):
-        reserved = backend.reserved(x)
-        yield from [(name, value) for name, value in vars(x).items() if name not in reserved]
 
+    def __init__(self, backend: Backend, owner: Any) -> None:
+        self.owner = owner
+        self.variables: dict[str, Any] = {}
+        self.cells: Sequence[Any] = ()
+        self.keys: tuple[str, ...] = ()
+        self.names: list[str] = []
+        self.reserved: Collection[str] = ()
+        if isinstance(owner, FunctionType):
+            self.variables = owner.__globals__
+            self.names = [name for name in names_of(owner.__code__) if name in self.variables]
+            self.cells = owner.__closure__ or ()
+        elif type(owner) not in CONTAINERS:
+            self.reserved = backend.reserved(owner)
 
-def said(owner: Any, name: str) -> str:
-    """Return how an error calls a name in an object."""
-    if isinstance(owner, FunctionType):
-        return f"the variable {name!r} of {owner.__qualname__}"
-    return f"attribute {name!r} of {type(owner).__name__}" if name else f"a {type(owner).__name__}"
+    def read(self) -> list[Any]:
+        """Return what the names stand for, and behind these what containers among them hold."""
+        owner = self.owner
+        if type(owner) in CONTAINERS:
+            return [*entries_of(owner)]
+        if isinstance(owner, FunctionType):
+            values = [*map(self.variables.get, self.names), *map(content, self.cells)]
+        else:
+            own = vars(owner)
+            keys = tuple(own)
+            if keys != self.keys:
+                self.keys, self.names = keys, [name for name in keys if name not in self.reserved]
+            values = [*map(own.get, self.names)]
+        held = [entries_of(x) for x in values if type(x) in CONTAINERS]
+        return [*values, *itertools.chain.from_iterable(held)] if held else values
 
-
-def is_same(now: Named, then: Named) -> bool:
-    """Return whether a name stands for the same objects as before."""
-    return now[2] is then[2] and same_entries(now[3], then[3])
+    def said(self, then: Sequence[Any], now: Sequence[Any]) -> str:
+        """Return how an error calls what has changed."""
+        if isinstance(self.owner, FunctionType):
+            names = [*self.names, *self.owner.__code__.co_freevars]
+            kind, whose = "the variable", self.owner.__qualname__
+        else:
+            names, kind, whose = self.names, "attribute", type(self.owner).__name__
+        differing = [name for name, x, y in zip(names, then, now, strict=False) if x is not y]
+        within = [name for name, x in zip(names, now, strict=False) if type(x) in CONTAINERS]
+        for name in (*differing, *within):
+            return f"{kind} {name!r} of {whose}"
+        return f"a {whose}"
 
 
 def in_all_copies(backend: Backend, fn: Any) -> dict[int, Any]:
