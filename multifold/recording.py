@@ -16,7 +16,9 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType, FunctionType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
 
 from multifold._compiled import GlueBase
 from multifold._compiled import KnownCall as KnownCall
@@ -24,6 +26,7 @@ from multifold._record.graph import users_frame as users_frame
 from multifold._run.reach import CONTAINERS, FEW, names_of, owners_of, reached
 from multifold._run.state import aside, content
 from multifold.backend import Backend
+from multifold.errors import RecordError
 
 CELL = "multifold_cell"
 """The name of the attribute that makes a cell of a function or a class of modules. It is true if the cell
@@ -299,6 +302,60 @@ class Around:
             if not same_entries(entries_of(x), entries):
                 return False
         return True
+
+
+class Seen:
+    """A function or an object that a recorded cell is, or takes, as it was when a run first met it.
+
+    A cell runs later than the program. So what it finds must stay what it is until the run has ended.
+
+    Parameters
+    ----------
+    x : object
+        The function or object.
+    arrays : list of array
+        Those of NumPy that it holds, or finds around it: they do not count how often they change.
+    """
+
+    def __init__(self, x: Any, arrays: Sequence[Any]) -> None:
+        self.object = x
+        self.around = Around(x, lambda part: None) if isinstance(x, FunctionType) else None
+        self.attributes = dict(vars(x))
+        self.arrays = [(part, part.copy()) for part in arrays]
+
+    def is_bound(self) -> bool:
+        """Return whether its attributes and variables stand for what they stood for."""
+        now = vars(self.object)
+        return (
+            now.keys() == self.attributes.keys()
+            and all(map(operator.is_, now.values(), self.attributes.values()))
+            and (self.around is None or self.around.is_now())
+        )
+
+    def is_now(self) -> bool:
+        """Return whether its arrays are equal to what they were, too."""
+        return self.is_bound() and all(
+            np.array_equal(x, kept, equal_nan=x.dtype.kind in "fc") for x, kept in self.arrays
+        )
+
+    def refuse_rebound(self) -> None:
+        """Refuse a call that finds other objects than the one before: a loop's ``i``, say."""
+        if not self.is_bound():
+            self.refuse()
+
+    def refuse_changed(self) -> None:
+        """Refuse a run in which it has changed."""
+        if not self.is_now():
+            self.refuse()
+
+    def refuse(self) -> NoReturn:
+        """Raise the error of what has changed."""
+        name = getattr(self.object, "__qualname__", type(self.object).__name__)
+        raise RecordError(
+            f"What the cell {name} uses was changed during the run: an array, an attribute or a "
+            "variable. Recorded calls run later than in the loop.",
+            "pass what changes as an argument of the cell, and change the rest after the run.",
+        )
 
 
 MISSING = object()

@@ -257,6 +257,36 @@ def test_weights_that_are_changed_during_a_run_are_refused(how):
         multifold.batched(program, ops=[Network.step])(XS)
 
 
+TURN = 0
+
+
+@multifold.op
+def turned(x):
+    return x * (TURN + 1)
+
+
+def test_a_variable_that_a_cell_uses_and_that_changes_between_its_calls_is_refused():
+    def program(x):
+        for turn in (0, 1, 0):
+            globals()["TURN"] = turn
+            x = turned(x)
+        return x
+
+    with pytest.raises(RecordError, match="changed during the run"):
+        multifold.batched(program, backend="numpy")(XS)
+
+
+def test_a_part_of_a_small_array_that_was_read_is_written_with_it():
+    def program(x):
+        h = layer(x)
+        h.tolist()
+        part = h[1:]
+        part += 1
+        return layer(h)
+
+    as_loop(program, XS)
+
+
 def test_an_array_of_the_program_that_glue_uses_and_changes_is_that_of_the_loop_or_refused():
     weights = RNG.normal(size=(4, 4))
 

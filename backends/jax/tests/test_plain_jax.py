@@ -94,17 +94,11 @@ def test_a_loop_on_values_goes_on_for_each_example():
 
 
 def test_a_cell_compiles_for_few_numbers_of_rows():
-    compiled = []
-
-    @multifold.op
-    def cell(x):
-        compiled.append(x)
-        return x * 2
-
-    run = multifold.batched(cell, backend="jax")
+    run = multifold.batched(layer, backend="jax")
     for count in (3, 4, 3):
         run([*XS[:count]])
-    assert len(compiled) == 1  # three rows are padded to four
+    (kind,) = run.values.known.values()
+    assert kind.call.run._cache_size() == 1  # three rows are padded to four
 
 
 @multifold.op(rows=True)
@@ -142,6 +136,49 @@ def test_a_variable_that_a_cell_uses_and_that_changes_is_refused():
 
     with pytest.raises(RecordError, match="changed during the run"):
         multifold.batched(program, backend="jax")(XS)
+
+
+SCALE = 2.0
+
+
+@multifold.op
+def by_scale(x):
+    return x * SCALE
+
+
+class Network:
+    """Holds an array that is no argument of its method."""
+
+    def __init__(self):
+        self.weights = jnp.ones(4)
+
+    def step(self, x):
+        return x * self.weights
+
+
+def test_what_a_cell_finds_around_it_is_that_of_each_run(monkeypatch):
+    run = multifold.batched(by_scale, backend="jax")
+    np.testing.assert_allclose(run(XS), 2 * jnp.stack(XS))
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    np.testing.assert_allclose(run(XS), 3 * jnp.stack(XS))
+
+
+def test_a_cell_sees_new_arrays_of_its_object_in_the_next_run():
+    network = Network()
+    run = multifold.batched(network.step, ops=[Network.step], backend="jax")
+    np.testing.assert_allclose(run(XS), jnp.stack(XS))
+    network.weights = network.weights * 5
+    np.testing.assert_allclose(run(XS), 5 * jnp.stack(XS))
+
+
+def test_an_array_of_numpy_is_taken_as_it_is_when_it_is_recorded():
+    def program(x):
+        own = np.ones(4, np.float32)
+        h = layer(x) + own
+        own += 1
+        return h
+
+    as_loop(program, XS)
 
 
 def test_an_index_out_of_range_is_an_error_where_it_is_known():

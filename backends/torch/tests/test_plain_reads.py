@@ -329,6 +329,19 @@ def test_functions_of_a_small_tensor_that_was_read_need_no_round():
     assert len(run.explain().rounds) <= 5  # 10 where each comparison is awaited
 
 
+def test_a_view_of_a_small_tensor_that_was_read_is_not_written_alone():
+    def program(x):
+        with torch.no_grad():
+            h = LIN(x)
+            h.tolist()
+            view = h.view(2, 2)
+            view += 1
+            return LIN(h)
+
+    with pytest.raises(RecordError, match="shares its memory"):
+        multifold.batched(program)(XS)
+
+
 def test_results_that_are_read_one_after_the_other_take_one_round(as_loop):
     def program(x):
         with torch.no_grad():

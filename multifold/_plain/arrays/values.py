@@ -26,7 +26,7 @@ from multifold._plain.arrays.pending import (
 from multifold._run.reach import reached
 from multifold.errors import RecordError
 from multifold.operands import shared
-from multifold.recording import CURRENT, Around, KnownCall, PlainValues, Recording
+from multifold.recording import CURRENT, KnownCall, PlainValues, Recording, Seen
 
 MANY = 4096
 """Kinds of calls that are kept beyond a run."""
@@ -95,8 +95,9 @@ class NumpyValues(PlainValues):
         )
         if kind is FunctionType or is_object:
             if id(x) not in self.seen:
-                self.seen[id(x)] = Seen(x)
-            return kind, id(x)
+                self.seen[id(x)] = Seen(x, arrays_around(x))
+            self.seen[id(x)].refuse_rebound()
+            return kind, x
         try:
             hash(x)
         except TypeError:
@@ -161,7 +162,12 @@ class NumpyValues(PlainValues):
         is_plain = shape == optree.tree_structure((0,) * len(results))
         nested = None if call.is_single else tuple if is_plain else shape
         sizes = [np.size(x) for x in memories]
-        is_small = maker is None and max(sizes) <= FEW_NUMBERS and not any(own for _, own in places)
+        is_small = (
+            maker is None
+            and max(sizes) <= FEW_NUMBERS
+            and not any(own for _, own in places)
+            and bases == [None] * len(bases)  # a part of what was read would be written to without it
+        )
         return KnownCall(call, nested, call.forms, bases, None, leaves, is_small)
 
     # ---- results -------------------------------------------------------------------------------------
@@ -187,36 +193,6 @@ class NumpyValues(PlainValues):
         if not all(isinstance(x, (np.ndarray, np.generic)) for x in values):
             return [*values]
         return np.stack(values) if how == "stack" else np.concatenate(values)
-
-
-class Seen:
-    """A function or an object that a recorded cell is, or takes, as it was when a run first met it.
-
-    A cell runs later than the program. So what it finds must stay what it is until the run has ended.
-    """
-
-    def __init__(self, x: Any) -> None:
-        self.object = x
-        self.around = Around(x, lambda part: None) if isinstance(x, FunctionType) else None
-        self.attributes = dict(vars(x))
-        self.arrays = [(part, part.copy()) for part in arrays_around(x)]
-
-    def refuse_changed(self) -> None:
-        """Refuse a run in which it has changed."""
-        now = vars(self.object)
-        same = now.keys() == self.attributes.keys() and all(
-            now[name] is self.attributes[name] for name in now
-        )
-        same = same and (self.around is None or self.around.is_now())
-        if not same or not all(
-            np.array_equal(x, kept, equal_nan=x.dtype.kind in "fc") for x, kept in self.arrays
-        ):
-            name = getattr(self.object, "__qualname__", type(self.object).__name__)
-            raise RecordError(
-                f"What the cell {name} uses was changed during the run: an array, an attribute or a "
-                "variable. Recorded calls run later than in the loop.",
-                "pass what changes as an argument of the cell, and change the rest after the run.",
-            )
 
 
 def arrays_around(x: Any) -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from types import FunctionType
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ import numpy as np
 
 from multifold import shared, trusted
 from multifold.errors import RecordError
-from multifold.recording import CURRENT, Around, KnownCall, PlainValues, Recording
+from multifold.recording import CURRENT, KnownCall, PlainValues, Recording, Seen
 from multifold_jax.plain.pending import CELLS, IN_A_FUNCTION, PendingJax, form_of, settle, value_of
 
 MANY = 4096
@@ -108,22 +107,25 @@ class JaxValues(PlainValues):
         super().__init__(PendingJax, {}, (), ())
         self.fn = fn
         self.shared: dict[int, Any] = {}
-        self.around: dict[int, tuple[Any, Around]] = {}
+        self.seen: dict[int, Seen] = {}
+        self.seen_before: dict[int, Seen] = {}
 
     # ---- runs ----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         if len(self.known) > MANY:
-            self.known = {}
-        before = self.shared, self.around
+            self.known, self.seen_before = {}, {}
+        before = self.shared, self.seen
         leaves = jax.tree.leaves([*same])
         self.shared = {id(x): x for x in leaves if isinstance(x, jax.Array)}
-        self.around = {}
+        self.seen = {}
         try:
             yield
+            for seen in self.seen.values():
+                seen.refuse_changed()
         finally:
-            self.shared, self.around = before
+            self.shared, self.seen = before
 
     def apart(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -135,9 +137,6 @@ class JaxValues(PlainValues):
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         kind = type(x)
-        if kind is FunctionType:
-            self.refuse_rebound(x)
-            return kind, x
         if isinstance(x, (jax.Array, np.ndarray)):
             operands.append(x)
             return ("shared", id(x)) if id(x) in self.shared else form_of(x)
@@ -150,6 +149,8 @@ class JaxValues(PlainValues):
         leaves, structure = jax.tree.flatten(x, is_leaf=lambda part: part is not x)
         if leaves != [x] and not (len(leaves) == 1 and leaves[0] is x):
             return structure, self.keys_of(leaves, operands)
+        if hasattr(x, "__dict__") and not isinstance(x, type):
+            return self.seen_of(x)
         try:
             hash(x)
         except TypeError:
@@ -159,17 +160,21 @@ class JaxValues(PlainValues):
             ) from None
         return kind, x
 
-    def refuse_rebound(self, function: FunctionType) -> None:
-        """Refuse a cell whose names stand for others than when the run met it: a loop's ``i``, say."""
-        known = self.around.get(id(function))
-        if known is None:
-            self.around[id(function)] = function, Around(function, lambda part: None)
-        elif not known[1].is_now():
-            raise RecordError(
-                f"A variable that the cell {function.__name__} uses was changed during the run. Recorded "
-                "calls run later than in the loop.",
-                "pass what changes as an argument of the cell.",
-            )
+    def seen_of(self, x: Any) -> Seen:
+        """Return a function or an object as this run first met it: the one of runs before, if it is equal.
+
+        What a cell finds around it is part of what is compiled, as constants. So what has changed since the
+        run before is compiled anew.
+        """
+        seen = self.seen.get(id(x))
+        if seen is None:
+            seen = self.seen_before.get(id(x))
+            if seen is None or not seen.is_now():
+                parts = CURRENT.recording.reached(x)  # type: ignore[union-attr]  # it records
+                seen = Seen(x, [part for part in parts if isinstance(part, np.ndarray)])
+            self.seen[id(x)] = self.seen_before[id(x)] = seen
+        seen.refuse_rebound()
+        return seen
 
     def met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.recorded(CURRENT.recording, None, func, args, kwargs)
@@ -191,7 +196,7 @@ class JaxValues(PlainValues):
         return any(kind.call.func is op for kind in self.known.values())
 
     def own_row(self, recording: Recording, x: Any) -> Any:
-        return shared(x) if id(x) in self.shared else jnp.asarray(x)[None]
+        return shared(x) if id(x) in self.shared else jnp.array(x)[None]
 
     def refuse_stale(self, x: Any) -> None:
         """Arrays of JAX share no memory that changes."""
