@@ -9,19 +9,16 @@ True
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType, FunctionType
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from multifold._compiled import GlueBase
-from multifold._compiled import KnownCall as KnownCall
 from multifold._record.graph import users_frame as users_frame
 from multifold._run.reach import CONTAINERS, FEW, names_of, owners_of, reached
 from multifold._run.state import aside, content
@@ -31,128 +28,6 @@ from multifold.errors import RecordError
 CELL = "multifold_cell"
 """The name of the attribute that makes a cell of a function or a class of modules. It is true if the cell
 takes rows."""
-
-
-class PlainValues(GlueBase, abc.ABC):
-    """Pending values of a framework, and what is done with them recorded, for `multifold.batched`.
-
-    It is kept beyond a run, with what it has learnt of the calls of its program. `GlueBase.meet` is what a
-    framework calls where a function meets a pending value, and `GlueBase.recorded` records a cell. Both ask
-    the methods here for what they have not met before.
-
-    Attributes
-    ----------
-    package : str
-        The framework's package, whose lines are no lines of the program.
-    """
-
-    package: ClassVar[str]
-
-    # ---- runs ----------------------------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def recording(self, same: Iterable[Any]) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a run, in which functions of the framework meet pending values.
-
-        ``same`` are arguments that are the same for all examples.
-        """
-
-    @abc.abstractmethod
-    def apart(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which an example waits, in the modes of the run, as that of gradients."""
-
-    # ---- calls ---------------------------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def modes(self) -> Hashable:
-        """Return what else the program has changed in this thread that calls depend on."""
-
-    @abc.abstractmethod
-    def key_of(self, x: Any, operands: list[Any]) -> Hashable:
-        """Return by what an argument is compared that is no pending value and no plain value of Python.
-
-        Append it, or the pending values in it, if they are operands.
-        """
-
-    @abc.abstractmethod
-    def met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a function does that has met a pending value, if its kind is not known."""
-
-    @abc.abstractmethod
-    def at_once(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function whose pending operands were read; see `KnownCall.is_small`."""
-
-    @abc.abstractmethod
-    def learn(
-        self,
-        recording: Recording,
-        maker: Any,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        operands: Sequence[Any],
-    ) -> KnownCall:
-        """Find out what a kind of call returns."""
-
-    @abc.abstractmethod
-    def own_row(self, recording: Recording, x: Any) -> Any:
-        """Return a computed operand as one row, which nobody changes: NumPy's, if a trace is made."""
-
-    @abc.abstractmethod
-    def refuse_stale(self, x: Any) -> None:
-        """Raise an error if a pending value shares memory with one that was changed in place since."""
-
-    @abc.abstractmethod
-    def version_of(self, x: Any) -> int:
-        """Return how often a computed array was changed in place."""
-
-    @abc.abstractmethod
-    def nested(self, structure: Any, results: list[Any]) -> Any:
-        """Return results as the structure of a `KnownCall` nests them."""
-
-    @abc.abstractmethod
-    def call(
-        self,
-        recording: Any,
-        fn: Callable[..., Any],
-        rows: bool,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Record a call of a cell; return what stands for its result."""
-
-    @abc.abstractmethod
-    def has_recorded(self, op: Any) -> bool:
-        """Return whether a function, or a module of a class, was recorded as a cell."""
-
-    def explained(self, error: Exception) -> Exception:
-        """Return what to raise in the place of an error that the code of an example has raised."""
-        return error
-
-    # ---- results -------------------------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def unsettled(self, result: Any, made: Sequence[weakref.ref[Any]]) -> Sequence[Any]:
-        """Return the pending values that an example's result, or anything else, still holds.
-
-        ``made`` are those that it has made; each has a ``node``.
-        """
-
-    @abc.abstractmethod
-    def computed(self, pending: Any, rows: Any) -> Any:
-        """Return what a pending value stands for, of which there is one row."""
-
-    @abc.abstractmethod
-    def settle(self, pending: Any, value: Any) -> None:
-        """Let a pending value stand for a computed one."""
-
-    @abc.abstractmethod
-    def settled(self, result: Any, values: Mapping[int, Any]) -> Any:
-        """Return what the code of an example has returned, with values by the ``id`` of pending ones."""
-
-    @abc.abstractmethod
-    def join(self, values: Sequence[Any], how: str) -> Any:
-        """Return the results of all examples as one: ``"stack"`` or ``"cat"``."""
 
 
 class Recording:
@@ -178,7 +53,7 @@ class Recording:
         Takes nodes; returns their values on the host, once a round has run. Other examples go on meanwhile.
     """
 
-    def __init__(self, values: PlainValues, backend: Backend, fold: Any, *, is_trace: bool = False) -> None:
+    def __init__(self, values: Any, backend: Backend, fold: Any, *, is_trace: bool = False) -> None:
         self.values = values
         self.backend = backend
         self.fold = fold
@@ -237,6 +112,17 @@ class Current(threading.local):
 
 
 CURRENT = Current()
+
+
+def recording_of() -> Recording:
+    """Return what records; raise where nothing does."""
+    if CURRENT.recording is None:
+        raise RecordError(
+            "A pending array is used outside of its batched program.",
+            "use what run(...) returns. A launch, another thread or a hook sees no pending arrays, so a "
+            "cell gets them as arguments, not inside of objects.",
+        )
+    return CURRENT.recording
 
 
 def entries_of(value: Any) -> Sequence[Any]:

@@ -29,6 +29,7 @@ CONTRACT = {
     "multifold.backend",
     "multifold.errors",
     "multifold.program",
+    "multifold.pending",
     "multifold.recording",
 }
 INTEGER_ROOMS = ("_compiled", "_record", "_plan", "_traces")
@@ -60,7 +61,8 @@ MAY_IMPORT = {
     "fold": USERS,
     "sampling": {"errors"},
     "recording": RUNNING,
-    "_plain": RUNNING | {"fold", "recording"},
+    "pending": RUNNING | {"recording"},
+    "_plain": RUNNING | {"fold", "pending", "recording"},
     "_stream": RUNNING | {"fold"},
     "_serve": RUNNING | {"explain", "fold"},
     PACKAGE: USERS | {"_stream", "_serve"},

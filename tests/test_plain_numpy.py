@@ -171,6 +171,16 @@ def test_a_cell_runs_once_for_all_rows():
 
 
 @multifold.op
+def of_weights(weights):
+    return weights.sum(0)
+
+
+def test_a_cell_of_what_is_the_same_for_all_examples_runs_at_once():
+    run = as_loop(lambda x: layer(x) + of_weights(U), XS)
+    assert "of_weights" not in str(run.explain())
+
+
+@multifold.op
 def branching(x):
     return x * 2 if x.sum() > 0 else x - 1
 

@@ -46,7 +46,7 @@ class KnownCall:
     call : callable or None
         The op of the calls; None if they return no array.
     structure : object
-        How their results are nested: None for one array, ``tuple``, or what `GlueBase.nested` knows.
+        How their results are nested: None for one array, ``tuple``, or what has ``unflatten``.
     forms : list
         The form of each result. ``form.new()`` returns an empty pending value of it.
     bases : list of int or None
@@ -88,7 +88,7 @@ class KnownCall:
 
 @cython.cclass
 class GlueBase:
-    """The quick path of `multifold.recording.PlainValues`: calls of known kinds are recorded here.
+    """The quick path of `multifold.pending.PlainValues`: calls of known kinds are recorded here.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class GlueBase:
         """
         operands: list = []
         key = self.key(recording, func, maker, args, kwargs, operands)
-        if not operands:
+        if not own(self).depend_on_examples(operands):
             with recording.paused():
                 return func(*args, **kwargs)
         call: Any = self.known.get(key)
@@ -226,11 +226,11 @@ class GlueBase:
         results: list = []
         size: columns.Int = len(operands)
         parts: Any = node.split(len(call.forms))
-        for part, form, base in zip(parts, call.forms, call.bases):  # noqa: B905 - of one length by making
+        for part, form, base in zip(parts, call.forms, call.bases):  # noqa: B905 - `KnownCall` has as many of each
             if base is not None:
                 base = operands[base] if base < size else results[base - size]
             results.append(self.new(recording, part, form, base))
-        return tuple(results) if call.structure is tuple else own(self).nested(call.structure, results)
+        return tuple(results) if call.structure is tuple else call.structure.unflatten(results)
 
     @cython.cfunc
     def are_read(self, operands: list) -> columns.Bool:
@@ -259,6 +259,20 @@ class GlueBase:
             x.seen = self.version(base)
         recording.made.append(ref(x))
         return x
+
+    @cython.ccall
+    def note_part(self, x: Any, whole: Any, index: Any) -> object:
+        """Note that a pending value is a part of another one, at an index."""
+        x.place = whole, index
+        if whole.host is not None:
+            x.host = whole.host[index]
+        return None
+
+    @cython.ccall
+    def note_value(self, x: Any, value: Any) -> object:
+        """Note the value of a pending one that was read."""
+        x.host = value
+        return None
 
 
 @cython.cfunc

@@ -8,7 +8,7 @@
 - `arrays`: programs of NumPy, which is part of the core.
 
 Which functions of a framework are recorded, and how a function of one example runs for many, is in the
-adapters (`multifold.recording.PlainValues`), what records in this thread in `multifold.recording`.
+adapters (`multifold.pending.PlainValues`), what records in this thread in `multifold.recording`.
 """
 
 from multifold._plain.cells import op

@@ -1,7 +1,7 @@
 """Batched programs: a function of one example, run for many.
 
 `Batched` is the loop ``[fn(x) for x in xs]``, whose equal steps run together. It lets the code of each
-example run, with pending values in the place of computed ones (`multifold.recording.PlainValues`), hands
+example run, with pending values in the place of computed ones (`multifold.pending.PlainValues`), hands
 the recorded calls to a `Fold`, and puts the results into what the code returned.
 """
 
@@ -74,9 +74,9 @@ def batched(
         Whether each example gets a copy of the model that shares its parameters. A model needs that if it
         keeps something on itself, and then reads a value. A copy takes some 200 µs.
     seed : int, optional
-        Gives each example random streams of its own: those of Python, NumPy and the framework, and the
-        generators of the model. What the code of an example draws is then the same in ``run.loop``. What
-        a recorded call draws, as dropout, is not.
+        If given, the random generators of Python, NumPy, the framework and the model begin anew for each
+        example, from the seed and its number. So the code of an example draws the same numbers here and in
+        ``run.loop``. A recorded call, as dropout, draws for all examples at once, and other numbers.
     on_error : str
         ``"raise"`` what the first failing example raises; or ``"collect"`` the failures, and return a pair:
         the results of the other examples, and the exceptions by the number of the example.
@@ -203,10 +203,10 @@ class Batched:
             code = partial(fn, *arguments, **shared)
             try:
                 result, made = await drive(recording, sharing, fold, number, code)
-            except Exception as found:  # noqa: BLE001 - whatever the program raises
-                error = values.explained(found)
-                if error is not found:
-                    error.__cause__ = found
+            except Exception as cause:  # noqa: BLE001 - whatever the program raises
+                error = values.explained(cause)
+                if error is not cause:
+                    error.__cause__ = cause
                 if self.on_error == "collect":
                     raise error from error.__cause__
                 # Those before it go on: in the loop, the first of them that fails is the one that raises.
@@ -218,10 +218,10 @@ class Batched:
             return each(tuple([x.node for x in pending]))
 
         with values.recording(shared.values()), CELLS.applied(self.ops), resting_collector():
-            found = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
+            ran = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
         if raised:
             raise raised[min(raised)]
-        rows, failures = found if self.on_error == "collect" else (found, {})
+        rows, failures = ran if self.on_error == "collect" else (ran, {})
         kept = [taken[number] for number in sorted(taken) if number not in failures]
         results = []
         for (result, pending), own in zip(kept, rows or (), strict=True):

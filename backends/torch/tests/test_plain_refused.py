@@ -159,7 +159,7 @@ def test_another_thread_sees_no_pending_tensors():
         return y
 
     run(fn)
-    assert [str(x).startswith("A pending tensor is used outside") for x in caught] == [True] * 3
+    assert [str(x).startswith("A pending array is used outside") for x in caught] == [True] * 3
 
 
 def test_a_pending_tensor_tells_its_form():

@@ -8,6 +8,7 @@ it runs for one example after the other, and `explain` says so.
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,46 +21,20 @@ from multifold._plain.arrays.pending import ArrayForm, PendingArray, form_of, is
 from multifold._plain.arrays.rules import method, on_rows
 from multifold.errors import RecordError
 from multifold.marks import trusted
+from multifold.pending import PlainCall
 from multifold.recording import Recording
 
 
 @trusted  # it runs each row as the loop does, so it cannot mix them
-class ArrayCall:
-    """A function of NumPy, with all that its arguments are besides the arrays of examples.
+class ArrayCall(PlainCall):
+    """A function of NumPy, run by its rule, or for one example after the other."""
 
-    Parameters
-    ----------
-    func : callable
-        The function.
-    structure : PyTreeSpec
-        How its arguments are nested.
-    leaves : list
-        The arguments themselves.
-    places : list of (int, bool)
-        Which of them are arrays, and whether these are the same for all examples.
-    """
-
-    is_cell = False
-
-    def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[Any]) -> None:
-        self.func = func
-        self.structure = structure
-        self.places = places
-        at = {place for place, _ in places}
-        self.leaves = [None if i in at else x for i, x in enumerate(leaves)]
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.forms: list[ArrayForm] = []
         self.is_single = True
         self.errors = np.geterr()
         self.rule: Any = None
-        self.__name__ = self.__qualname__ = getattr(func, "__name__", type(func).__name__)
-
-    def arguments(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments with some operands in their places."""
-        filled = [*self.leaves]
-        for (place, _), x in zip(self.places, operands, strict=True):
-            filled[place] = x
-        found: Any = optree.tree_unflatten(self.structure, filled)
-        return found
 
     def learn(self, recording: Recording, stand_ins: Sequence[Any]) -> Any:
         """Find out what it returns, given arrays of one example."""
@@ -79,14 +54,12 @@ class ArrayCall:
 
     def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any], stand_ins: Sequence[Any]) -> None:
         """Say how it runs on rows."""
-        pairs = zip(self.places, stand_ins, strict=True)
-        with_rows = {id(x) for (_, is_shared), x in pairs if not is_shared}
+        pairs = zip(self.shared, stand_ins, strict=True)
+        with_rows = {id(x) for is_shared, x in pairs if not is_shared}
         self.rule = on_rows(self.func, args, kwargs, lambda x: id(x) in with_rows)
 
     def __call__(self, *operands: Any) -> Any:
-        rows = next(
-            len(x) for (_, is_shared), x in zip(self.places, operands, strict=True) if not is_shared
-        )
+        rows = len(operands[self.shared.index(False)])
         with np.errstate(**self.errors):
             found = None if self.rule is None else self.by_rule(operands, rows)
             if found is None:
@@ -108,12 +81,10 @@ class ArrayCall:
 
     def row_by_row(self, operands: Sequence[Any], rows: int) -> list[Any]:
         """Run the function for one example after the other."""
-        self.say("row by row")
+        self.runs_by_rows()
         results = []
         for i in range(rows):
-            own = [
-                x if is_shared else x[i] for (_, is_shared), x in zip(self.places, operands, strict=True)
-            ]
+            own = self.mapped(operator.itemgetter(i), operands)
             args, kwargs = self.arguments(own)
             results.append(optree.tree_leaves(self.func(*args, **kwargs)))
         columns = [np.stack(column) for column in zip(*results, strict=True)]
@@ -123,11 +94,6 @@ class ArrayCall:
                 "its result depends on values: read what decides before the call.",
             )
         return columns
-
-    def say(self, way: str) -> None:
-        """Let `explain` name how it runs."""
-        name = getattr(self.func, "__name__", type(self.func).__name__)
-        self.__name__ = self.__qualname__ = f"{name} ({way})"
 
 
 class ArrayCell(ArrayCall):
@@ -145,10 +111,8 @@ class ArrayCell(ArrayCall):
         self.rule = self.func
 
     def by_rule(self, operands: Sequence[Any], rows: int) -> list[Any] | None:
-        pairs = zip(self.places, operands, strict=True)
         try:
-            own = [x if is_shared else RowArray(x) for (_, is_shared), x in pairs]
-            args, kwargs = self.arguments(own)
+            args, kwargs = self.arguments(self.mapped(RowArray, operands))
             found = [rows_of(x, rows) for x in optree.tree_leaves(self.func(*args, **kwargs))]
         except ReadsValues:
             return None
@@ -161,23 +125,10 @@ class ArrayRowsCell(ArrayCell):
     multifold_mark = None  # it is the user's code on rows, so it is tried as any op is
 
     def __call__(self, *operands: Any) -> Any:
-        own = [
-            x if is_shared else self.flat(x)
-            for (_, is_shared), x in zip(self.places, operands, strict=True)
-        ]
-        args, kwargs = self.arguments(own)
+        args, kwargs = self.arguments(self.mapped(self.as_rows, operands))
         with np.errstate(**self.errors):
             found = [x[:, None] for x in optree.tree_leaves(self.func(*args, **kwargs))]
         return found[0] if self.is_single else tuple(found)
-
-    def flat(self, x: Any) -> Any:
-        """Return the rows of all examples on one axis."""
-        if x.shape[1:2] != (1,):
-            raise RecordError(
-                f"The cell {self.__name__} takes rows, so the first axis of its arguments has size 1.",
-                "x[None] adds one; multifold.op without rows=True takes any shape.",
-            )
-        return x.reshape(len(x), *x.shape[2:])
 
 
 class ReadsValues(Exception):

@@ -14,7 +14,7 @@ import copy
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import MethodType
 from typing import Any, NoReturn
 
@@ -24,7 +24,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from multifold._plain.arrays.rules import method
 from multifold.errors import RecordError
-from multifold.recording import CURRENT, Recording
+from multifold.pending import PendingNumbers, with_reads
+from multifold.recording import CURRENT, recording_of
 
 SET_CLASS = object.__dict__["__class__"].__set__  # `__class__` says what the loop has
 """Makes an object one of another class."""
@@ -68,7 +69,7 @@ def form_of(x: Any) -> ArrayForm:
     return found
 
 
-class PendingArray(NDArrayOperatorsMixin):
+class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
     """An array whose values are not computed yet; `multifold._compiled._glue.GlueBase` names its slots."""
 
     __slots__ = (
@@ -106,30 +107,7 @@ class PendingArray(NDArrayOperatorsMixin):
             refuse("written to out=")
         return meet(func, args, kwargs)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(self._read(), dtype)
-
     # ---- attributes ----------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape."""
-        return self.form.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype."""
-        return self.form.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.form.shape)
-
-    @property
-    def size(self) -> int:
-        """How many numbers it has."""
-        return int(np.prod(self.form.shape))
 
     @property
     def T(self) -> Any:  # noqa: N802 - as NumPy calls it
@@ -145,49 +123,23 @@ class PendingArray(NDArrayOperatorsMixin):
             refuse(f"asked for {name!r}")
         raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}")
 
-    def __len__(self) -> int:
-        if not self.form.shape:
-            raise TypeError("len() of unsized object")
-        return self.form.shape[0]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self[i] for i in range(len(self))])
-
     def __getitem__(self, index: Any) -> Any:
         if type(index) is int and self.form.shape:
-            return entry(self, index)
+            row = np.empty(self.form.shape[1:], self.form.dtype)
+            form = form_of(row if row.shape else row[()])
+            return recording_of().values.entry(self, index, form)
         if not is_basic(index):
             return meet(operator.getitem, (self, with_reads(index)), {})
         found = meet(operator.getitem, (self, index), {})
         if type(found) is PendingArray:
-            found._is_part(self, index)
+            recording_of().values.note_part(found, self, index)
         return found
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._becomes(record(with_item, self, with_reads(index), value))
 
-    # ---- reads ---------------------------------------------------------------------------------------
-
-    def __bool__(self) -> bool:
-        return bool(self._read())
-
-    def __float__(self) -> float:
-        return float(self._read())
-
-    def __int__(self) -> int:
-        return int(self._read())
-
-    def __index__(self) -> int:
-        return operator.index(self._read())
-
-    def __complex__(self) -> complex:
-        return complex(self._read())
-
     def __contains__(self, x: Any) -> bool:
         return with_reads(x) in self._read()
-
-    def __format__(self, spec: str) -> str:
-        return format(self._read(), spec)
 
     # ---- what it stands for --------------------------------------------------------------------------
 
@@ -196,20 +148,6 @@ class PendingArray(NDArrayOperatorsMixin):
         SET_CLASS(self, SettledArray)
         self.value = value
         self.node = self.host = self.base = self.place = None
-
-    def _is_part(self, whole: PendingArray, index: Any) -> None:
-        """Note that it is a part of another array, which is written with it."""
-        self.place = whole, index
-        if whole.host is not None:
-            self.host = whole.host[index]
-
-    def _read(self) -> Any:
-        """Return the value, once it is there: the example waits."""
-        refuse_stale(self)
-        if self.host is None:
-            (found,) = recording_of().wait([self.node])
-            self.host = own_value(self.form, found)
-        return self.host
 
     def _becomes(self, found: PendingArray) -> PendingArray:
         """Stand for what another one stands for, as if it were changed in place."""
@@ -237,8 +175,6 @@ class PendingArray(NDArrayOperatorsMixin):
         self.version = -1
 
     # ---- the object ----------------------------------------------------------------------------------
-
-    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"<pending array {self.form.shape} {self.form.dtype}, {self.node!r}>"
@@ -268,17 +204,8 @@ class SettledArray(PendingArray):
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return func(*with_values(args), **with_values(kwargs))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(self.value, dtype)
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self.value, name)
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.value)
 
     def __getitem__(self, index: Any) -> Any:
         return self.value[index]
@@ -286,25 +213,8 @@ class SettledArray(PendingArray):
     def __setitem__(self, index: Any, value: Any) -> None:
         self.value[index] = value
 
-    def __bool__(self) -> bool:
-        return bool(self.value)
-
-    def __float__(self) -> float:
-        return float(self.value)
-
-    def __int__(self) -> int:
-        return int(self.value)
-
-    def __index__(self) -> int:
-        return operator.index(self.value)
-
-    def __contains__(self, x: Any) -> bool:
-        return x in self.value
-
-    def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
-
-    __hash__ = object.__hash__
+    def _read(self) -> Any:
+        return self.value
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -323,32 +233,13 @@ class SettledArray(PendingArray):
         """The array with its axes in the other order."""
         return self.value.T
 
-    def __complex__(self) -> complex:
-        return complex(self.value)
-
-
-def value_of(x: Any) -> Any:
-    """Return the value of a settled array; anything else as it is."""
-    return x.value if type(x) is SettledArray else x
-
 
 def with_values(x: Any) -> Any:
     """Return arguments with values in the place of settled arrays."""
-    return optree.tree_map(value_of, x, none_is_leaf=True)
+    return optree.tree_map(lambda y: y.value if type(y) is SettledArray else y, x, none_is_leaf=True)
 
 
 # ---- recording ---------------------------------------------------------------------------------------
-
-
-def recording_of() -> Recording:
-    """Return what records; raise where nothing does."""
-    if CURRENT.recording is None:
-        raise RecordError(
-            "A pending array is used outside of its batched program.",
-            "use what run(...) returns. A launch or another thread sees no pending arrays, so a cell gets "
-            "them as arguments, not inside of objects.",
-        )
-    return CURRENT.recording
 
 
 def meet(func: Any, args: Any, kwargs: Any) -> Any:
@@ -361,19 +252,6 @@ def record(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Record a function with pending arrays among its arguments."""
     recording = recording_of()
     return recording.values.recorded(recording, None, func, args, kwargs)
-
-
-def entry(x: PendingArray, index: int) -> Any:
-    """Return a row inside of a pending array, which costs no launch."""
-    refuse_stale(x)
-    size = x.form.shape[0]
-    if not -size <= index < size:
-        raise IndexError(f"index {index} is out of bounds for axis 0 with size {size}")
-    recording = recording_of()
-    form = form_of(np.empty(x.form.shape[1:], x.form.dtype)[() if len(x.form.shape) == 1 else ...])
-    found = recording.values.new(recording, x.node._entry(index % size), form, x)
-    found._is_part(x, index)
-    return found
 
 
 def is_basic(index: Any) -> bool:
@@ -421,21 +299,6 @@ def changed(x: Any, func: Any, inputs: Any, kwargs: Any) -> Any:
     return x._becomes(found)
 
 
-def refuse_stale(x: PendingArray) -> None:
-    """Raise an error if an array shares its memory with one that was changed in place."""
-    if is_stale(x):
-        raise RecordError(
-            "An array is used that shares its memory with another one, which was changed in place since: "
-            "in a batched program they do not share it.",
-            "write the change out of place: y = y + 1 for y += 1, np.where for x[i] = v.",
-        )
-
-
-def is_stale(x: PendingArray) -> bool:
-    """Return whether the memory that an array is a view of, or has views in, was changed in place."""
-    return x.version < 0 or (type(x.base) is PendingArray and x.base.version != x.seen)
-
-
 def refuse(what: str) -> NoReturn:
     """Raise the error of what a pending array cannot do."""
     raise RecordError(
@@ -450,19 +313,6 @@ def refuse(what: str) -> NoReturn:
 def own_value(form: ArrayForm, x: Any) -> Any:
     """Return a value as the loop has it: a number of NumPy, or an array that nobody else has."""
     return np.asarray(x, form.dtype)[()] if form.is_number else np.array(x, form.dtype).reshape(form.shape)
-
-
-def with_reads(x: Any) -> Any:
-    """Return arguments with the values of pending arrays, for which the example waits."""
-    if type(x) is PendingArray:
-        return x._read()
-    if type(x) in (tuple, list):
-        return type(x)([with_reads(part) for part in x])
-    if type(x) is dict:
-        return {name: with_reads(part) for name, part in x.items()}
-    if type(x) is slice:
-        return slice(*[None if end is None else operator.index(end) for end in (x.start, x.stop, x.step)])
-    return x
 
 
 def reading(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from multifold.errors import RecordError
-from multifold.recording import CURRENT, Recording
+from multifold.pending import PendingNumbers
+from multifold.recording import recording_of
 
 
 class JaxForm:
@@ -48,7 +49,7 @@ def form_of(x: Any) -> JaxForm:
     return found
 
 
-class PendingJax:
+class PendingJax(PendingNumbers):
     """An array whose values are not computed yet; `multifold._compiled._glue.GlueBase` names its slots."""
 
     __slots__ = ("__weakref__", "base", "form", "host", "node", "place", "seen", "value", "version")
@@ -56,35 +57,9 @@ class PendingJax:
     form: JaxForm
     host: Any
     node: Any
+    place: Any
     value: Any
     version: int
-
-    # ---- known ---------------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape."""
-        return self.form.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype."""
-        return self.form.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.form.shape)
-
-    @property
-    def size(self) -> int:
-        """How many numbers it has."""
-        return int(np.prod(self.form.shape))
-
-    def __len__(self) -> int:
-        if not self.form.shape:
-            raise TypeError("len() of unsized object")
-        return self.form.shape[0]
 
     # ---- recorded ------------------------------------------------------------------------------------
 
@@ -95,11 +70,9 @@ class PendingJax:
 
     def __getitem__(self, index: Any) -> Any:
         if type(index) is int and self.form.shape:
-            return entry(self, index)
+            form = form_of(jax.ShapeDtypeStruct(self.form.shape[1:], self.form.dtype))
+            return recording_of().values.entry(self, index, form)
         return meet(operator.getitem, self, index)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self[i] for i in range(len(self))])
 
     def __getattr__(self, name: str) -> Any:
         if name in METHODS:
@@ -110,36 +83,7 @@ class PendingJax:
             raise RecordError(IN_A_FUNCTION, CELLS)
         raise AttributeError(f"'jax.Array' object has no attribute {name!r}")
 
-    # ---- reads ---------------------------------------------------------------------------------------
-
-    def __bool__(self) -> bool:
-        return bool(self._read())
-
-    def __float__(self) -> float:
-        return float(self._read())
-
-    def __int__(self) -> int:
-        return int(self._read())
-
-    def __index__(self) -> int:
-        return operator.index(self._read())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(self._read(), dtype)
-
-    def __format__(self, spec: str) -> str:
-        return format(self._read(), spec)
-
-    def _read(self) -> Any:
-        """Return the value as NumPy has it, once it is there: the example waits."""
-        if self.host is None:
-            (found,) = recording_of().wait([self.node])
-            self.host = np.asarray(found).reshape(self.form.shape)
-        return self.host[()]
-
     # ---- the object ----------------------------------------------------------------------------------
-
-    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"<pending array {self.form.shape} {self.form.dtype}, {self.node!r}>"
@@ -166,7 +110,7 @@ class SettledJax(PendingJax):
         return getattr(self.value, name)
 
     def _read(self) -> Any:
-        return np.asarray(self.value)[()]
+        return np.asarray(self.value)
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -182,22 +126,12 @@ def settle(x: PendingJax, value: Any) -> None:
     """Let a pending array stand for its value from now on."""
     x.__class__ = SettledJax
     x.value = value
-    x.node = x.host = None
+    x.node = x.host = x.place = None
 
 
 def value_of(x: Any) -> Any:
     """Return the value of a settled array; anything else as it is."""
     return x.value if type(x) is SettledJax else x
-
-
-def recording_of() -> Recording:
-    """Return what records; raise where nothing does."""
-    if CURRENT.recording is None:
-        raise RecordError(
-            "A pending array is used outside of its batched program.",
-            "use what run(...) returns. A launch sees no pending arrays, so a cell gets them as arguments.",
-        )
-    return CURRENT.recording
 
 
 def meet(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -206,16 +140,6 @@ def meet(func: Any, *args: Any, **kwargs: Any) -> Any:
         return func(*map(value_of, args), **kwargs)
     recording = recording_of()
     return recording.values.meet(recording, func, args, kwargs)
-
-
-def entry(x: PendingJax, index: int) -> Any:
-    """Return a row inside of a pending array, which costs no launch."""
-    size = x.form.shape[0]
-    if not -size <= index < size:
-        raise IndexError(f"index {index} is out of bounds for axis 0 with size {size}")
-    recording = recording_of()
-    form = form_of(jax.ShapeDtypeStruct(x.form.shape[1:], x.form.dtype))
-    return recording.values.new(recording, x.node._entry(index % size), form, None)
 
 
 def refuse(what: str) -> NoReturn:

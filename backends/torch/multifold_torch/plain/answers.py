@@ -19,18 +19,10 @@ import torch
 from torch import Tensor
 
 from multifold.errors import RecordError
-from multifold.recording import users_frame
+from multifold.pending import with_reads
+from multifold.recording import recording_of, users_frame
 from multifold_torch.plain.forms import form_of_tensor
-from multifold_torch.plain.pending import (
-    Pending,
-    pending,
-    read,
-    recording_of,
-    refuse,
-    refuse_real,
-    refuse_stale,
-    version_of,
-)
+from multifold_torch.plain.pending import Pending, pending, refuse, refuse_real, version_of
 
 
 def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -40,23 +32,6 @@ def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 # ---- reads -------------------------------------------------------------------------------------------
-
-
-def with_reads(x: Any) -> Any:
-    """Return arguments with the values of pending tensors, for which the example waits.
-
-    It waits in Python code alone: a function of C++ that calls back into Python, as that of optree, does
-    not bear that another stack goes on meanwhile.
-    """
-    if isinstance(x, Pending):
-        return read(x)
-    if type(x) in (tuple, list):
-        return type(x)([with_reads(part) for part in x])
-    if type(x) is dict:
-        return {name: with_reads(part) for name, part in x.items()}
-    if type(x) is slice:
-        return slice(*[None if end is None else operator.index(end) for end in (x.start, x.stop, x.step)])
-    return x
 
 
 def reading(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,14 +77,7 @@ def refuse_gradient(func: Any, args: Any) -> None:
 
 def entry(x: Pending, index: int) -> Pending:
     """Return a row inside of a pending tensor, which costs no launch."""
-    refuse_stale(x)
-    size = x.form.shape[0]
-    if not -size <= index < size:
-        raise IndexError(f"index {index} is out of bounds for dimension 0 with size {size}")
-    found = pending(x.node._entry(index % size), x.form.entry, x)
-    found.place = x, index
-    if x.host is not None:
-        found.host = x.host[index]
+    found: Pending = recording_of().values.entry(x, index, x.form.entry)
     return found
 
 
@@ -303,7 +271,8 @@ def is_alone(x: Tensor) -> bool:
 def taken_over(x: Tensor, found: Pending) -> Pending:
     """Let a statement as ``x += y`` give its only name to a pending tensor.
 
-    Nothing but that name stands for the real tensor. It is spoilt, so that nobody uses it in silence.
+    Only that name stood for the real tensor, so the program cannot use it any more. Should a piece of C++
+    code have kept it, that finds numbers that are not a number, rather than the old ones.
     """
     if not found.form.computes_as(form_of_tensor(x)):
         raise RecordError(
@@ -376,7 +345,7 @@ def like(func: Callable[..., Any]) -> Callable[..., Any]:
 
 def same_memory(x: Any, *_: Any, **__: Any) -> Any:
     """Return a tensor that may share the memory of another one, or be a copy of it: which, none can say."""
-    refuse_stale(x)
+    recording_of().values.refuse_stale(x)
     return pending(x.node, x.form, x)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from multifold import trusted
 from multifold.errors import RecordError
+from multifold.pending import PlainCall
 from multifold.recording import Recording
 from multifold_torch.plain.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
 from multifold_torch.plain.forms import Modes, TensorForm, form_of
@@ -23,41 +24,22 @@ from multifold_torch.plain.rules import mixes_rows, on_rows
 
 
 @trusted  # it runs each row as the loop does, so it cannot mix them
-class RowCall:
+class RowCall(PlainCall):
     """A function of PyTorch, with all that its arguments are besides the tensors of examples.
-
-    Parameters
-    ----------
-    func : callable
-        The function.
-    structure : PyTreeSpec
-        How its arguments are nested.
-    leaves : list
-        The arguments themselves.
-    places : list of int
-        Which of them are tensors of the examples: the operands.
 
     Attributes
     ----------
     way : str
         How it runs on rows: ``"rule"``, ``"vmap"`` or ``"row by row"``.
-    is_cell : bool
-        Whether it is a function of the program, and not of PyTorch.
     """
 
-    is_cell = False
-
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
-        self.func = func
-        self.structure = structure
-        self.leaves = [None if i in places else x for i, x in enumerate(leaves)]
-        self.places = places
+        super().__init__(func, structure, leaves, places)
         self.modes = Modes.now()
         self.forms: list[TensorForm] = []
         self.is_single = True
         self.rule: Any = None
         self.way = "vmap"
-        self.__name__ = self.__qualname__ = getattr(func, "__name__", type(func).__name__)
 
     def learn(
         self, recording: Recording, device: torch.device, forms: Sequence[TensorForm]
@@ -80,21 +62,6 @@ class RowCall:
     def owners(self) -> list[Any]:
         """Return what a dry run may change."""
         return []
-
-    def arguments(
-        self, operands: Sequence[Any], leaves: Sequence[Any] | None = None
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments with some operands in their places."""
-        filled = [*(self.leaves if leaves is None else leaves)]
-        for place, x in zip(self.places, operands, strict=True):
-            filled[place] = x
-        found: Any = optree.tree_unflatten(self.structure, filled)
-        return found
-
-    def one(self, *operands: Tensor) -> Any:
-        """Run the function for one example."""
-        args, kwargs = self.arguments(operands)
-        return self.func(*args, **kwargs)
 
     def tensors(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """Run the function for one example; return the tensors in what it returns, without None."""
@@ -141,7 +108,7 @@ class RowCall:
     def runs_by_rows(self) -> None:
         """Run row by row from now on, and say so in `explain`."""
         self.way = "row by row"
-        self.__name__ = self.__qualname__ = f"{self.__name__} (row by row)"
+        super().runs_by_rows()
 
     def buffers(self) -> list[Tensor]:
         """Return the tensors that the function may write to, as batch normalisation does in training."""
@@ -233,13 +200,8 @@ class RowsCell(CellCall):
 
     def __call__(self, *rows: Tensor) -> Any:
         self.refuse_changed()
-        if any(x.shape[1:2] != (1,) for x in rows):
-            raise RecordError(
-                f"The cell {self.__name__} takes rows, so the first axis of its arguments has size 1.",
-                "x[None] adds one; multifold.op without rows=True takes any shape.",
-            )
         with self.modes.applied():
-            found = self.one(*[x.flatten(0, 1) for x in rows])
+            found = self.one(*map(self.as_rows, rows))
         return self.checked(optree.tree_map(lambda x: x.unsqueeze(1), found), len(rows[0]))
 
 

@@ -14,11 +14,10 @@ import copy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import optree
-import torch
 from torch import Tensor
 
 from multifold.errors import RecordError
-from multifold.recording import CURRENT, Recording
+from multifold.recording import CURRENT, recording_of
 
 if TYPE_CHECKING:
     from multifold_torch.plain.forms import TensorForm
@@ -60,9 +59,7 @@ class Pending(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        recording = CURRENT.recording
-        if recording is None:
-            refuse_outside()
+        recording = recording_of()
         return recording.values.meet(recording, func, args, kwargs)
 
     @classmethod
@@ -141,32 +138,9 @@ def with_values(x: Any) -> Any:
     return optree.tree_map(lambda y: y.value if type(y) is Settled else y, x, none_is_leaf=True)
 
 
-def value_of(x: Any) -> Any:
-    """Return the value of a settled tensor; anything else as it is."""
-    return x.value if type(x) is Settled else x
-
-
-# ---- memory that tensors share -----------------------------------------------------------------------
-
-
 def version_of(x: Any) -> int:
     """Return how often a tensor was changed in place."""
     return x.version if type(x) is Pending else x._version
-
-
-def is_stale(x: Pending) -> bool:
-    """Return whether the memory that a tensor is a view of, or has views in, was changed in place."""
-    return x.version < 0 or (x.base is not None and version_of(x.base) != x.seen)
-
-
-def refuse_stale(x: Pending) -> None:
-    """Raise an error if a tensor shares its memory with one that was changed in place."""
-    if is_stale(x):
-        raise RecordError(
-            "A tensor is used that shares its memory with another one, which was changed in place since: "
-            "in a batched program they do not share it.",
-            "write the change out of place: y = y + 1 for y += 1, torch.where for x[i] = v.",
-        )
 
 
 # ---- what is refused ---------------------------------------------------------------------------------
@@ -180,15 +154,6 @@ def refuse(what: str) -> NoReturn:
     )
 
 
-def refuse_outside() -> NoReturn:
-    """Raise the error of a pending tensor where nothing records."""
-    raise RecordError(
-        "A pending tensor is used outside of its batched program.",
-        "use what run(...) returns. A launch, another thread or a hook sees no pending tensors, so a cell "
-        "gets them as arguments, not inside of objects.",
-    )
-
-
 def refuse_real(what: str) -> NoReturn:
     """Raise the error of a real tensor that would be changed by a pending one."""
     raise RecordError(
@@ -196,44 +161,3 @@ def refuse_real(what: str) -> NoReturn:
         "write it out of place: total = total + x for total += x, torch.stack(parts) for out[i] = x, "
         "zeros.index_add(0, index, x) for zeros.index_add_(0, index, x).",
     )
-
-
-def recording_of() -> Recording:
-    """Return what records; raise where nothing does."""
-    if CURRENT.recording is None:
-        refuse_outside()
-    return CURRENT.recording
-
-
-def read(x: Pending) -> Tensor:
-    """Return the value of a pending tensor, once it is there: the example waits.
-
-    A part of a small tensor is read with all of that. What the example has made just before is read in the
-    same round, since programs read several results one after the other.
-    """
-    refuse_stale(x)
-    if x.host is None and x.place is not None and is_readable(x.place[0]):
-        x.host = read(x.place[0])[x.place[1]]
-    if x.host is None:
-        recording = recording_of()
-        asked = [x]
-        for made in recording.made[: -LOOKED_AT - 1 : -1]:
-            other: Any = made()
-            if other is not x and is_readable(other) and other.host is None and other.place is None:
-                asked.append(other)
-        for part, found in zip(asked, recording.wait([part.node for part in asked]), strict=True):
-            form = part.form
-            part.host = torch.as_tensor(found, dtype=form.dtype, device=form.device).reshape(form.shape)
-    return x.host
-
-
-LOOKED_AT = 16
-"""So many of the pending tensors that an example has made last are looked at when it reads one."""
-
-SMALL = 4096
-"""Tensors of up to so many numbers are read beside others."""
-
-
-def is_readable(x: Any) -> bool:
-    """Return whether something is a small pending tensor that may be used."""
-    return type(x) is Pending and not is_stale(x) and x.form.shape.numel() <= SMALL

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NoReturn
@@ -16,33 +15,18 @@ from torch import Tensor, nn
 
 from multifold.backend import owner_of
 from multifold.errors import RecordError
-from multifold.recording import CURRENT, KnownCall, PlainValues, Recording
-from multifold_torch.plain.answers import ANSWERS, changed, out_of_place, with_reads
+from multifold.pending import FEW_NUMBERS, MANY, KnownCall, PlainValues
+from multifold.recording import CURRENT, Recording
+from multifold_torch.plain.answers import ANSWERS, changed, out_of_place
 from multifold_torch.plain.calls import CellCall, RowCall, RowsCell
 from multifold_torch.plain.changes import VERSIONS, Called, Held, holds, tensors_of
 from multifold_torch.plain.forms import Modes, form_of_tensor
 from multifold_torch.plain.patches import PATCHES
-from multifold_torch.plain.pending import (
-    Pending,
-    is_stale,
-    refuse,
-    refuse_stale,
-    settle,
-    value_of,
-    version_of,
-)
-
-MANY = 4096
-"""Kinds of calls that are kept beyond a run. A program with numbers of its examples among its constants has
-always new ones."""
-
+from multifold_torch.plain.pending import Pending, Settled, refuse, settle, version_of
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
 ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
 """What calls depend on, and what says that they depend on more."""
-
-FEW_NUMBERS = 16
-"""Functions of so small tensors that were read run at once: to wait for their results takes longer."""
 
 FEW = 256
 """Modules that are kept beyond a run."""
@@ -77,9 +61,8 @@ class TorchValues(PlainValues):
     package = "torch"
 
     def __init__(self, fn: Any) -> None:
-        super().__init__(Pending, ANSWERS, PROBES, ALARMS)
+        super().__init__(Pending, Settled, ANSWERS, PROBES, ALARMS)
         self.owner = owner_of(fn, fn)
-        self.shared: dict[int, Tensor] = {}
         self.called_before: dict[int, Called] = {}
 
     # ---- runs ----------------------------------------------------------------------------------------
@@ -154,28 +137,14 @@ class TorchValues(PlainValues):
                 return id(x), x.requires_grad
             operands.append(x)
             return form_of_tensor(x)
-        if isinstance(x, (float, complex)):
-            return kind, repr(x)
-        if kind is slice:
-            return slice, x.start, x.stop, x.step
         if kind is np.ndarray:
             return kind, x.dtype.str, x.shape, x.tobytes()
-        leaves, structure = optree.tree_flatten(x, none_is_leaf=True)
-        if not structure.is_leaf():  # a container of another kind
-            return structure, self.keys_of(leaves, operands)
+        container = self.container_key(x, operands)
+        if container is not None:
+            return container
         if holds(x):
             return Held(x)
-        try:
-            hash(x)
-        except TypeError:
-            raise RecordError(
-                f"Expected arguments that can be compared with those of other examples. Received {x!r}.",
-                "a tuple or a frozenset says the same, and cannot change before the call runs.",
-            ) from None
-        return kind, x
-
-    def at_once(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return func(*with_reads(args), **with_reads(kwargs))
+        return self.constant_key(x, operands)
 
     def called(self, kind: type[Called], module: nn.Module) -> Called:
         """Return a module as a function: the same one while nothing about the module changes."""
@@ -186,7 +155,8 @@ class TorchValues(PlainValues):
         before = self.called_before.get(id(module))
         if before == found:  # keys of earlier runs have this one, and are compared faster so
             found = before.noted(found.sets)
-        if len(self.called_before) < FEW:  # copies of a model are not those of the next run
+        # With own=True each run calls new copies of the modules, which no later run will meet.
+        if len(self.called_before) < FEW:
             self.called_before[id(module)] = found
         VERSIONS.called[id(module)] = found
         return found
@@ -212,14 +182,8 @@ class TorchValues(PlainValues):
             refuse_in_trace("has a dtype that NumPy does not know")
         return row.numpy(force=True)
 
-    def refuse_stale(self, x: Pending) -> None:
-        refuse_stale(x)
-
     def version_of(self, x: Any) -> int:
         return version_of(x)
-
-    def nested(self, structure: Any, results: list[Any]) -> Any:
-        return optree.tree_unflatten(structure, results)
 
     def learn(
         self,
@@ -230,7 +194,7 @@ class TorchValues(PlainValues):
         kwargs: Mapping[str, Any],
         operands: Sequence[Tensor],
     ) -> KnownCall:
-        leaves, structure = optree.tree_flatten((args, dict(kwargs)), none_is_leaf=True)
+        leaves, structure = self.flatten((args, dict(kwargs)))
         places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and not self.is_shared(x)]
         kept = [x.copy() if type(x) is np.ndarray else x for x in leaves]
         call = (maker or RowCall)(func, structure, kept, places)
@@ -258,22 +222,14 @@ class TorchValues(PlainValues):
 
     # ---- results -------------------------------------------------------------------------------------
 
-    def unsettled(self, result: Any, made: Sequence[weakref.ref[Any]]) -> list[Any]:
-        returned = [x for x in optree.tree_leaves(result) if type(x) is Pending]
-        for x in returned:
-            refuse_stale(x)
-        alive = [ref() for ref in made]
-        own = {id(x): x for x in (*returned, *alive) if type(x) is Pending and not is_stale(x)}
-        return [*own.values()]
-
     def computed(self, pending: Pending, rows: Any) -> Any:
         return rows[0] if pending.form.requires_grad else rows[0].detach()  # another example's may need one
 
+    def on_host(self, form: Any, value: Any) -> Any:
+        return torch.as_tensor(value, dtype=form.dtype, device=form.device).reshape(form.shape)
+
     def settle(self, pending: Pending, value: Any) -> None:
         settle(pending, value)
-
-    def settled(self, result: Any, values: Mapping[int, Any]) -> Any:
-        return optree.tree_map(lambda x: value_of(values.get(id(x), x)), result)
 
     def join(self, values: Sequence[Any], how: str) -> Any:
         if not all(isinstance(x, Tensor) for x in values):
