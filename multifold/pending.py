@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import math
 import operator
 import weakref
@@ -298,6 +299,27 @@ def with_reads(x: Any) -> Any:
     if type(x) is slice:
         return slice(*[None if end is None else operator.index(end) for end in (x.start, x.stop, x.step)])
     return x
+
+
+METHODS = """
+    all any argmax argmin argsort astype clip conj copy cumprod cumsum diagonal dot flatten max mean min
+    prod ravel repeat reshape round squeeze std sum swapaxes take trace transpose var
+"""
+"""Methods of arrays that are recorded, in NumPy and in JAX."""
+
+
+@functools.cache
+def method(kind: type, name: str) -> Callable[..., Any]:
+    """Return a method of a class of arrays as a function, the same one each time.
+
+    It calls the method of what it gets, which may be a number of NumPy in the place of an array.
+    """
+
+    @functools.wraps(getattr(kind, name), assigned=("__name__",))
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(x, name)(*args, **kwargs)
+
+    return call
 
 
 class PlainCall:

@@ -18,7 +18,7 @@ import optree
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from multifold._plain.arrays.pending import ArrayForm, PendingArray, form_of, is_basic
-from multifold._plain.arrays.rules import method, on_rows
+from multifold._plain.arrays.rules import of_arrays, on_rows
 from multifold.errors import RecordError
 from multifold.marks import trusted
 from multifold.pending import PlainCall
@@ -184,7 +184,7 @@ class RowArray(NDArrayOperatorsMixin):
             return on_row_arrays(np.transpose, (self,), {})
         if name.startswith("_") or name in ("item", "tolist", "tobytes") or not hasattr(np.ndarray, name):
             raise ReadsValues
-        return lambda *args, **kwargs: on_row_arrays(method(name), (self, *args), kwargs)
+        return lambda *args, **kwargs: on_row_arrays(of_arrays(name), (self, *args), kwargs)
 
     def __len__(self) -> int:
         return len(self.rows[0])

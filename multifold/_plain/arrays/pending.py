@@ -22,9 +22,9 @@ import numpy as np
 import optree
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from multifold._plain.arrays.rules import method
+from multifold._plain.arrays.rules import of_arrays
 from multifold.errors import RecordError
-from multifold.pending import PendingNumbers, with_reads
+from multifold.pending import METHODS, PendingNumbers, with_reads
 from multifold.recording import CURRENT, recording_of
 
 SET_CLASS = object.__dict__["__class__"].__set__  # `__class__` says what the loop has
@@ -327,45 +327,11 @@ def reading(func: Callable[..., Any]) -> Callable[..., Any]:
 
 def recorded(name: str) -> Callable[..., Any]:
     """Return a method of arrays that is recorded."""
-    func = method(name)
+    func = of_arrays(name)
     return lambda x, *args, **kwargs: meet(func, (x, *args), kwargs)
 
 
-RECORDED = {
-    name: recorded(name)
-    for name in [
-        "all",
-        "any",
-        "argmax",
-        "argmin",
-        "argsort",
-        "astype",
-        "clip",
-        "conj",
-        "copy",
-        "cumprod",
-        "cumsum",
-        "diagonal",
-        "dot",
-        "flatten",
-        "max",
-        "mean",
-        "min",
-        "prod",
-        "ravel",
-        "repeat",
-        "reshape",
-        "round",
-        "squeeze",
-        "std",
-        "sum",
-        "swapaxes",
-        "take",
-        "trace",
-        "transpose",
-        "var",
-    ]
-}
+RECORDED = {name: recorded(name) for name in METHODS.split()}
 """Methods that are recorded, by name."""
 
 READ = frozenset(["item", "tolist", "tobytes", "nonzero"])

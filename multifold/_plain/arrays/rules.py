@@ -21,17 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from multifold.pending import method
 
-@functools.cache
-def method(name: str) -> Callable[..., Any]:
-    """Return a method of arrays as a function, one for each name; numbers of NumPy have it, too."""
-
-    @functools.wraps(getattr(np.ndarray, name), assigned=("__name__",))
-    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(x, name)(*args, **kwargs)
-
-    return call
-
+of_arrays = functools.partial(method, np.ndarray)
+"""Returns a method of arrays as a function, by its name."""
 
 OnRows = Callable[..., Any]
 HasRows = Callable[[Any], bool]
@@ -166,16 +159,18 @@ REDUCTIONS = "sum mean max min prod any all argmax argmin"
 
 RULES: dict[Any, Rule] = {
     **{getattr(np, name): along(1, None) for name in REDUCTIONS.split()},
-    **{method(name): along(1, None) for name in REDUCTIONS.split()},
-    **dict.fromkeys((np.std, np.var, method("std"), method("var")), along(1, None)),
+    **{of_arrays(name): along(1, None) for name in REDUCTIONS.split()},
+    **dict.fromkeys((np.std, np.var, of_arrays("std"), of_arrays("var")), along(1, None)),
     np.concatenate: along(1, 0, whole=True),
     np.stack: along(1, 0, whole=True),
     np.where: elementwise,
     np.dot: product,
-    method("dot"): product,
-    **dict.fromkeys((np.reshape, method("reshape")), reshaped),
-    **dict.fromkeys((np.transpose, method("transpose")), turned),
+    of_arrays("dot"): product,
+    **dict.fromkeys((np.reshape, of_arrays("reshape")), reshaped),
+    **dict.fromkeys((np.transpose, of_arrays("transpose")), turned),
     operator.getitem: indexed,
     **dict.fromkeys((np.copy, np.round, np.clip, np.nan_to_num, np.real), as_it_is),
-    **dict.fromkeys((method("copy"), method("astype"), method("clip"), method("round")), as_it_is),
+    **dict.fromkeys(
+        (of_arrays("copy"), of_arrays("astype"), of_arrays("clip"), of_arrays("round")), as_it_is
+    ),
 }

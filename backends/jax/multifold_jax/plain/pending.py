@@ -7,7 +7,6 @@ reads. Arrays of JAX never change, so nothing here does.
 
 from __future__ import annotations
 
-import functools
 import operator
 import weakref
 from collections.abc import Callable
@@ -18,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from multifold.errors import RecordError
-from multifold.pending import PendingNumbers
+from multifold.pending import METHODS, PendingNumbers, method
 from multifold.recording import recording_of
 
 
@@ -75,8 +74,8 @@ class PendingJax(PendingNumbers):
         return meet(operator.getitem, self, index)
 
     def __getattr__(self, name: str) -> Any:
-        if name in METHODS:
-            return lambda *args, **kwargs: meet(METHODS[name], self, *args, **kwargs)
+        if name in RECORDED:
+            return lambda *args, **kwargs: meet(RECORDED[name], self, *args, **kwargs)
         if name in ("item", "tolist"):
             return getattr(self._read(), name)
         if hasattr(jax.Array, name):
@@ -150,39 +149,10 @@ def refuse(what: str) -> NoReturn:
     )
 
 
-def method(name: str) -> Callable[..., Any]:
-    """Return a method of arrays as a function."""
-
-    @functools.wraps(getattr(jax.Array, name), assigned=("__name__",))
-    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(x, name)(*args, **kwargs)
-
-    return call
-
-
 IN_A_FUNCTION = "A function of JAX has met an array that is not computed yet, and cannot be recorded."
 CELLS = "make a cell of the function of yours that calls it: multifold.op, or batched(fn, ops=[...])."
 
-METHODS = {
-    name: method(name)
-    for name in (
-        *("all", "any", "argmax", "argmin", "argsort", "astype", "clip", "copy", "cumprod", "cumsum"),
-        *(
-            "diagonal",
-            "dot",
-            "flatten",
-            "max",
-            "mean",
-            "min",
-            "prod",
-            "ravel",
-            "repeat",
-            "reshape",
-            "round",
-        ),
-        *("squeeze", "std", "sum", "swapaxes", "take", "trace", "transpose", "var"),
-    )
-}
+RECORDED = {name: method(jax.Array, name) for name in METHODS.split()}
 """Methods of arrays that are recorded, by name."""
 
 OPERATORS = [
