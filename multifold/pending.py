@@ -23,6 +23,7 @@ import optree
 
 from multifold._compiled import GlueBase
 from multifold._compiled import KnownCall as KnownCall
+from multifold._record.freezing import freeze
 from multifold.errors import RecordError
 from multifold.recording import CURRENT, Recording, recording_of
 
@@ -106,20 +107,15 @@ class PlainValues(GlueBase, abc.ABC):
 
     @abc.abstractmethod
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
-        """Return by what an argument is compared that is no pending value and no plain value of Python.
+        """Return the key of an argument that is neither pending nor a plain value of Python.
 
         Append it, or the pending values in it, if they are operands.
         """
 
     def constant_key(self, x: Any, operands: list[Any]) -> Hashable:
-        """Return by what an argument is compared that is nothing of the framework."""
-        kind = type(x)
-        if isinstance(x, np.generic):
-            return kind, x.tobytes()
-        if isinstance(x, (float, complex)):
-            return kind, repr(x)
-        if kind is slice:
-            return slice, x.start, x.stop, x.step
+        """Return the key of an argument that is nothing of the framework: 1, 1.0 and True have three."""
+        if type(x) is slice:
+            return slice, freeze(x.start), freeze(x.stop), freeze(x.step)
         try:
             hash(x)
         except TypeError:
@@ -127,10 +123,10 @@ class PlainValues(GlueBase, abc.ABC):
                 f"Expected arguments that can be compared with those of other examples. Received {x!r}.",
                 "a tuple or a frozenset says the same, and cannot change before the call runs.",
             ) from None
-        return kind, x
+        return freeze(x)
 
     def container_key(self, x: Any, operands: list[Any]) -> Hashable | None:
-        """Return by what a container is compared; None of anything else."""
+        """Return the key of a container; None for anything else."""
         leaves, structure = self.flatten(x)
         if len(leaves) == 1 and leaves[0] is x:
             return None
@@ -190,7 +186,7 @@ class PlainValues(GlueBase, abc.ABC):
         return 0
 
     def is_stale(self, x: Any) -> bool:
-        """Return whether the memory that a value is a view of, or has views in, was changed in place."""
+        """Return whether a value is out of date: its base, or a view of it, was changed in place."""
         if x.base is None:
             return bool(x.version < 0)
         version = x.base.version if type(x.base) is self.pending else self.version_of(x.base)
@@ -336,7 +332,7 @@ class PlainCall:
     places : list of int
         Which of them are arrays: the operands.
     shared : list of bool
-        Which operands are the same for all examples.
+        Which operands are the same for all examples. It may be left out where `mapped` is not used.
 
     Attributes
     ----------
@@ -434,7 +430,7 @@ class PendingNumbers:
     def __len__(self) -> int:
         if not self.form.shape:
             raise TypeError("len() of unsized object")
-        return len(range(self.form.shape[0]))
+        return int(self.form.shape[0])
 
     def __getitem__(self, index: Any) -> Any:
         raise NotImplementedError

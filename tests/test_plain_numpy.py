@@ -6,6 +6,7 @@ import copy
 import operator
 import pickle
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import optree
@@ -157,6 +158,42 @@ def test_a_recursive_network_takes_a_launch_for_each_level_and_kind():
 def test_results_are_stacked_or_concatenated():
     assert multifold.batched(layer)(XS).shape == (5, 4)
     assert multifold.batched(layer, join="cat")(XS).shape == (20,)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a cell, equal where it does not see so."""
+
+    scale: float
+
+
+@multifold.op
+def with_options(x, options):
+    return x * 2 if str(options.scale).startswith("-") else x * 3
+
+
+@multifold.op
+def of_seconds(x, time):
+    return x * time.astype("timedelta64[s]").astype(int)
+
+
+def test_constants_that_are_equal_and_not_the_same_are_told_apart():
+    options = [Options(0.0), Options(-0.0)]
+    as_loop(lambda pair: with_options(layer(pair[0]), pair[1]), [*zip(XS, options * 2, strict=False)])
+    times = [np.timedelta64(1, "s"), np.timedelta64(1, "m")]
+    as_loop(lambda pair: of_seconds(layer(pair[0]), pair[1]), [*zip(XS, times * 2, strict=False)])
+
+
+def test_an_array_that_examples_share_and_change_in_place_is_an_error():
+    counts = np.zeros(1)
+
+    def program(x):
+        counts[0] += 1
+        layer(x).tolist()
+        return layer(x) * counts[0]
+
+    with pytest.raises(RecordError, match="The examples share"):
+        multifold.batched(program, backend="numpy")(XS)
 
 
 @multifold.op

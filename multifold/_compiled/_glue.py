@@ -10,7 +10,8 @@ Of ``torch.cat([a, b], 1)`` with two pending values of one form the key is::
 
     torch.cat, modes, list, 2, form, form, int, 1
 
-Each part says by itself how many entries follow it, so two calls that differ have no key in common.
+A container is preceded by its type and length, and a constant by its type, so two calls that differ have
+no key in common.
 
 This module is compiled where a C compiler is at hand, and runs as it is elsewhere.
 """
@@ -49,8 +50,8 @@ class KnownCall:
         How their results are nested: None for one array, ``tuple``, or what has ``unflatten``.
     forms : list
         The form of each result. ``form.new()`` returns an empty pending value of it.
-    bases : list of int or None
-        Of each result, which of the operands, and of the results before, it is a view of.
+    bases : list of (int or None)
+        Of each result, which operand it is a view of; numbers from their count on are results before it.
     result : object
         What the calls return, if that is no array.
     held : list
@@ -94,8 +95,9 @@ class GlueBase:
     ----------
     pending : type
         The class of pending values. Each has a ``node`` and a ``form``; ``base``, what it is a view of;
-        ``version``, how often it was changed in place; ``seen``, the version of its base when it was made;
-        and ``host`` and ``place``, which the adapter may set.
+        ``version``, how often it was changed in place, or -1 once a view of it was; ``seen``, the version
+        of its base when it was made; ``host``, its value once that was read; and ``place``, the value that
+        it is a part of, and at which index.
     answers : dict
         Functions that are not recorded, and what answers them.
     probes, alarms : tuple of callable
@@ -129,14 +131,14 @@ class GlueBase:
         operands: list = []
         call: Any = self.known.get(self.key(recording, func, None, args, kwargs, operands))
         if call is None:
-            operands.clear()  # a change in place asks who else knows of its tensor
+            operands.clear()  # a change in place counts the references to its tensor: none is ours
             return own(self).met(func, args, {} if kwargs is None else kwargs)
         if call.is_small and self.are_read(operands):
             return own(self).at_once(func, args, {} if kwargs is None else kwargs)
         return self.again(recording, call, operands)
 
     def recorded(self, recording: Any, maker: Any, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Record a call; one without operands runs at once.
+        """Record a call; one that depends on no example runs at once.
 
         Parameters
         ----------

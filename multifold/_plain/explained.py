@@ -43,7 +43,7 @@ class PlainExplanation:
     Attributes
     ----------
     glue : list of Glue
-        The functions that have recorded most calls one by one, those with most calls first.
+        At most three functions that have recorded a tenth of all calls or more, those with most first.
     """
 
     def __init__(self, explanation: Any, graph: Any) -> None:

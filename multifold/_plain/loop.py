@@ -192,7 +192,7 @@ class Batched:
         backend: Any = self.known
         fold = self.fold = Fold(backend=backend, device=self.device)
         recording = Recording(values, backend, fold)
-        sharing = Sharing(backend, self.fn, examples, self.seed)
+        sharing = Sharing(backend, values.pending, self.fn, examples, self.seed)
         taken: dict[int, Any] = {}
         raised: dict[int, Exception] = {}
         shared_arrays = in_all_copies(backend, self.fn) if self.own else {}
@@ -259,7 +259,7 @@ class Batched:
         examples = examples_of(iterables)
         values = self.values_for(examples, shared)
         backend: Any = self.known
-        sharing = Sharing(backend, self.fn, examples, self.seed)
+        sharing = Sharing(backend, values.pending, self.fn, examples, self.seed)
         taken: list[tuple[Any, Sequence[Any]]] = []
 
         def record(recorder: Any, numbered: tuple[int, tuple[Any, ...]]) -> Any:
@@ -320,7 +320,8 @@ class Batched:
         results: list[Any] = []
         failures: dict[int, Exception] = {}
         backend: Any = self.known
-        sharing = None if self.seed is None else Sharing(backend, self.fn, examples, self.seed)
+        pending: Any = None if self.values is None else self.values.pending
+        sharing = None if self.seed is None else Sharing(backend, pending, self.fn, examples, self.seed)
         for number, example in enumerate(examples):
             if sharing is not None:
                 sharing.begin(number)

@@ -3,8 +3,14 @@
 In the loop one example ends before the next one begins. In a batched program an example that waits for a
 value lets others go on, which may change what it has left on an object that they share (the model, an
 argument of several examples, a variable around a function), and draw the random numbers that it would have
-drawn. The first is an error. The second is a warning, if the first examples of a run show it; with a seed
-each example has random streams of its own, and draws the same numbers as in a loop that has them, too.
+drawn.
+
+The first is an error, if the example that waits finds something changed. Attributes, variables, containers
+and arrays are compared, but neither ``__slots__`` nor large arrays of NumPy. What an example changes after
+it has waited, and a later one has read already, is not seen.
+
+The second is a warning, if the first examples of a run show it. With a seed each example has random streams
+of its own, and draws the same numbers as in a loop that has them, too.
 """
 
 from __future__ import annotations
@@ -19,6 +25,8 @@ from collections.abc import Collection, Sequence
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from multifold._record.graph import warn_user
 from multifold._run.reach import CONTAINERS, names_of, owners_of, reached
 from multifold._run.state import KeptState, content
@@ -30,8 +38,11 @@ WATCHED, TURNS = 8, 64
 """So many examples of a run, and so many turns of each, are watched for random numbers that they draw: to
 ask takes some 20 µs."""
 
-Looked = list[list[Any]]
-"""What the names in each shared object stand for, and what containers among these hold."""
+Snapshot = list[tuple[list[Any], list[Any]]]
+"""Of each shared object what its names stand for, with what containers hold, and what marks its arrays."""
+
+SMALL = 4096
+"""Arrays of NumPy of up to so many bytes are compared by their contents."""
 
 
 class Sharing:
@@ -41,6 +52,8 @@ class Sharing:
     ----------
     backend : Backend
         What knows the objects that an op may change.
+    pending : type
+        The class of pending values.
     fn : callable
         The program.
     examples : sequence
@@ -49,8 +62,11 @@ class Sharing:
         If given, each example has random streams of its own, which begin with the seed and its number.
     """
 
-    def __init__(self, backend: Backend, fn: Any, examples: Sequence[Any], seed: int | None) -> None:
+    def __init__(
+        self, backend: Backend, pending: type, fn: Any, examples: Sequence[Any], seed: int | None
+    ) -> None:
         self.backend = backend
+        self.pending = pending
         self.fn = fn
         self.examples = examples
         self.seed = seed
@@ -63,7 +79,7 @@ class Sharing:
 
     # ---- objects -------------------------------------------------------------------------------------
 
-    def found(self) -> list[Table]:
+    def shared_tables(self) -> list[Table]:
         """Return the objects that several examples may change: found when the first one waits."""
         owners = owners_of(self.backend, None, self.fn)
         roots = [*self.backend.stateful(owners)]
@@ -73,21 +89,21 @@ class Sharing:
             own = objects_in(self.backend, example)
             found.update({key: own[key] for key in own.keys() & of_one.keys()})
             of_one.update(own)
-        return [Table(self.backend, x) for x in found.values() if has_names(x)]
+        return [Table(self.backend, self.pending, x) for x in found.values() if has_names(x)]
 
-    def look(self) -> Looked:
+    def snapshot(self) -> Snapshot:
         """Return what the names in shared objects stand for."""
         if self.tables is None:
-            self.tables = self.found()
+            self.tables = self.shared_tables()
         return [table.read() for table in self.tables]
 
-    def refuse_changes(self, before: Looked) -> None:
+    def refuse_changes(self, before: Snapshot) -> None:
         """Refuse shared objects that are others than before an example waited."""
-        for table, then, now in zip(self.tables or (), before, self.look(), strict=True):
-            if not same_entries(then, now):
+        for table, then, now in zip(self.tables or (), before, self.snapshot(), strict=True):
+            if not same_entries(then[0], now[0]) or then[1] != now[1]:
                 raise RecordError(
-                    f"The examples share {table.said(then, now)}, and others changed it while one waited "
-                    "for a value.",
+                    f"The examples share {table.said(then[0], now[0])}, and others changed it while one "
+                    "waited for a value.",
                     "batched(fn, own=True) gives each example a copy of the model with its parameters. Of "
                     "what else they change, give each example its own.",
                 )
@@ -160,11 +176,15 @@ class Table:
     ----------
     backend : Backend
         What knows which attributes the framework keeps for itself.
+    pending : type
+        The class of pending values, which count their changes by themselves.
     owner : object
         The object. A container has no names; it stands for itself.
     """
 
-    def __init__(self, backend: Backend, owner: Any) -> None:
+    def __init__(self, backend: Backend, pending: type, owner: Any) -> None:
+        self.backend = backend
+        self.pending = pending
         self.owner = owner
         self.variables: dict[str, Any] = {}
         self.cells: Sequence[Any] = ()
@@ -178,11 +198,12 @@ class Table:
         elif type(owner) not in CONTAINERS:
             self.reserved = backend.reserved(owner)
 
-    def read(self) -> list[Any]:
-        """Return what the names stand for, and behind these what containers among them hold."""
+    def read(self) -> tuple[list[Any], list[Any]]:
+        """Return what the names stand for, with what containers hold; and what marks arrays of these."""
         owner = self.owner
         if type(owner) in CONTAINERS:
-            return [*entries_of(owner)]
+            values = [*entries_of(owner)]
+            return values, self.marks(values)
         if isinstance(owner, FunctionType):
             values = [*map(self.variables.get, self.names), *map(content, self.cells)]
         else:
@@ -192,7 +213,17 @@ class Table:
                 self.keys, self.names = keys, [name for name in keys if name not in self.reserved]
             values = [*map(own.get, self.names)]
         held = [entries_of(x) for x in values if type(x) in CONTAINERS]
-        return [*values, *itertools.chain.from_iterable(held)] if held else values
+        if held:
+            values = [*values, *itertools.chain.from_iterable(held)]
+        return values, self.marks(values)
+
+    def marks(self, values: Sequence[Any]) -> list[Any]:
+        """Return what tells whether arrays were changed in place: contents, or the framework's count."""
+        found: list[Any] = [x.tobytes() for x in values if type(x) is np.ndarray and x.nbytes <= SMALL]
+        if not self.backend.counts_changes:
+            return found
+        arrays = [x for x in values if type(x) is not self.pending and self.backend.owns(x)]
+        return found + [self.backend.version(x) for x in arrays]
 
     def said(self, then: Sequence[Any], now: Sequence[Any]) -> str:
         """Return how an error calls what has changed."""

@@ -121,7 +121,7 @@ def switched_out(recording: Recording, sharing: Sharing, stack: Any, nodes: Sequ
     """Stop the code of an example until some values are there; return them."""
     if greenlet.getcurrent() is not stack:
         raise RecordError("A value is read in another greenlet or thread than the one of its example.")
-    before = sharing.look()
+    before = sharing.snapshot()
     with recording.values.apart():
         values: list[Any] = stack.parent.switch(nodes)
     sharing.refuse_changes(before)

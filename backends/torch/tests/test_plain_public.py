@@ -210,7 +210,16 @@ def in_place_of(place):
     return lambda x: kept_on(place, x)
 
 
+COUNTS = torch.zeros(1)
+
+
+def counted(x):
+    COUNTS.add_(1)
+    return LIN(x) * COUNTS if LIN(x).sum() > -1e9 else x
+
+
 STATES = {
+    "a tensor": lambda: multifold.batched(counted)(XS),
     "an argument": lambda: multifold.batched(kept_on)([Place()] * 3, XS[:3]),
     "a part of an argument": lambda: multifold.batched(lambda pair, x: kept_on(pair[0], x))(
         [(SHARED, i) for i in range(3)], XS[:3]

@@ -28,6 +28,9 @@ PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
 ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
 """What calls depend on, and what says that they depend on more."""
 
+VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+"""Types of PyTorch whose objects are compared by value."""
+
 FEW = 256
 """Modules that are kept beyond a run."""
 
@@ -137,6 +140,8 @@ class TorchValues(PlainValues):
                 return id(x), x.requires_grad
             operands.append(x)
             return form_of_tensor(x)
+        if isinstance(x, VALUES):
+            return kind, x
         if kind is np.ndarray:
             return kind, x.dtype.str, x.shape, x.tobytes()
         container = self.container_key(x, operands)
