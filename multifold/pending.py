@@ -63,8 +63,6 @@ class PlainValues(GlueBase, abc.ABC):
     ----------
     package : str
         The framework's package, whose lines are no lines of the program.
-    shared : dict of int to array
-        The arrays that are the same for all examples of a run, by ``id``.
     """
 
     package: ClassVar[str]
@@ -79,7 +77,6 @@ class PlainValues(GlueBase, abc.ABC):
     ) -> None:
         super().__init__(pending, answers, probes, alarms)
         self.settled_type: Any = settled
-        self.shared: dict[int, Any] = {}
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         """Return the leaves of a nested value, None among them, and how they are nested."""
@@ -156,10 +153,6 @@ class PlainValues(GlueBase, abc.ABC):
     def own_row(self, recording: Recording, x: Any) -> Any:
         """Return a computed operand as one row, which nobody changes: NumPy's, if a trace is made."""
 
-    def depend_on_examples(self, operands: Sequence[Any]) -> bool:
-        """Return whether some operands are others for each example."""
-        return any(id(x) not in self.shared for x in operands)
-
     @abc.abstractmethod
     def call(
         self,
@@ -185,13 +178,6 @@ class PlainValues(GlueBase, abc.ABC):
         """Return how often a computed array was changed in place; 0 where that is not counted."""
         return 0
 
-    def is_stale(self, x: Any) -> bool:
-        """Return whether a value is out of date: its base, or a view of it, was changed in place."""
-        if x.base is None:
-            return bool(x.version < 0)
-        version = x.base.version if type(x.base) is self.pending else self.version_of(x.base)
-        return bool(x.version < 0 or version != x.seen)
-
     def refuse_stale(self, x: Any) -> None:
         """Raise an error if a pending value shares memory with one that was changed in place since."""
         if self.is_stale(x):
@@ -200,16 +186,6 @@ class PlainValues(GlueBase, abc.ABC):
                 "since: in a batched program they do not share it.",
                 "write the change out of place: y = y + 1 for y += 1, where(...) for x[i] = v.",
             )
-
-    def entry(self, x: Any, index: int, form: Any) -> Any:
-        """Return a row of a form inside of a pending value, which costs no launch."""
-        self.refuse_stale(x)
-        size = x.form.shape[0]
-        if not -size <= index < size:
-            raise IndexError(f"index {index} is out of bounds for dimension 0 with size {size}")
-        found = self.new(recording_of(), x.node._entry(index % size), form, x)
-        self.note_part(found, x, index)
-        return found
 
     # ---- reads ---------------------------------------------------------------------------------------
 

@@ -135,8 +135,10 @@ def entries_of(value: Any) -> Sequence[Any]:
 
 
 def same_entries(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether containers hold the same objects."""
-    return len(some) == len(others) and all(map(operator.is_, some, others))
+    """Return whether containers hold the same objects, or as many."""
+    return len(some) == len(others) and all(
+        x is y or (type(x) is type(y) is int and x == y) for x, y in zip(some, others, strict=True)
+    )
 
 
 class Around:

@@ -108,6 +108,8 @@ class GlueBase:
     ----------
     known : dict of tuple to KnownCall
         The kinds of calls, by key.
+    shared : dict of int to array
+        The arrays that are the same for all examples of a run, by ``id``.
     """
 
     pending = cython.declare(object, visibility="readonly")
@@ -115,6 +117,7 @@ class GlueBase:
     probes = cython.declare(tuple, visibility="readonly")
     alarms = cython.declare(tuple, visibility="readonly")
     known = cython.declare(dict, visibility="public")
+    shared = cython.declare(dict, visibility="public")
 
     def __init__(self, pending: Any, answers: dict, probes: tuple, alarms: tuple) -> None:
         self.pending = pending
@@ -122,6 +125,7 @@ class GlueBase:
         self.probes = probes
         self.alarms = alarms
         self.known = {}
+        self.shared = {}
 
     def meet(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
         """Return what a function does that has met a pending value: answer it, or record it."""
@@ -147,7 +151,7 @@ class GlueBase:
         """
         operands: list = []
         key = self.key(recording, func, maker, args, kwargs, operands)
-        if not own(self).depend_on_examples(operands):
+        if not self.depend_on_examples(operands):
             with recording.paused():
                 return func(*args, **kwargs)
         call: Any = self.known.get(key)
@@ -182,8 +186,7 @@ class GlueBase:
         """Append the key of an argument."""
         kind = type(x)
         if kind is self.pending:
-            base = x.base
-            if x.version < 0 or (base is not None and x.seen != self.version(base)):
+            if self.is_stale(x):
                 own(self).refuse_stale(x)
             operands.append(x)
             parts.append(x.form)
@@ -235,9 +238,35 @@ class GlueBase:
         return tuple(results) if call.structure is tuple else call.structure.unflatten(results)
 
     @cython.cfunc
+    def depend_on_examples(self, operands: list) -> columns.Bool:
+        """Return whether some operands are others for each example."""
+        return any(type(x) is self.pending or id(x) not in self.shared for x in operands)
+
+    @cython.cfunc
     def are_read(self, operands: list) -> columns.Bool:
         """Return whether the values of all pending operands were read."""
         return all(type(x) is not self.pending or x.host is not None for x in operands)
+
+    @cython.ccall
+    def is_stale(self, x: Any) -> columns.Bool:
+        """Return whether a pending value is out of date: its base or a view of it was changed in place."""
+        base = x.base
+        return x.version < 0 or (base is not None and x.seen != self.version(base))
+
+    @cython.ccall
+    def entry(self, recording: Any, x: Any, index: Any, form: Any) -> Any:
+        """Return a row of a form inside of a pending value, which costs no launch."""
+        if self.is_stale(x):
+            own(self).refuse_stale(x)
+        size: columns.Int = x.form.shape[0]
+        place: columns.Int = index
+        if not -size <= place < size:
+            raise IndexError(f"index {index} is out of bounds for dimension 0 with size {size}")
+        if place < 0:
+            place += size
+        found = self.new(recording, x.node._entry(place), form, x)
+        self.note_part(found, x, index)
+        return found
 
     @cython.cfunc
     def version(self, x: Any) -> Any:

@@ -28,18 +28,19 @@ from typing import Any
 import numpy as np
 
 from multifold._record.graph import warn_user
-from multifold._run.reach import CONTAINERS, names_of, owners_of, reached
+from multifold._run.reach import CONTAINERS, VALUES, names_of, owners_of, reached
 from multifold._run.state import KeptState, content
 from multifold.backend import Backend, owner_of
 from multifold.errors import RecordError
 from multifold.recording import entries_of, same_entries
 
-WATCHED, TURNS = 8, 64
+WATCHED, TURNS = 8, 16
 """So many examples of a run, and so many turns of each, are watched for random numbers that they draw: to
 ask takes some 20 µs."""
 
 Snapshot = list[tuple[list[Any], list[Any]]]
 """Of each shared object what its names stand for, with what containers hold, and what marks its arrays."""
+
 
 SMALL = 4096
 """Arrays of NumPy of up to so many bytes are compared by their contents."""
@@ -76,6 +77,8 @@ class Sharing:
         self.began: list[Any] = []
         self.last_drawn = -1
         self.tables: list[Table] | None = None
+        self.now: Snapshot = []
+        self.left: Snapshot = []
 
     # ---- objects -------------------------------------------------------------------------------------
 
@@ -91,16 +94,28 @@ class Sharing:
             of_one.update(own)
         return [Table(self.backend, self.pending, x) for x in found.values() if has_names(x)]
 
-    def snapshot(self) -> Snapshot:
-        """Return what the names in shared objects stand for."""
+    def wait(self) -> Snapshot:
+        """Note that an example begins to wait; return the snapshot of what it leaves.
+
+        The next turn of any example fills it in, so that there is one look at all objects a turn.
+        """
         if self.tables is None:
             self.tables = self.shared_tables()
-        return [table.read() for table in self.tables]
+        self.left = []
+        return self.left
 
-    def refuse_changes(self, before: Snapshot) -> None:
-        """Refuse shared objects that are others than before an example waited."""
-        for table, then, now in zip(self.tables or (), before, self.snapshot(), strict=True):
-            if not same_entries(then[0], now[0]) or then[1] != now[1]:
+    def look(self) -> None:
+        """Read what the names in shared objects stand for, before an example goes on."""
+        if self.tables is None:
+            return
+        self.now = [table.read() for table in self.tables]
+        if not self.left:
+            self.left.extend(self.now)
+
+    def refuse_changes(self, left: Snapshot) -> None:
+        """Refuse shared objects that are others than an example has left them when it began to wait."""
+        for table, then, now in zip(self.tables or (), left, self.now, strict=True):
+            if then is not now and not (same_entries(then[0], now[0]) and then[1] == now[1]):
                 raise RecordError(
                     f"The examples share {table.said(then[0], now[0])}, and others changed it while one "
                     "waited for a value.",
@@ -112,6 +127,7 @@ class Sharing:
 
     def begin(self, example: int) -> None:
         """Let an example go on, with random streams of its own if there is a seed."""
+        self.look()
         self.turns[example] += 1
         if self.seed is None:
             self.began = self.random.read() if self.watches(example) else []
@@ -219,6 +235,7 @@ class Table:
 
     def marks(self, values: Sequence[Any]) -> list[Any]:
         """Return what tells whether arrays were changed in place: contents, or the framework's count."""
+        values = [x for x in values if type(x) not in VALUES]
         found: list[Any] = [x.tobytes() for x in values if type(x) is np.ndarray and x.nbytes <= SMALL]
         if not self.backend.counts_changes:
             return found

@@ -121,10 +121,10 @@ def switched_out(recording: Recording, sharing: Sharing, stack: Any, nodes: Sequ
     """Stop the code of an example until some values are there; return them."""
     if greenlet.getcurrent() is not stack:
         raise RecordError("A value is read in another greenlet or thread than the one of its example.")
-    before = sharing.snapshot()
+    left = sharing.wait()
     with recording.values.apart():
         values: list[Any] = stack.parent.switch(nodes)
-    sharing.refuse_changes(before)
+    sharing.refuse_changes(left)
     return values
 
 

@@ -272,7 +272,29 @@ class Item(Stack):
         return self.stack[0]
 
 
-@pytest.mark.parametrize("kind", [Stack, Last, Item])
+class Long(Stack):
+    """A model that fills a long list on itself."""
+
+    def forward(self, x):
+        self.stack[:] = [x] * 1000
+        while self.stack[-1].sum() > 0 and len(self.stack) < 1005:
+            self.stack.append(torch.tanh(self.lin(self.stack[-1])))
+        return self.stack[-1]
+
+
+def test_examples_share_a_long_container_that_stays_as_it_is(as_loop):
+    known = set(range(1000))
+
+    def fn(x):
+        count = 0
+        while x.norm() > 0.3 and count in known:
+            x, count = torch.tanh(LIN(x)) * 0.8, count + 1
+        return x, count
+
+    as_loop(fn, XS)
+
+
+@pytest.mark.parametrize("kind", [Stack, Last, Item, Long])
 def test_state_on_a_model_is_an_error_where_examples_wait_unless_each_has_its_own(kind, as_loop):
     model = kind()
     wanted = torch.stack([model(x) for x in XS])

@@ -127,7 +127,8 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
         if type(index) is int and self.form.shape:
             row = np.empty(self.form.shape[1:], self.form.dtype)
             form = form_of(row if row.shape else row[()])
-            return recording_of().values.entry(self, index, form)
+            recording = recording_of()
+            return recording.values.entry(recording, self, index, form)
         if not is_basic(index):
             return meet(operator.getitem, (self, with_reads(index)), {})
         found = meet(operator.getitem, (self, index), {})

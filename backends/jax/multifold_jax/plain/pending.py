@@ -70,7 +70,8 @@ class PendingJax(PendingNumbers):
     def __getitem__(self, index: Any) -> Any:
         if type(index) is int and self.form.shape:
             form = form_of(jax.ShapeDtypeStruct(self.form.shape[1:], self.form.dtype))
-            return recording_of().values.entry(self, index, form)
+            recording = recording_of()
+            return recording.values.entry(recording, self, index, form)
         return meet(operator.getitem, self, index)
 
     def __getattr__(self, name: str) -> Any:

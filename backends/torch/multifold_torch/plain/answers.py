@@ -77,7 +77,8 @@ def refuse_gradient(func: Any, args: Any) -> None:
 
 def entry(x: Pending, index: int) -> Pending:
     """Return a row inside of a pending tensor, which costs no launch."""
-    found: Pending = recording_of().values.entry(x, index, x.form.entry)
+    recording = recording_of()
+    found: Pending = recording.values.entry(recording, x, index, x.form.entry)
     return found
 
 

@@ -126,7 +126,7 @@ class RowCall(PlainCall):
             if self.way == "rule":
                 args, kwargs = self.arguments(rows)
                 found = self.rule(*args, **kwargs)
-            elif self.way == "vmap":
+            elif self.way == "vmap" and len(rows[0]) > 1:  # of one row, vmap is the slower way
                 try:
                     found = torch.func.vmap(self.tensors, randomness="different")(*rows)
                 except torch.cuda.OutOfMemoryError:

@@ -114,7 +114,8 @@ class Modes(NamedTuple):
     def applied(self) -> Iterator[None]:
         """Let these be in force, and afterwards those that were."""
         before = Modes.now()
-        self.enter()
+        if before is not self:
+            self.enter()
         try:
             yield
         finally:

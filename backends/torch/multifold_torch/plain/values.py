@@ -129,17 +129,17 @@ class TorchValues(PlainValues):
 
     def key_of(self, x: Any, operands: list[Tensor]) -> Hashable:
         kind = type(x)
-        if kind is FunctionType:
-            VERSIONS.refuse_rebound(x)
-            return x, VERSIONS.learns(x)
-        if isinstance(x, nn.Module):
-            return self.called(Called, x)
         if isinstance(x, Tensor):
             if self.is_shared(x):
                 VERSIONS.refuse_changed(x)
                 return id(x), x.requires_grad
             operands.append(x)
             return form_of_tensor(x)
+        if kind is FunctionType:
+            VERSIONS.refuse_rebound(x)
+            return x, VERSIONS.learns(x)
+        if isinstance(x, nn.Module):
+            return self.called(Called, x)
         if isinstance(x, VALUES):
             return kind, x
         if kind is np.ndarray:
@@ -178,7 +178,7 @@ class TorchValues(PlainValues):
         return id(x) in self.shared or (type(x) is not Tensor and isinstance(x, nn.Parameter))
 
     def own_row(self, recording: Recording, x: Any) -> Any:
-        row = x.clone().unsqueeze(0)
+        row = torch.stack((x,))  # a copy, with one axis more, in one step
         if not recording.is_trace:
             return row
         if x.requires_grad:
@@ -231,7 +231,8 @@ class TorchValues(PlainValues):
         return rows[0] if pending.form.requires_grad else rows[0].detach()  # another example's may need one
 
     def on_host(self, form: Any, value: Any) -> Any:
-        return torch.as_tensor(value, dtype=form.dtype, device=form.device).reshape(form.shape)
+        found = torch.as_tensor(value, dtype=form.dtype, device=form.device)
+        return found if found.shape == form.shape else found.reshape(form.shape)
 
     def settle(self, pending: Pending, value: Any) -> None:
         settle(pending, value)
