@@ -1,12 +1,14 @@
 """The programs on the pages of docs/ run as they stand, and print what they say they print.
 
-A program that imports a framework runs where that framework is the backend under test.
+A program that imports a framework runs where that framework is the backend under test. What it prints is
+behind `#`, or in a block of text after it, where times may differ.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,44 +20,67 @@ PAGES = (
     "plain.md",
     "serving.md",
     "blocks.md",
+    "explain.md",
     "tutorials/mxnet.md",
 )
-FRAMEWORK = re.compile(r"^(?:import|from) (torch|tensorflow|mxnet|jax)\b", re.MULTILINE)
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n^```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
+ANY_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+FRAMEWORK = re.compile(r"^(?:import|from) (?:multifold_)?(torch|tensorflow|mxnet|jax)\b", re.MULTILINE)
 PRINTED = re.compile(r"^(?:.*\S  )?# (.*)$")
+TIME = re.compile(r" *\d+\.\d\d\b")
+
+
+class Program(NamedTuple):
+    """A block of a page: the heading above it, its code, and the text after it."""
+
+    heading: str
+    code: str
+    text: str
+
+    def backend(self):
+        """Return the backend that it needs; one without a framework needs NumPy's only."""
+        framework = FRAMEWORK.search(self.code)
+        return framework[1] if framework else "numpy"
+
+    def says(self):
+        """Return the lines that it says it prints."""
+        return without_times(self.text) if self.text else expected(self.code)
 
 
 def programs(page):
-    """Return pairs of a heading of a page, and a program below it."""
-    found = []
-    for section in re.split(r"^#+ ", (DOCS / page).read_text(), flags=re.MULTILINE)[1:]:
-        blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-        found += [(section.partition("\n")[0], block) for block in blocks]
-    return found
+    """Return the programs of a page."""
+    text = (DOCS / page).read_text()
+    headings = (
+        (block, HEADING.findall(ANY_BLOCK.sub("", text[: block.start()]))) for block in BLOCK.finditer(text)
+    )
+    return [Program(above[-1], block[1], block[2] or "") for block, above in headings]
 
 
-def backend_of(program):
-    """Return the backend that a program needs; one without a framework needs NumPy's only."""
-    framework = FRAMEWORK.search(program)
-    return framework[1] if framework else "numpy"
-
-
-def expected(program):
+def expected(code):
     """Return the lines that a program says it prints: after ``print``, or on lines of their own."""
-    lines = [x for x in program.splitlines() if x.lstrip().startswith(("print(", "# "))]
+    lines = [x for x in code.splitlines() if x.lstrip().startswith(("print(", "# "))]
     return [match[1] for match in map(PRINTED.match, lines) if match]
+
+
+def without_times(text):
+    """Return the lines of a text, without numbers that have two digits after the point."""
+    return [TIME.sub(" ...", line).rstrip() for line in text.splitlines()]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_programs_of_a_page_print_what_they_say(page, backend, capsys):
-    for heading, program in programs(page):
-        if backend_of(program) == backend:
-            assert expected(program), heading
-            exec(compile(program, heading, "exec"), {"__name__": "__main__"})
-            assert capsys.readouterr().out.splitlines() == expected(program), heading
+    for program in programs(page):
+        if program.backend() == backend:
+            assert program.says(), program.heading
+            exec(compile(program.code, "example.py", "exec"), {"__name__": "__main__"})
+            printed = capsys.readouterr().out
+            lines = without_times(printed) if program.text else printed.splitlines()
+            assert lines == program.says(), program.heading
 
 
 def test_pages_have_programs_for_frameworks_and_without():
-    needed = {backend_of(program) for page in PAGES for _, program in programs(page)}
+    needed = {program.backend() for page in PAGES for program in programs(page)}
     assert needed == {"numpy", "torch", "mxnet", "jax"}
 
 
