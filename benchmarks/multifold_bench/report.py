@@ -1,7 +1,7 @@
-"""Rows of the experiments as one page of Markdown: what ran where, a figure and a table for each.
+"""Rows of the experiments as one page of Markdown: for each a sentence, a figure and a table.
 
-The page is made from the rows alone, so whoever has the file can make it again. Times are medians, and the
-rows have the quartiles.
+The page is made from the rows alone, so whoever has the file can make it again. It shows the sizes that
+decide; the figures show all of them, and the rows have the quartiles.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import Any
 
 from multifold_bench.experiments import EXPERIMENTS, Experiment
 from multifold_bench.results import ORDER, Row, backends_of
+from multifold_bench.results import write as write_rows
 
 INTRODUCTION = """
-Every result was compared with that of the loop before its time counted (`reference` in the rows says with
-what else, where a loop over all examples would take too long). The contenders of a cell take turns, each
-round on a new minibatch; a time is the median of the rounds, and holds all that a user pays in a step:
-recording, scheduling, indices, forward, and in training the gradients of all parameters. A ratio inside a
-row is a result; a time on a machine that others use is not. Where a cell is empty, time was up before it.
+The contenders of a cell take turns, each round on a new minibatch. A time is the median of the rounds, and
+holds all that a user pays in a step: recording, planning, forward, and in training the gradients of all
+parameters. Every result was compared with that of the loop before its time counted. Compare times within a
+row. An empty cell was not measured; the rows say why. JAX compiles `hand` and `fold-program` for each new
+size, and TensorFlow `fold-program` for each new kind of call: where there were few rounds, that is inside
+their times.
 
 | contender | what it does in a step |
 |---|---|
@@ -47,24 +49,44 @@ def page(rows: Sequence[Row], figures: Mapping[str, str]) -> str:
     figures : mapping
         Experiment -> the file name of its figure.
     """
-    about = [row for row in rows if "about" in row]
+    about = in_use(rows)
     measured = [row for row in rows if "experiment" in row]
-    parts = ["# Results", header(about), INTRODUCTION.strip(), gains(measured), environments(about)]
+    parts = ["# Results", header(about), INTRODUCTION.strip(), gains(measured)]
     for name, experiment in EXPERIMENTS.items():
         mine = [row for row in measured if row["experiment"] == name]
         if mine:
             parts.append(section(experiment, mine, figures.get(name)))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, environments(about)]) + "\n"
+
+
+def in_use(rows: Sequence[Row]) -> list[Row]:
+    """Return what is known about the environments in which something was timed."""
+    timed = {(row["environment"], row["date"]) for row in rows if "median_ms" in row}
+    return [row for row in rows if "about" in row and (row["environment"], row["date"]) in timed]
+
+
+COMMANDS = "commands.sh"
+"""The file with the commands, beside the page."""
+
+ROWS = "experiments.jsonl"
+"""The file with all rows, beside the page."""
 
 
 def header(about: Sequence[Row]) -> str:
-    """Return when, and by which commands, the rows were measured."""
+    """Return when the rows were measured, what was remarked, and where the commands are."""
     dates = sorted({row["date"] for row in about})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    commands = "\n".join(map(wrapped, dict.fromkeys(row["command"] for row in about)))
-    said = f"Measured {when} by these commands, each in the environment of its framework."
+    when = f"on {dates[0]}" if len(dates) == 1 else f"from {dates[0]} to {dates[-1]}"
+    said = (
+        f"Measured {when} by [these commands]({COMMANDS}), each in the environment of its framework. "
+        f"[All rows]({ROWS}) have more sizes, and quartiles."
+    )
     remarks = dict.fromkeys(row["remark"] for row in about if row.get("remark"))
-    return "\n\n".join([f"{said}\n\n```sh\n{commands}\n```", *remarks])
+    return " ".join([said, *remarks])
+
+
+def commands(rows: Sequence[Row]) -> str:
+    """Return the commands that have measured the rows, as a file for a shell."""
+    return "\n".join(map(wrapped, dict.fromkeys(row["command"] for row in in_use(rows)))) + "\n"
 
 
 def wrapped(command: str) -> str:
@@ -85,8 +107,7 @@ GAINS = """
 ## How much faster than one example at a time
 
 The time of `loop` / that of the fastest of `fold`, `fold-traced` and `fold-program`, "at" the largest
-minibatch where both were measured: a loop is measured on small ones only. Where it is below 1, a program
-compiled something new in each of the few rounds.
+minibatch where both were measured: a loop is measured on small ones only.
 """
 
 
@@ -108,15 +129,14 @@ def gains(rows: Sequence[Row]) -> str:
     |---|---|---:|
     | sst | infer | 2.0 at 4 |
     """
-    sizes: dict[tuple[str, str, str], dict[tuple[int, int], dict[str, float]]] = {}
-    for row in rows:
-        if "median_ms" in row and row["experiment"] in COMPARED:
-            of = sizes.setdefault((row["workload"], row["mode"], row["backend"]), {})
-            of.setdefault((row["batch"], row["width"]), {})[row["contender"]] = row["median_ms"]
+    measured = [row for row in rows if "median_ms" in row and row["experiment"] in COMPARED]
     names = backends_of(rows)
-    wanted = [EXPERIMENTS[name] for name in COMPARED]
-    keys = [(one.workload, mode) for one in wanted for mode in one.modes]
-    lines = [[*key, *(gain(sizes.get((*key, name), {})) for name in names)] for key in keys]
+    lines = []
+    for one in (EXPERIMENTS[name] for name in COMPARED):
+        for mode in one.modes:
+            mine = [row for row in measured if (row["workload"], row["mode"]) == (one.workload, mode)]
+            of = {name: beside("loop", [row for row in mine if row["backend"] == name]) for name in names}
+            lines.append([one.workload, mode, *map(gain, of.values())])
     found = [line for line in lines if any(line[2:])]
     return f"{GAINS.strip()}\n\n" + table(["workload", "mode", *names], found, texts=(0, 1))
 
@@ -125,14 +145,24 @@ COMPARED = tuple(name for name in EXPERIMENTS if name != "b")
 """Experiments in the table of gains: b has the model and the data of a."""
 
 
-def gain(sizes: Mapping[tuple[int, int], Mapping[str, float]]) -> str:
-    """Return loop / fastest fold at the largest (batch, width) where both were timed, or nothing."""
+def beside(against: str, rows: Sequence[Row]) -> tuple[int, float] | None:
+    """Return the largest minibatch with both, and the time of the fastest fold / that of the contender."""
+    sizes: dict[tuple[int, int], dict[str, float]] = {}
+    for row in rows:
+        sizes.setdefault((row["batch"], row["width"]), {})[row["contender"]] = row["median_ms"]
     for (batch, _), times in sorted(sizes.items(), reverse=True):
         folded = [ms for name, ms in times.items() if name.startswith("fold")]
-        if folded and "loop" in times:
-            ratio = times["loop"] / min(folded)
-            return f"{ratio:.{0 if ratio > 9.95 else 1}f} at {batch}"
-    return ""
+        if folded and against in times:
+            return batch, min(folded) / times[against]
+    return None
+
+
+def gain(found: tuple[int, float] | None) -> str:
+    """Return how many times as fast a fold is, and with how many examples."""
+    if found is None:
+        return ""
+    batch, part = found
+    return f"{1 / part:.{0 if 1 / part > 9.95 else 1}f} at {batch}"
 
 
 def environments(about: Sequence[Row]) -> str:
@@ -154,43 +184,57 @@ def environments(about: Sequence[Row]) -> str:
 
 def section(experiment: Experiment, rows: Sequence[Row], figure: str | None) -> str:
     """Return the section of an experiment."""
-    parts = [f"## {experiment.name}. {experiment.title}", experiment.about]
+    parts = [
+        f"## {experiment.name}. {experiment.title}",
+        f"{experiment.about} {says(experiment, rows)}".strip(),
+    ]
     if experiment.workload != DIGITS and any(row["data"] == "drawn" for row in rows):
         parts.append(
             f"No files were given for {experiment.workload}: examples are drawn, of sizes distributed like "
             "those of the data set."
         )
-    parts.append(dates(rows))
     if figure:
         parts.append(f"![{experiment.title}]({figure})")
-    parts += [summary(experiment, rows), notes(rows)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def dates(rows: Sequence[Row]) -> str:
-    """Return when the rows were measured, of which backends if not all at once, and at which sizes."""
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        if "median_ms" in row:
-            sizes = "the small sizes of `--quick`" if row["quick"] else "full sizes"
-            how = f"on {row['date']} at {sizes}"
-            if row["backend"] not in found.setdefault(how, []):
-                found[how].append(row["backend"])
-    if len(found) < 2:
-        return "".join(f"Measured {how}." for how in found)
-    said = [f"{', '.join(names)} {how}" for how, names in sorted(found.items(), reverse=True)]
-    return f"Measured: {'; '.join(said)}. Ratios between rows of one day and size mean something."
+    return "\n\n".join([*parts, summary(experiment, rows)])
 
 
 DIGITS = "mnist"
 """The workload whose examples are never drawn: without a path they are scikit-learn's."""
 
+MODES = {"infer": "in inference", "train": "in training"}
 
-BUCKETS = (
-    "On JAX, `hand` and `fold-program` compile for each new bucket of sizes, on TensorFlow `fold-program` "
-    "for each new type of call, and where there are few rounds that is inside their times: `quartiles_ms` "
-    "of the rows shows it, and `first_ms` says what a compilation takes."
-)
+
+def says(experiment: Experiment, rows: Sequence[Row]) -> str:
+    """Return how the fastest way to fold compares with another contender, from backend to backend.
+
+    Examples
+    --------
+    >>> row = {"mode": "infer", "backend": "numpy", "width": 8, "batch": 4}
+    >>> times = {"hand": 2.0, "fold": 3.0, "fold-traced": 2.6}
+    >>> rows = [{**row, "contender": name, "median_ms": ms} for name, ms in times.items()]
+    >>> print(says(EXPERIMENTS["a"], rows).partition(",")[0])
+    Folding takes 1.3 in inference
+    """
+    said = []
+    for mode, words in MODES.items():
+        mine = [row for row in rows if row["mode"] == mode and "median_ms" in row]
+        found = (
+            beside(experiment.against, [row for row in mine if row["backend"] == x]) for x in UNCOMPILED
+        )
+        parts = sorted(part for _, part in filter(None, found))
+        if parts:
+            ends = dict.fromkeys(f"{part:.2g}" for part in (parts[0], parts[-1]))
+            said.append(f"{' to '.join(ends)} {words}")
+    if not said:
+        return ""
+    return (
+        f"Folding takes {', and '.join(said)}, of the time of `{experiment.against}`: the fastest way to "
+        "fold, at the largest minibatch of both, from framework to framework without JAX."
+    )
+
+
+UNCOMPILED = tuple(name for name in ORDER if name != "jax")
+"""Backends in the sentences: times of JAX may hold compilations."""
 
 
 def sort_key(row: Row) -> tuple[Any, ...]:
@@ -201,7 +245,7 @@ def sort_key(row: Row) -> tuple[Any, ...]:
 
 def summary(experiment: Experiment, rows: Sequence[Row]) -> str:
     """Return a table with a column for each contender; the fastest is bold."""
-    timed = sorted((row for row in rows if "median_ms" in row), key=sort_key)
+    timed = sorted(decisive([row for row in rows if "median_ms" in row]), key=sort_key)
     present = {row["contender"] for row in timed}
     names = [name for name in experiment.contenders if name in present]
     lines = []
@@ -231,21 +275,24 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> str:
     return f"In {unit}:\n\n" + table([*first, *names, "calls", "launches / bound"], lines, texts=(0, 1))
 
 
-def notes(rows: Sequence[Row]) -> str:
-    """Return why contenders did not take part."""
-    why: dict[str, list[str]] = {}
-    for row in rows:
-        if "note" in row:
-            who = f"{row['backend']} `{row['contender']}`" if "contender" in row else row["backend"]
-            why.setdefault(row["note"], []).append(who)
-    lines = []
-    for note, who in why.items():
-        names = ", ".join(dict.fromkeys(who))
-        lines.append(f"- {names}: {note}")
-    parts = ["Left out:\n\n" + "\n".join(lines)] if lines else []
-    if any(row["backend"] == "jax" and row.get("contender") in ("hand", "fold-program") for row in rows):
-        parts.insert(0, BUCKETS)
-    return "\n\n".join(parts)
+def decisive(rows: Sequence[Row]) -> list[Row]:
+    """Return, for each mode and backend, the largest width with the largest loop and the largest minibatch.
+
+    Examples
+    --------
+    >>> row = {"mode": "infer", "backend": "numpy", "width": 8, "contender": "fold"}
+    >>> rows = [{**row, "batch": batch} for batch in (1, 4, 16, 64)]
+    >>> [row["batch"] for row in decisive([*rows, {**row, "batch": 4, "contender": "loop"}])]
+    [4, 64, 4]
+    """
+    found = []
+    for mode, backend in dict.fromkeys((row["mode"], row["backend"]) for row in rows):
+        mine = [row for row in rows if (row["mode"], row["backend"]) == (mode, backend)]
+        mine = [row for row in mine if row["width"] == max(row["width"] for row in mine)]
+        loops = [row["batch"] for row in mine if row["contender"] == "loop"]
+        sizes = {max(row["batch"] for row in mine), max(loops, default=0)}
+        found += [row for row in mine if row["batch"] in sizes]
+    return found
 
 
 def number(x: float | None) -> str:
@@ -281,11 +328,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], texts: Iterable
 
 
 def write(folder: Path, rows: Sequence[Row]) -> Path:
-    """Write the page and its figures into a folder; return the page's path."""
+    """Write the page, its figures, the commands and the rows into a folder; return the page's path."""
     from multifold_bench import plots
 
     folder.mkdir(parents=True, exist_ok=True)
     figures = plots.draw(folder, rows)
     path = folder / "README.md"
     path.write_text(page(rows, figures), encoding="utf-8")
+    (folder / COMMANDS).write_text(commands(rows), encoding="utf-8")
+    write_rows(folder / ROWS, rows)
     return path

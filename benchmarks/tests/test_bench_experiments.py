@@ -127,8 +127,9 @@ def test_a_file_says_of_each_command_what_it_was(tmp_path):
         run(runner, [numpy], [EXPERIMENTS[letter]], 9, lambda what: None, lambda *numbers: None)
     about = [row for row in results.read(path) if "about" in row]
     assert [row["command"] for row in about] == ["first", "second"]
-    page = report.page(results.read(path), {})
-    assert "first\nsecond" in page and page.count("| numpy 2") <= 1
+    rows = results.read(path)
+    assert report.commands(rows) == "first\nsecond\n"
+    assert report.page(rows, {}).count("| numpy 2") <= 1
 
 
 @pytest.mark.parametrize("cut", [-1, -30, "line"])
@@ -208,7 +209,8 @@ def test_experiments_on_the_command_line(tmp_path):
     assert result.exit_code == 0, result.output
     assert "holds 2 cells" in result.stdout
     page = (folder / "README.md").read_text()
-    assert "| infer | numpy | 64 | 64 |" in page and "numpy: no gradients" in page
+    assert "| infer | numpy | 64 | 64 |" in page and "in inference, of the time of `stacked`" in page
+    assert report.commands(results.read(path)) == (folder / "commands.sh").read_text()
     assert (folder / "experiment-e.png").stat().st_size > 5000
     merged = ["bench", "experiments", "--merge", str(path), "--report", str(tmp_path / "again")]
     assert CliRunner().invoke(main, merged).exit_code == 0
@@ -237,16 +239,14 @@ def test_the_page_of_results_is_made_from_the_rows_beside_it():
     figures = {name: f"experiment-{name}.png" for name in EXPERIMENTS}
     assert {file.name for file in folder.glob("experiment-*.png")} == {*figures.values()}
     page = (folder / "README.md").read_text()
-    for section in report.page(rows, figures).split("\n## "):
-        assert section.strip() in page
+    assert report.page(rows, figures) == page
+    assert report.commands(rows) == (folder / "commands.sh").read_text()
 
 
-def test_a_page_says_when_and_at_which_sizes_its_rows_were_measured():
-    new = {"median_ms": 1.0, "backend": "torch", "date": "2026-11-25", "quick": False}
-    old = {"median_ms": 1.0, "backend": "jax", "date": "2026-11-22", "quick": True}
-    said = "torch on 2026-11-25 at full sizes; jax on 2026-11-22 at the small sizes of `--quick`"
-    assert said in report.dates([old, new])
-    assert report.dates([new, new]) == "Measured on 2026-11-25 at full sizes."
+def test_a_page_names_only_environments_in_which_something_was_timed():
+    old, new = ({"environment": "e", "date": date} for date in ("2026-11-22", "2026-11-25"))
+    about = [{**row, "about": {}, "command": "multifold bench experiments"} for row in (old, new)]
+    assert report.in_use([*about, {**new, "median_ms": 1.0}]) == [about[1]]
 
 
 KNOWN = {
