@@ -1,7 +1,8 @@
-"""What the pages for readers promise: links that lead somewhere, examples that are Python."""
+"""What the pages for readers promise: links that lead somewhere, code that is Python, errors that exist."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -62,6 +63,26 @@ def test_every_tutorial_is_listed():
 def test_every_example_on_a_page_is_python(page):
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
         compile(block, str(page), "exec")
+
+
+def texts(source):
+    """Yield the texts in a module, with a line's end in place of what an f-string puts in."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(x.value if isinstance(x, ast.Constant) else "\n" for x in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_the_index_of_errors_has_messages_that_exist():
+    sources = [*ROOT.glob("multifold/**/*.py"), *ROOT.glob("backends/*/multifold_*/**/*.py")]
+    known = "\0".join(text for path in sources for text in texts(path.read_text()))
+    index = (ROOT / "docs/errors.md").read_text().partition("\n## ")[2]
+    messages = re.findall(r"^\| `(.*?)` \|", index, re.MULTILINE)
+    assert len(messages) > 40
+    for message in messages:
+        parts = map(re.escape, message.split("..."))
+        assert re.search(r"[^\0]*?".join(parts), known), message
 
 
 COLUMN = 110

@@ -14,6 +14,8 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = (
+    "compared.md",
+    "faq.md",
     "recipes.md",
     "migration.md",
     "await.md",
