@@ -23,6 +23,7 @@ PAGES = (
     "serving.md",
     "blocks.md",
     "explain.md",
+    "profile.md",
     "tutorials/mxnet.md",
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n^```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
