@@ -22,6 +22,7 @@ PAGES = (
     "plain.md",
     "serving.md",
     "blocks.md",
+    "scaling.md",
     "explain.md",
     "profile.md",
     "tutorials/mxnet.md",
@@ -80,6 +81,17 @@ def test_the_programs_of_a_page_print_what_they_say(page, backend, capsys):
             printed = capsys.readouterr().out
             lines = without_times(printed) if program.text else printed.splitlines()
             assert lines == program.says(), program.heading
+
+
+PIECE = re.compile(r"^```py\n(.*?)^```", re.DOTALL | re.MULTILINE)
+EXAMPLES = [path.read_text() for path in DOCS.parent.glob("examples/**/*.py")]
+
+
+@pytest.mark.parametrize("page", sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")))
+def test_a_piece_of_a_program_on_a_page_is_taken_from_an_example(page):
+    for piece in PIECE.findall((DOCS / page).read_text()):
+        lines = {line.strip() for line in piece.splitlines()} - {""}
+        assert any(lines <= {line.strip() for line in example.splitlines()} for example in EXAMPLES), piece
 
 
 def test_pages_have_programs_for_frameworks_and_without():
