@@ -24,6 +24,8 @@ PAGES = (
     "blocks.md",
     "scaling.md",
     "explain.md",
+    "compiling.md",
+    "training.md",
     "profile.md",
     "tutorials/mxnet.md",
 )
@@ -96,7 +98,7 @@ def test_a_piece_of_a_program_on_a_page_is_taken_from_an_example(page):
 
 def test_pages_have_programs_for_frameworks_and_without():
     needed = {program.backend() for page in PAGES for program in programs(page)}
-    assert needed == {"numpy", "torch", "mxnet", "jax"}
+    assert needed == {"numpy", "torch", "tensorflow", "mxnet", "jax"}
 
 
 @pytest.mark.parametrize(
