@@ -28,6 +28,9 @@ PAGES = (
     "training.md",
     "profile.md",
     "tutorials/mxnet.md",
+    "../backends/jax/README.md",
+    "../backends/mxnet/README.md",
+    "../backends/torch/README.md",
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n^```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
 ANY_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

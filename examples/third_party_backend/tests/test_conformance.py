@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_multifold
@@ -49,3 +52,27 @@ def test_the_missing_cells_are_a_declared_gap():
     assert list(mlx_multifold.MlxBackend().gaps()) == ["cell"]
     with pytest.raises(multifold.BackendError, match="no cell"):
         multifold.Fold("mlx").unroll(nn.GRU(3, 4), 1, [mx.ones((1, 3))])
+
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+def blocks(page):
+    """Return the programs on a page."""
+    return re.findall(r"```python\n(.*?)```", (PROJECT / page).read_text(), re.DOTALL)
+
+
+def test_the_smallest_adapter_of_the_guide_runs():
+    names = {}
+    exec(blocks("backends/README.md")[0], names)
+    fold = multifold.Fold(backend=names["MlxBackend"]())
+    squares = [fold.add(mx.square, x) for x in (1.0, 2.0, 3.0)]
+    (rows,) = fold([[fold.add(mx.add, squares[0], x) for x in squares[1:]]])
+    assert rows.tolist() == [5, 10]
+
+
+def test_the_program_of_the_readme_has_gradients():
+    (program,) = blocks("examples/third_party_backend/README.md")
+    names = {}
+    exec(program, names)
+    assert names["gradients"]["layer"]["weight"].shape == (8, 16)
