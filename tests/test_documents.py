@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,11 @@ def test_every_link_inside_the_repository_leads_somewhere(page):
 def test_the_reference_lists_every_public_name():
     listed = re.findall(r"^   ([A-Za-z_]+)$", (ROOT / "docs/api/multifold.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(multifold.__all__)
+
+
+def test_the_moving_picture_is_what_its_program_draws():
+    program = runpy.run_path(str(ROOT / "docs" / "schedule.py"))
+    assert (ROOT / "docs" / "schedule.svg").read_text() == program["drawing"]()
 
 
 def test_every_tutorial_is_listed():

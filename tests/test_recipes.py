@@ -20,6 +20,7 @@ PAGES = (
     "migration.md",
     "await.md",
     "plain.md",
+    "ops.md",
     "serving.md",
     "blocks.md",
     "scaling.md",

@@ -142,8 +142,13 @@ class Explanation(Facts):
         """Return the picture as a Mermaid flowchart."""
         return "\n".join(mermaid(self.picture)) + "\n"
 
-    def to_svg(self) -> str:
+    def to_svg(self, *, animated: bool = False) -> str:
         """Return the picture as an SVG drawing: a column for each launch, and a colour.
+
+        Parameters
+        ----------
+        animated : bool
+            Whether the launches appear one after the other, as in a run.
 
         Examples
         --------
@@ -153,7 +158,7 @@ class Explanation(Facts):
         >>> fold.explain().to_svg()[:4]
         '<svg'
         """
-        return svg(self.picture)
+        return svg(self.picture, animated)
 
     def to_html(self) -> str:
         """Return a page of its own with the drawing and the tables."""

@@ -36,10 +36,28 @@ text { font: 11px ui-sans-serif, "DejaVu Sans", Helvetica, Arial, sans-serif; fi
 .wide { stroke-opacity: 0.22; }
 """
 
+SECONDS = 1.0
+"""How long an animated drawing shows each launch before the next one."""
 
-def svg(picture: Picture) -> str:
+
+def animation(launches: int) -> str:
+    """Return a style by which launches appear one after the other; not for readers who want no motion."""
+    seconds = SECONDS * (launches + 3)
+    return f"""
+@media (prefers-reduced-motion: no-preference) {{
+  .launch {{
+    animation: launch {seconds}s linear infinite;
+    animation-delay: calc(var(--launch) * {SECONDS}s - {seconds - SECONDS}s);
+  }}
+}}
+@keyframes launch {{ 0% {{ opacity: 0.1; }} 4%, 80% {{ opacity: 1; }} 90%, 100% {{ opacity: 0.1; }} }}
+"""
+
+
+def svg(picture: Picture, animated: bool = False) -> str:
     """Return a picture as an SVG document."""
-    return (Calls(picture) if picture.unit == "call" else Launches(picture)).document()
+    style = STYLE + animation(len(picture.launches)) if animated else STYLE
+    return (Calls(picture) if picture.unit == "call" else Launches(picture)).document(style)
 
 
 class Drawing:
@@ -51,7 +69,7 @@ class Drawing:
         self.right = MARGIN + CHARACTER * 1.3 * len(picture.title)
         self.bottom = 0.0
 
-    def document(self) -> str:
+    def document(self, style: str) -> str:
         """Return the document."""
         parts = [text(MARGIN, MARGIN, self.picture.title, "title"), *self.parts()]
         width = round(self.right + MARGIN)
@@ -67,7 +85,7 @@ class Drawing:
             '<path d="M0 0 L6 3 L0 6 z" fill="#4b5563" fill-opacity="0.7"/></marker></defs>'
         )
         paper = f'<rect width="{width}" height="{height}" fill="white"/>'
-        body = [head, title, f"<style>{STYLE}</style>", marker, paper, *parts, "</svg>"]
+        body = [head, title, f"<style>{style}</style>", marker, paper, *parts, "</svg>"]
         return "\n".join(body) + "\n"
 
     def parts(self) -> Iterator[str]:
