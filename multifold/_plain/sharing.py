@@ -193,14 +193,14 @@ class Table:
     backend : Backend
         What knows which attributes the framework keeps for itself.
     pending : type
-        The class of pending values, which count their changes by themselves.
+        The class of pending values, each of which has a ``version``.
     owner : object
         The object. A container has no names; it stands for itself.
     """
 
     def __init__(self, backend: Backend, pending: type, owner: Any) -> None:
         self.backend = backend
-        self.pending = pending
+        self.pending: Any = pending
         self.owner = owner
         self.variables: dict[str, Any] = {}
         self.cells: Sequence[Any] = ()
@@ -237,6 +237,7 @@ class Table:
         """Return what tells whether arrays were changed in place: contents, or the framework's count."""
         values = [x for x in values if type(x) not in VALUES]
         found: list[Any] = [x.tobytes() for x in values if type(x) is np.ndarray and x.nbytes <= SMALL]
+        found += [x.version for x in values if type(x) is self.pending]
         if not self.backend.counts_changes:
             return found
         arrays = [x for x in values if type(x) is not self.pending and self.backend.owns(x)]
