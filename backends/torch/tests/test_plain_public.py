@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 import types
 import warnings
@@ -57,11 +59,82 @@ def test_an_idiom_computes_what_it_computes_in_the_loop(idiom, as_loop):
     as_loop(IDIOMS[idiom], XS, parameters=[*LIN.parameters()])
 
 
+# ---- writes into tensors that were computed ----------------------------------------------------------
+
+ROW = torch.tensor([1])
+
+
 def with_other_name(x):
     total = torch.zeros(4)
     other = total
     total += LIN(x)
-    return other
+    return other, total
+
+
+def rows_set(x):
+    out = torch.zeros(3, 4)
+    for i in range(3):
+        out[i] = LIN(x) * i
+    return out, out.sum(0)
+
+
+def parts_added(x):
+    out = torch.ones(3, 4)
+    out[0] += LIN(x)
+    out[1:, 2] *= LIN(x)[0]
+    out[2][3] = LIN(x)[1]
+    return out
+
+
+def row_changed(x):
+    out = torch.ones(3, 4)
+    row = out[1]
+    row.mul_(LIN(x))
+    return out, row
+
+
+def settled_in_place(x):
+    out, steps = torch.zeros(3), 0
+    while out.sum() < 2:
+        out[steps % 3] += LIN(x).norm()
+        steps += 1
+    return out, steps
+
+
+WRITES = {
+    "a tensor with two names": with_other_name,
+    "rows": rows_set,
+    "parts of it": parts_added,
+    "a row that has a name": row_changed,
+    "a loop on its values": settled_in_place,
+    "another dtype": lambda x: torch.zeros(4, dtype=torch.double).add_(LIN(x)),
+    "index_add_": lambda x: torch.zeros(2, 4).index_add_(0, ROW, LIN(x)[None]),
+    "index_copy_": lambda x: torch.zeros(2, 4).index_copy_(0, ROW, LIN(x)[None]),
+    "scatter_add_": lambda x: torch.zeros(4).scatter_add_(0, ROW, LIN(x)[:1]),
+    "what gradients flow through": lambda x: (LIN.bias * 2).add_(LIN(x)),
+    "what is an operand beside pending ones": lambda x: torch.stack([LIN(x), rows_set(x)[0][1]]),
+    "what a layer takes": lambda x: LIN(rows_set(x)[0]),
+    "what an autograd function takes": lambda x: Squared.apply(rows_set(x)[0]),
+    "a mask": lambda x: LIN(x).detach()[torch.zeros(4, dtype=torch.bool).logical_or_(LIN(x) > 0)],
+}
+
+
+class Squared(torch.autograd.Function):
+    """A function with a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, slope):
+        return 2 * slope * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_a_tensor_that_pending_ones_are_written_into_is_that_of_the_loop(what, as_loop):
+    as_loop(WRITES[what], XS, parameters=[*LIN.parameters()])
 
 
 def with_view(x):
@@ -71,20 +144,64 @@ def with_view(x):
     return first
 
 
-@pytest.mark.parametrize("program", [with_other_name, with_view])
-def test_a_sum_in_a_tensor_that_something_else_sees_is_refused(program):
+def with_array(x):
+    total = torch.zeros(4)
+    array = total.numpy()
+    total += LIN(x)
+    return array
+
+
+def of_array(x):
+    array = np.zeros(4, np.float32)
+    torch.from_numpy(array)[0] = LIN(x)[0]
+    return array
+
+
+def through_another_view(x):
+    total = torch.zeros(4)
+    total.view(2, 2).t()[0] = LIN(x)[:2]
+    return total
+
+
+@pytest.mark.parametrize("program", [with_view, with_array, of_array, through_another_view])
+def test_a_write_into_memory_that_something_else_sees_is_refused(program):
     with pytest.raises(RecordError, match="not pending is changed in place"):
-        multifold.batched(program)(XS)
+        multifold.batched(program, backend="torch")(XS)
 
 
-def test_without_gradients_a_real_tensor_takes_pending_ones(as_loop):
+@pytest.mark.parametrize("part", [lambda x: x, lambda x: x[1:]])
+def test_a_leaf_is_changed_in_place_as_in_the_loop(part):
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        multifold.batched(lambda x: part(torch.zeros(5, requires_grad=True)).add_(LIN(x)[0]))(XS)
+
+
+def test_a_change_without_gradients_keeps_the_gradient_of_what_is_changed(as_loop):
     def program(x):
-        h = LIN(x).detach()
+        h = LIN.bias * 2
+        with torch.no_grad():
+            h[1:].mul_(LIN(x)[1:])
+        return h
+
+    as_loop(program, XS, parameters=[*LIN.parameters()])
+
+
+def test_without_gradients_what_something_else_sees_is_changed_by_values(as_loop):
+    def program(x):
         out = torch.zeros(2, 4)
-        out[0] = h
-        return out.index_add_(0, torch.tensor([1]), h[None])
+        first = out[0]
+        out += LIN(x).detach()
+        return out, first
 
     as_loop(program, XS)
+
+
+def test_what_an_example_has_written_into_stands_for_its_value_afterwards():
+    outs = [torch.zeros(2, 4) for _ in XS]
+    run = multifold.batched(lambda out, x: out.__setitem__(0, LIN(x)), join="list", backend="torch")
+    assert run(outs, XS) == [None] * len(XS)
+    for out, x in zip(outs, XS, strict=True):
+        torch.testing.assert_close(out[0] * 2, LIN(x) * 2)
+        assert pickle.loads(pickle.dumps(out.detach())).shape == copy.deepcopy(out.detach()).shape == (2, 4)
 
 
 # ---- layers ------------------------------------------------------------------------------------------
@@ -218,7 +335,24 @@ def counted(x):
     return LIN(x) * COUNTS if LIN(x).sum() > -1e9 else x
 
 
+def added(place, x):
+    if not hasattr(place, "state"):
+        place.state = LIN(x) * 1
+    place.state.add_(LIN(x))
+    return place.state * x if place.state.sum() > -1e9 else x
+
+
+TOTAL = torch.zeros(4)
+
+
+def written(x):
+    TOTAL.add_(LIN(x).detach())
+    return LIN(x) * TOTAL if LIN(x).sum() > -1e9 else x
+
+
 STATES = {
+    "a pending tensor": lambda: multifold.batched(added)([Place()] * 3, XS[:3]),
+    "a tensor that is written into": lambda: multifold.batched(written)(XS),
     "a tensor": lambda: multifold.batched(counted)(XS),
     "an argument": lambda: multifold.batched(kept_on)([Place()] * 3, XS[:3]),
     "a part of an argument": lambda: multifold.batched(lambda pair, x: kept_on(pair[0], x))(

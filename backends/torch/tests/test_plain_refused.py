@@ -97,12 +97,10 @@ REFUSED = {
     "storage": (lambda y: y.untyped_storage(), "memory"),
     "another device": (lambda y: y.to("meta"), "another device"),
     "a leaf": (lambda y: y.detach().requires_grad_(), "a leaf"),
+    "no gradient in place": (lambda y: torch.no_grad()(y.mul_)(2), "would take the gradient"),
     "out": (lambda y: torch.add(y.detach(), 1, out=torch.zeros(4)), "written to out="),
     "an attribute": (lambda y: setattr(y, "data", y + 1), "another attribute"),
     "random numbers in place": (lambda y: y.normal_(), "changed by normal_"),
-    "a real tensor in place": (lambda y: torch.zeros(4).add_(y), "that is not pending"),
-    "a statement on a real tensor": (lambda y: changed_by([torch.zeros(4)] * 2, y), "that is not pending"),
-    "another dtype in place": (lambda y: y.mul_(y.double()), "change in place would make"),
     "values inside of a function": (
         lambda y: torch.tensor([y[0]]),
         "in the middle of a function|inside of",
@@ -110,19 +108,9 @@ REFUSED = {
     "a mask with a gradient": (lambda y: y[y > 0], "no gradient"),
     "a selection with a gradient": (lambda y: torch.masked_select(y, y > 0), "no gradient"),
     "an array with a gradient": (lambda y: y.numpy(), "no gradient"),
-    "a real tensor set to a gradient": (
-        lambda y: torch.zeros(4).__setitem__(0, y[0]),
-        "that is not pending",
-    ),
     "shapes by values": (lambda y: torch.repeat_interleave(torch.arange(4), y.long()), "depends on values"),
     "inference mode": (lambda y: torch.inference_mode()(lambda: y + 1)(), "inference mode"),
 }
-
-
-def changed_by(totals, y):
-    """Change a tensor in place that has two names."""
-    totals[0] += y
-    return totals[1]
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -7,10 +7,8 @@ tensor stand for another call. What needs memory or a graph that are not there i
 
 from __future__ import annotations
 
-import dis
 import functools
 import operator
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -20,9 +18,10 @@ from torch import Tensor
 
 from multifold.errors import RecordError
 from multifold.pending import with_reads
-from multifold.recording import recording_of, users_frame
+from multifold.recording import recording_of
 from multifold_torch.plain.forms import form_of_tensor
 from multifold_torch.plain.pending import Pending, pending, refuse, refuse_real, version_of
+from multifold_torch.plain.written import index_of, is_alone, is_pending, let_stand
 
 
 def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -144,21 +143,21 @@ def is_basic(index: Any) -> bool:
 
 def has_mask(index: Any) -> bool:
     """Return whether an index has a pending mask, so that the shape of the result depends on values."""
-    return any(isinstance(x, Pending) and x.form.dtype == torch.bool for x in optree.tree_leaves(index))
+    return any(is_pending(x) and x.dtype == torch.bool for x in optree.tree_leaves(index))
 
 
 # ---- changes in place --------------------------------------------------------------------------------
 
 
 def set_item(x: Any, index: Any, value: Any) -> None:
-    """Change a part of a tensor in place: a pending one becomes another one, a real one gets the value."""
+    """Change a part of a tensor in place: it becomes another one."""
     index = with_known_numbers(index)
-    if not isinstance(x, Pending):
-        write_real(Tensor.__setitem__, (x, index, value), {})
-        return
     if has_mask(index):
         index = with_reads(index)
-    renamed(x, record(with_item, x, index, value))
+    if any(map(is_pending, optree.tree_leaves((x, index, value)))):
+        changed(Tensor.__setitem__, with_item, (x, index, value), {}, {})
+    else:
+        x[index] = value
 
 
 def with_item(x: Tensor, index: Any, value: Any) -> Tensor:
@@ -209,88 +208,77 @@ OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul",
 STATEMENTS = {f"__i{name}__" for name in OPERATORS}
 
 
-def write_real(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Change a tensor in place that was computed, with pending ones, which are read."""
-    if needs_gradient((args, kwargs)):
+def changed(func: Any, other: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Any) -> Any:
+    """Let a tensor stand for what ``func`` computes in place; ``other`` does so out of place.
+
+    ``options`` are the keywords of the other one.
+    """
+    x = args[0] if args else kwargs["input"]
+    is_real = not isinstance(x, Pending)
+    if is_real and not may_stand(x):
+        return write_real(func, x, args, kwargs)
+    found = record(other, *args, **options)
+    if not found.form.computes_as(x.form if isinstance(x, Pending) else form_of_tensor(x)):
+        found = record(in_place(func), *args, **kwargs)
+    if is_real:
+        rewritten(x, found)
+    else:
+        renamed(x, found)
+    return x
+
+
+@functools.cache
+def in_place(func: Any) -> Any:
+    """Return a function that changes a copy in place, which keeps its dtype and shape, or is an error."""
+
+    @functools.wraps(func, assigned=("__name__",))
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return func(x.clone(), *args, **kwargs)
+
+    return call
+
+
+def may_stand(x: Tensor) -> bool:
+    """Return whether a tensor that was computed may stand for a pending one: only it has its memory."""
+    whole = whole_of(x)
+    is_shared = recording_of().values.is_shared
+    if type(whole) is not Tensor or is_shared(x) or is_shared(whole) or not is_alone(x):
+        return False
+    if whole.requires_grad and (whole.is_leaf or not torch.is_grad_enabled()):
+        return False  # its gradient is that of what it was before
+    return whole is x or index_of(x, whole) is not None
+
+
+def whole_of(x: Tensor) -> Tensor:
+    """Return what a tensor is a view of; itself, if of nothing."""
+    return x if x._base is None else x._base
+
+
+def write_real(func: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Change a tensor in place that keeps its memory, with pending ones, which are read."""
+    whole = whole_of(x)
+    is_error = whole.requires_grad and whole.is_leaf and torch.is_grad_enabled()
+    if needs_gradient((args, kwargs)) and not is_error:
         refuse_real("A tensor")
     return func(*with_reads(args), **with_reads(kwargs))
 
 
-def changed(func: Any, other: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Any) -> Any:
-    """Let a pending tensor stand for what ``func`` computes in place; ``other`` does so out of place.
-
-    ``options`` are the keywords of the other one.
-    """
-    x = args[0] if args else kwargs.get("input")
-    if isinstance(x, Pending):
-        return renamed(x, record(other, *args, **options))
-    if sys.getrefcount(x) == ONE_NAME and is_alone(x) and is_statement():
-        return taken_over(x, record(other, *args, **options))
-    return write_real(func, args, kwargs)
+def rewritten(x: Tensor, found: Pending) -> None:
+    """Let a tensor that was computed stand for a pending one, and so what it is a part of."""
+    whole = whole_of(x)
+    if whole is not x:
+        index = index_of(x, whole)
+        new = record(with_item, whole, index, found)
+        let_stand(whole, new)
+        found.base, found.place, found.seen = new, (new, index), new.version
+    let_stand(x, found)
 
 
-class Probe(Tensor):
-    """Counts the references to what a statement changes, where one name stands for it."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        x = args[0]
-        return sys.getrefcount(x)
-
-
-def references_of_one_name() -> Any:
-    """Return how many references there are to a tensor with one name, where ``x += y`` is answered."""
-    x: Any = torch.zeros(())
-    x += torch.zeros(()).as_subclass(Probe)
-    return x
-
-
-ONE_NAME = references_of_one_name()
-
-
-def is_statement() -> bool:
-    """Return whether the program's instruction is a statement as ``x += y``, which gives a name its result.
-
-    PyTorch tells ``x += y`` and ``x.add_(y)`` apart no more; but the second leaves the name as it is.
-    """
-    frame = users_frame()
-    code, at = frame.f_code.co_code, frame.f_lasti
-    return dis.opname[code[at]] == "BINARY_OP" and code[at + 1] >= FIRST_IN_PLACE
-
-
-FIRST_IN_PLACE = 13
-"""From this argument on, Python's instruction ``BINARY_OP`` is a statement, ``+=`` the first of them."""
-
-
-def is_alone(x: Tensor) -> bool:
-    """Return whether no other tensor shares the memory of a real one, and no gradient flows through it."""
-    storage = x.untyped_storage()
-    owners: int = torch._C._storage_Use_Count(storage._cdata)
-    return not x.requires_grad and not x._is_view() and owners == 2  # the tensor, and `storage`
-
-
-def taken_over(x: Tensor, found: Pending) -> Pending:
-    """Let a statement as ``x += y`` give its only name to a pending tensor.
-
-    Only that name stood for the real tensor, so the program cannot use it any more. Should a piece of C++
-    code have kept it, that finds numbers that are not a number, rather than the old ones.
-    """
-    if not found.form.computes_as(form_of_tensor(x)):
-        raise RecordError(
-            f"A change in place would make {tuple(found.form.shape)} {found.form.dtype} of a tensor "
-            f"{tuple(x.shape)} {x.dtype}.",
-            "write it out of place.",
-        )
-    if x.is_floating_point() or x.is_complex():
-        x.fill_(torch.nan)
-    return found
-
-
-def renamed(x: Pending, found: Any) -> Pending:
+def renamed(x: Pending, found: Any) -> None:
     """Let a tensor stand for what another one stands for, as if it were changed in place."""
-    if not found.form.computes_as(x.form):
+    if x.form.requires_grad and not found.form.requires_grad:
         raise RecordError(
-            f"A change in place would make {tuple(found.form.shape)} {found.form.dtype} of {x!r}.",
+            f"A change in place inside of no_grad() would take the gradient of {x!r}.",
             "write it out of place.",
         )
     x.node, x.form, x.host = found.node, found.form, None
@@ -303,7 +291,6 @@ def renamed(x: Pending, found: Any) -> Pending:
         x.base.version, x.base = -1, None
     elif x.base is not None:
         refuse_real("A view of a tensor")
-    return x
 
 
 # ---- known without values ----------------------------------------------------------------------------
@@ -396,6 +383,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     **{func: reading(func) for func in READS},
     **{func: reading_without_gradient(func) for func in READS_WITHOUT_GRADIENT},
     Tensor.device.__get__: lambda x: x.form.device,
+    Tensor._version.__get__: lambda x: x.version,
     Tensor.is_cuda.__get__: lambda x: x.form.device.type == "cuda",
     Tensor.data.__get__: lambda x: x.detach(),
     Tensor.size: lambda x, dim=None: x.form.shape if dim is None else x.form.shape[dim],

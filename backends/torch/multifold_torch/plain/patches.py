@@ -13,7 +13,8 @@ from torch.autograd import Variable
 
 from multifold.recording import CELL, CURRENT
 from multifold_torch.plain.changes import ATTRIBUTE_SETS, LAYERS, Called, Layer
-from multifold_torch.plain.pending import Pending, refuse
+from multifold_torch.plain.pending import refuse
+from multifold_torch.plain.written import is_pending
 
 
 class Patches:
@@ -66,7 +67,7 @@ def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return values.call(recording, values.called(Layer, self), False, args, kwargs)
         if isinstance(self, torch.jit.ScriptModule):  # compiled code takes no pending tensors
             return values.call(recording, values.called(Called, self), False, args, kwargs)
-        if (self._backward_hooks or self._backward_pre_hooks) and any(isinstance(x, Pending) for x in args):
+        if (self._backward_hooks or self._backward_pre_hooks) and any(map(is_pending, args)):
             refuse("given to a module that has backward hooks")
         self = getattr(self, "_orig_mod", self)  # torch.compile makes no graphs of pending tensors
     return PATCHES.call(self, *args, **kwargs)
@@ -90,7 +91,7 @@ def module_setattr(self: nn.Module, name: str, value: Any) -> None:
 def function_apply(cls: Any, *args: Any) -> Any:
     """Apply an autograd function; one that meets a pending tensor is recorded."""
     recording = CURRENT.recording
-    if recording is None or not any(isinstance(x, Pending) for x in args):
+    if recording is None or not any(map(is_pending, args)):
         return PATCHES.apply.__func__(cls, *args)
     function: Any = Applied(cls)
     return recording.values.call(recording, function, False, args, {})
@@ -98,7 +99,7 @@ def function_apply(cls: Any, *args: Any) -> Any:
 
 def variable(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Make a ``Variable``, as programs did before tensors had gradients: a tensor that is detached."""
-    if not args or not isinstance(args[0], Pending):
+    if not args or not is_pending(args[0]):
         return torch._C._LegacyVariableBase.__new__(cls, *args, **kwargs)
     if True in (*args[1:2], kwargs.get("requires_grad")):
         refuse("a leaf")

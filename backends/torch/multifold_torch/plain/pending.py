@@ -155,9 +155,9 @@ def refuse(what: str) -> NoReturn:
 
 
 def refuse_real(what: str) -> NoReturn:
-    """Raise the error of a real tensor that would be changed by a pending one."""
+    """Raise the error of a real tensor that cannot stand for a pending one."""
     raise RecordError(
-        f"{what} that is not pending is changed in place by a pending one, which needs a gradient.",
-        "write it out of place: total = total + x for total += x, torch.stack(parts) for out[i] = x, "
-        "zeros.index_add(0, index, x) for zeros.index_add_(0, index, x).",
+        f"{what} that is not pending is changed in place by a pending one, which needs a gradient; and "
+        "something else sees its memory: a view, another tensor, an array of NumPy or other examples.",
+        "write it out of place: total = total + x for total += x, torch.stack(parts) for out[i] = x.",
     )

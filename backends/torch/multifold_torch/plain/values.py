@@ -23,6 +23,7 @@ from multifold_torch.plain.changes import VERSIONS, Called, Held, holds, tensors
 from multifold_torch.plain.forms import Modes, form_of_tensor
 from multifold_torch.plain.patches import PATCHES
 from multifold_torch.plain.pending import Pending, Settled, refuse, settle, version_of
+from multifold_torch.plain.written import Written
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
 ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
@@ -67,6 +68,10 @@ class TorchValues(PlainValues):
         super().__init__(Pending, Settled, ANSWERS, PROBES, ALARMS)
         self.owner = owner_of(fn, fn)
         self.called_before: dict[int, Called] = {}
+
+    def flatten(self, x: Any) -> tuple[list[Any], Any]:
+        leaves, structure = super().flatten(x)
+        return [y.pending if type(y) is Written else y for y in leaves], structure
 
     # ---- runs ----------------------------------------------------------------------------------------
 
@@ -129,6 +134,8 @@ class TorchValues(PlainValues):
 
     def key_of(self, x: Any, operands: list[Tensor]) -> Hashable:
         kind = type(x)
+        if kind is Written:
+            return self.keys_of([x.pending], operands)
         if isinstance(x, Tensor):
             if self.is_shared(x):
                 VERSIONS.refuse_changed(x)
