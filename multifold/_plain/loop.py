@@ -201,34 +201,36 @@ class Batched:
             number, arguments = numbered
             fn = own_copy(self.fn, shared_arrays) if self.own else self.fn
             code = partial(fn, *arguments, **shared)
+            made: list[Any] = []
             try:
-                result, made = await drive(recording, sharing, fold, number, code)
+                result = await drive(recording, sharing, fold, number, code, made)
+                pending = values.unsettled(result, made)
             except Exception as cause:  # noqa: BLE001 - whatever the program raises
                 error = values.explained(cause)
                 if error is not cause:
                     error.__cause__ = cause
-                if self.on_error == "collect":
-                    raise error from error.__cause__
-                # Those before it go on: in the loop, the first of them that fails is the one that raises.
                 error.add_note(f"Raised by example {number} of the batched program.")
+                # The others go on: in the loop, the first example that fails is the one that raises.
                 raised[number] = error
-                return each(())
-            pending = values.unsettled(result, made)
+                result, pending = None, values.unsettled(None, made)
             taken[number] = result, pending
             return each(tuple([x.node for x in pending]))
 
         with values.recording(shared.values()), CELLS.applied(self.ops), resting_collector():
             ran = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
-        if raised:
-            raise raised[min(raised)]
         rows, failures = ran if self.on_error == "collect" else (ran, {})
-        kept = [taken[number] for number in sorted(taken) if number not in failures]
         results = []
-        for (result, pending), own in zip(kept, rows or (), strict=True):
+        kept = [number for number in sorted(taken) if number not in failures]
+        for number, own in zip(kept, rows or (), strict=True):
+            result, pending = taken[number]
             found = computed(values, pending, own)
-            for x in pending:
+            for x in pending:  # also of an example that has raised: what it has kept is that of the loop
                 values.settle(x, found[id(x)])
-            results.append(values.settled(result, found))
+            if number not in raised:
+                results.append(values.settled(result, found))
+        failures = {**failures, **raised}
+        if raised and self.on_error == "raise":
+            raise raised[min(raised)]
         if not failures:
             self.warn_of_unused()
         return results, failures

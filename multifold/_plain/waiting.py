@@ -48,11 +48,14 @@ def resting_collector() -> Iterator[None]:
 
 
 async def drive(
-    recording: Recording, sharing: Sharing, fold: Any, example: int, code: Callable[[], Any]
-) -> tuple[Any, list[Any]]:
-    """Run the code of one example to its end, and await what it reads.
-
-    Return what it returns, and weak references to the pending values that it has made.
+    recording: Recording,
+    sharing: Sharing,
+    fold: Any,
+    example: int,
+    code: Callable[[], Any],
+    made: list[Any],
+) -> Any:
+    """Run the code of one example to its end, and await what it reads; return what it returns.
 
     Parameters
     ----------
@@ -66,12 +69,13 @@ async def drive(
         Its number.
     code : callable
         Takes nothing; what it returns or raises is returned or raised.
+    made : list
+        Gets weak references to the pending values that it makes.
     """
-    made: list[Any] = []
     step = partial(go_on, recording, sharing, example, made)
     code = partial(contextvars.copy_context().run, code)
     if greenlet is None:
-        return step(refuse_read, code), made
+        return step(refuse_read, code)
     stack = greenlet.greenlet(code)
 
     def wait(nodes: Sequence[Any]) -> list[Any]:
@@ -87,7 +91,7 @@ async def drive(
                 asked = step(wait, stack.throw, error)
             else:
                 asked = step(wait, stack.switch, values)
-        return asked, made
+        return asked
     finally:
         if not stack.dead and stack:
             # The run has failed elsewhere. `finally` of the example runs; what it raises is not the cause.
