@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=100,
         metavar="N",
-        help="random programs for each test of tests/soak.py, and random ops (default: 100)",
+        help="random programs for each test of tests/soak.py, plain ones, and random ops (default: 100)",
     )
 
 

@@ -278,6 +278,9 @@ def soak(session: nox.Session) -> None:
         options = session.posargs or ("--programs", programs)
         # -P: the installed packages are tested, not the folder that nox runs in.
         run_in(session, backend, "-P", "-m", "pytest", "tests/soak.py", "--backend", backend, *options)
+        plain = session.posargs or ("--programs", "5000")
+        plain_programs = str(Path("tests", "test_plain_programs.py"))
+        run_in(session, backend, "-P", "-m", "pytest", plain_programs, "--backend", backend, *plain)
         ops = session.posargs or ("--programs", "200" if backend == "jax" else "2000")  # it compiles each
         random_ops = str(Path("tests", "test_random_ops.py"))
         run_in(session, backend, "-P", "-m", "pytest", random_ops, "--backend", backend, *ops)

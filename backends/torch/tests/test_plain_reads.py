@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import warnings
@@ -135,6 +136,31 @@ def test_the_error_of_one_example_is_raised_or_collected():
     assert {type(x) for x in failures.values()} == {ValueError}
     with pytest.raises(RecordError, match="on_error"):
         multifold.batched(failing, on_error="ignore")
+
+
+@pytest.mark.parametrize("on_error", ["raise", "collect"])
+def test_what_examples_have_kept_before_one_fails_is_that_of_the_loop(on_error):
+    kept = [[] for _ in XS]
+
+    def failing(x, kept):
+        kept.append(LIN(x))
+        if LIN(x).sum() > -1e9:
+            raise ValueError("no")
+
+    run = multifold.batched(failing, on_error=on_error, backend="torch")
+    with contextlib.nullcontext() if on_error == "collect" else pytest.raises(ValueError, match="no"):
+        run(XS, kept)
+    for own, x in zip(kept, XS, strict=True):
+        torch.testing.assert_close(own[0] * 1, LIN(x))
+
+
+def test_a_mask_takes_numbers_with_their_gradients(as_loop):
+    def program(x):
+        h = LIN(x)
+        h[h > 0.1] *= 2
+        return h[h > 0].sum(), h.view(2, 2)[:, h[:2] > 0], h[torch.tensor([True, False, True, False])]
+
+    as_loop(program, XS, parameters=[*LIN.parameters()])
 
 
 def test_a_program_catches_what_it_raises(as_loop):

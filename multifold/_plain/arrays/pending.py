@@ -119,7 +119,7 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
             return MethodType(RECORDED[name], self)
         if name in READ:
             return getattr(self._read(), name)
-        if hasattr(np.ndarray, name):
+        if hasattr(np.ndarray, name) and not name.startswith("__"):  # those say what kind of object it is
             refuse(f"asked for {name!r}")
         raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}")
 
@@ -130,7 +130,7 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
             recording = recording_of()
             return recording.values.entry(recording, self, index, form)
         if not is_basic(index):
-            return meet(operator.getitem, (self, with_reads(index)), {})
+            return meet(operator.getitem, (self, without_masks(with_reads(index))), {})
         found = meet(operator.getitem, (self, index), {})
         if type(found) is PendingArray:
             recording_of().values.note_part(found, self, index)
@@ -268,6 +268,16 @@ def is_basic(index: Any) -> bool:
         )
         for part in parts
     )
+
+
+def without_masks(index: Any) -> Any:
+    """Return an index with the numbers of rows in the place of masks: how many they are is known then."""
+    parts = index if type(index) is tuple else (index,)
+    found: list[Any] = []
+    for part in parts:
+        is_mask = isinstance(part, np.ndarray) and part.dtype == bool and part.ndim > 0
+        found.extend(np.nonzero(part) if is_mask else [part])
+    return tuple(found) if len(found) > 1 or type(index) is tuple else found[0]
 
 
 # ---- changes in place --------------------------------------------------------------------------------

@@ -55,6 +55,11 @@ def chosen(condition: Any, *args: Any, **kwargs: Any) -> Any:
     return torch.where(with_reads(condition))
 
 
+def holds_pending(args: Any) -> bool:
+    """Return whether there is a pending tensor among some arguments."""
+    return any(map(is_pending, optree.tree_leaves(args)))
+
+
 def needs_gradient(args: Any) -> bool:
     """Return whether a gradient flows to some arguments."""
     return torch.is_grad_enabled() and any(
@@ -67,7 +72,7 @@ def refuse_gradient(func: Any, args: Any) -> None:
     if needs_gradient(args):
         raise RecordError(
             f"{func.__name__} reads values here, and its result would have no gradient.",
-            "torch.where in place of a mask; or detach() what is read.",
+            "detach() what is read; x[mask] keeps the gradient.",
         )
 
 
@@ -102,7 +107,9 @@ def item_of(x: Any, index: Any) -> Any:
     if not is_basic(index):
         index = with_known_numbers(index)
         if has_mask(index):
-            return reading_without_gradient(Tensor.__getitem__)(x, index)
+            index = without_masks(with_reads(index))
+            if not holds_pending((x, index)):
+                return x[index]
     found = record(Tensor.__getitem__, x, index)
     if isinstance(x, Pending) and is_basic(index):
         found.place = x, index
@@ -142,8 +149,19 @@ def is_basic(index: Any) -> bool:
 
 
 def has_mask(index: Any) -> bool:
-    """Return whether an index has a pending mask, so that the shape of the result depends on values."""
-    return any(is_pending(x) and x.dtype == torch.bool for x in optree.tree_leaves(index))
+    """Return whether an index has a mask, so that the shape of the result depends on values."""
+    return any(map(is_mask, optree.tree_leaves(index)))
+
+
+def is_mask(x: Any) -> bool:
+    """Return whether a part of an index is a mask."""
+    return isinstance(x, Tensor) and x.dtype == torch.bool and x.dim() > 0
+
+
+def without_masks(index: Any) -> Any:
+    """Return an index with the numbers of rows in the place of masks: how many they are is known then."""
+    parts = index if type(index) is tuple else (index,)
+    return tuple([y for x in parts for y in (x.nonzero(as_tuple=True) if is_mask(x) else [x])])
 
 
 # ---- changes in place --------------------------------------------------------------------------------
@@ -154,7 +172,7 @@ def set_item(x: Any, index: Any, value: Any) -> None:
     index = with_known_numbers(index)
     if has_mask(index):
         index = with_reads(index)
-    if any(map(is_pending, optree.tree_leaves((x, index, value)))):
+    if holds_pending((x, index, value)):
         changed(Tensor.__setitem__, with_item, (x, index, value), {}, {})
     else:
         x[index] = value

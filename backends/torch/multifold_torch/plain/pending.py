@@ -81,7 +81,11 @@ class Pending(Tensor):
         refuse("pickled")
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return self if CURRENT.recording is None else self.clone()
+        if CURRENT.recording is None:
+            return self
+        if self.form.requires_grad:
+            raise RuntimeError("deepcopy copies no tensor that a gradient flows through, as in the loop.")
+        return self.clone()
 
 
 class Settled(Pending):
