@@ -68,6 +68,11 @@ def in_place(x):
     return h, total
 
 
+def added(total, x):
+    total += x
+    return total
+
+
 def settled(x):
     h, steps = layer(x), 0
     while np.abs(h).sum() > 0.3 and steps < 20:
@@ -139,6 +144,9 @@ PROGRAMS = {
     "isinstance": lambda x: (isinstance(layer(x), np.ndarray), isinstance(layer(x).sum(), float)),
     "no arrays": lambda x: (1, "word"),
     "sorted": lambda x: sorted(layer(x))[0],
+    "a solution": lambda x: np.linalg.solve(layer(x).reshape(2, 2) + 9 * np.eye(2), layer(x)[:2]),
+    "a number that becomes one of another dtype": lambda x: added(layer(x)[0].astype(np.float32), x[1]),
+    "an empty part in place": lambda x: (lambda h: (h[:0].__imul__(2), h))(layer(x)),
     "a copy": lambda x: copy.deepcopy(layer(x)) + copy.copy(layer(x)),
 }
 

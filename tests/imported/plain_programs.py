@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import itertools
 import linecache
 import operator
@@ -75,7 +76,31 @@ xs.append(sum(x.sum() for x in ({v}, {v})))
 xs.append(functools.reduce(operator.mul, [{v}, {v}]))
 xs.append(functools.partial(cell, {v})({v}))
 xs.append(sum([x * i for i, x in enumerate({v})]))
+xs.append(sum([a * b for a, b in zip({v}, {v}[1:])]))
+xs.extend(multifold.batched(cell, join="list", backend=BACKEND)([{v}, {v}], [{v}, {v}]))
+xs.append(multifold.batched(lambda x: layer(x) * {s}, backend=BACKEND)([{v}, {v}]).sum(0))
+xs.append(dict(zip("ab", {v}))["b"])
+xs.append({v}.reshape(4, 1) * {v}.reshape(1, 4))
+xs.append({v}.reshape(2, 2)[..., -1])
+xs.append({v}.reshape(2, 2)[{k}, 1 - {k}])
+xs.append({v}[[0, 3, 1]])
+xs.append({v} ** 2 % 1.7)
+xs.append(({v} > {t}) | ~({v} > {t}))
+xs.append({v} == {v})
+xs.append(1 / ({v} ** 2 + 1))
+xs.append(divided({v}, {s} ** 2 + 1))
 if len(xs) > 2: xs.pop({p} % len(xs))
+notes.append(float({s}))
+notes.append(int({s} * 7.31))
+notes.append({s}.item())
+notes.append(f"{{s}:.4f} {float({s}):.3e}")
+notes.append({v}.tolist())
+notes.append(bool({s} > {t}) or not {s} < 0.4)
+notes.append(sorted(map(float, {v}))[0])
+notes.append(float(max(({v}, {v}), key=lambda x: float(x.sum())).sum()))
+notes.append([str({x}.dtype), tuple({x}.shape), {x}.ndim, len({v}), isinstance({v}, array)])
+notes.append("abcd"[distinct({v}).argmax()])
+notes.append([range(9)[int(distinct({v}).argmax())], {v}.shape[0]])
 
 x = zeros(4)
 x += {v}
@@ -128,6 +153,38 @@ x = {x}
 if x.shape and is_float(x):
     x *= 1.5
 
+with Within(xs) as within:
+    xs.append({v})
+    within.append({s})
+
+x = {v} * 1
+for i in range(4):
+    if x[i] > {t}:
+        x[i] = x[i] * 0.5
+    else:
+        continue
+xs.append(x)
+
+def recursive(x, depth):
+    if depth == 0 or float(x.sum()) > {t}:
+        return x
+    return recursive(layer(x), depth - 1) + x
+xs.append(recursive({v}, 3))
+
+best, value = None, -9.0
+for x in ({v}, {v}, {v}):
+    if best is None or float(x.sum()) > value:
+        best, value = x, float(x.sum())
+xs.append(best)
+notes.append(value)
+
+queue = [({v}, 0)]
+while queue:
+    x, depth = queue.pop(0)
+    if depth < 2 and float(x.max()) > {t}:
+        queue.extend([(x[:2] * 0.7, depth + 1), (x[-2:] - 0.1, depth + 1)])
+    xs.append(x)
+
 x, steps = {v}, 0
 while norm(x) > {t} and steps < 6:
     x = layer(x) * 0.5
@@ -157,18 +214,6 @@ if node.word % 2:
     {block}
 elif ({v} > {t}).any():
     {block}
-
-notes.append(float({s}))
-notes.append(int({s} * 7.31))
-notes.append({s}.item())
-notes.append(f"{{s}:.4f} {float({s}):.3e}")
-notes.append({v}.tolist())
-notes.append(bool({s} > {t}) or not {s} < 0.4)
-notes.append(sorted(map(float, {v}))[0])
-notes.append(float(max(({v}, {v}), key=lambda x: float(x.sum())).sum()))
-notes.append([str({x}.dtype), tuple({x}.shape), {x}.ndim, len({v}), isinstance({v}, array)])
-notes.append("abcd"[distinct({v}).argmax()])
-notes.append([range(9)[int(distinct({v}).argmax())], {v}.shape[0]])
 
 try:
     xs.append({v}.reshape(3, 3))
@@ -253,7 +298,7 @@ xs.append(node.own * 2)
 node.own[{i}] = {s}
 xs.append(layer(node.own))
 """
-"""Statements of each framework: a line, or several lines between empty ones."""
+"""Statements for each framework: lines, and then such as take several lines."""
 
 RARE = """
 if {s} > {t} and node.word % 5 == 0: raise Stop(node.word)
@@ -307,6 +352,45 @@ xs.append(torch.linalg.norm({v} + 3))
 xs.append({v}.cumsum(0))
 xs.append({v}.std())
 xs.append({v}.new_zeros(2) + {v}[:2])
+xs.extend(torch.split({v}, [1, 3]))
+xs.extend({v}.split(3))
+xs.append({v}.narrow(0, 1, 2))
+xs.append({v}.view(2, 2).select(1, {k}))
+xs.append({v}.view(2, 2).permute(1, 0).reshape(-1))
+xs.append(torch.stack([{v}, {v}]).unbind(1)[{k}])
+xs.append({v}.index_fill(0, INDEX, 0.5))
+xs.append({v}.scatter(0, INDEX, {v}[:2]))
+xs.append(F.cross_entropy({v}[None], torch.tensor([node.word % 4])))
+xs.append(F.mse_loss({v}, {v}, reduction="sum"))
+xs.append(F.cosine_similarity({v} + 2, {v} + 2, dim=0))
+xs.append(F.pad({v}, (1, 2)))
+xs.append(F.one_hot(distinct({v}).argmax(), 4))
+xs.append(F.softplus({v}) + F.gelu({v}) + F.leaky_relu({v}, 0.1))
+xs.append(F.layer_norm({v}, (4,)))
+xs.append(distinct({v}).topk(2).values)
+xs.append(distinct({v}).sort(descending=True)[0])
+xs.append({v}.roll(1).flip(0))
+xs.append({v}.lerp({v}, 0.3))
+xs.append(torch.addmm({v}, {v}.view(1, 4), U))
+xs.append(torch.bmm({v}.view(1, 2, 2), {v}.view(1, 2, 2)).squeeze(0))
+xs.append({v}.view(2, 2).triu().diagonal())
+xs.append(torch.where({v} > {t}, {v}, 0.0))
+xs.append({v}.maximum({v}).clamp(min=-0.3))
+xs.append({v}.logsumexp(0).exp().log())
+xs.append(({v} > {t}).double().mean())
+xs.append(({v} > {t}).any() & ({v} < {t}).all())
+xs.append(torch.cdist({v}.view(2, 2), {v}.view(2, 2) + 3))
+xs.append(torch.nn.utils.rnn.pad_sequence([{v}, {v}[:2]]))
+xs.append(checkpoint(lambda x: layer(x) * 2, {v}, use_reentrant=False))
+xs.append({v}.type(torch.float32).type_as({v}))
+xs.append({v}.to(torch.float32).to({v}))
+xs.append({v}.sum().expand(3))
+xs.append({v}[:0].mean() * 0 + {v}[0] if {v}[:0].numel() else {v}[0])
+xs.append(torch.zeros(0, dtype=torch.double).sum() + {s})
+xs.append(({v} * 7.31).long().tolist()[0] * {v})
+xs.append(torch.atleast_2d({v}).squeeze())
+notes.append(torch.equal({v}, {v}) or torch.allclose({v}, {v}))
+notes.append(str(tuple({v}.view(2, 2).stride())) + str({v}.is_contiguous()))
 xs.append(torch.full((2,), float({s}), dtype=torch.double))
 xs.append(torch.tensor([float({s})], dtype=torch.double) * {v})
 xs.append(torch.tensor({v}.tolist(), dtype=torch.double))
@@ -367,6 +451,35 @@ xs.append(np.array([float({s}), 1.0]))
 xs.append(np.array({v}))
 xs.append(np.float32(2) * {v})
 xs.append(np.add.reduce({v}))
+xs.extend(np.split({v}, 2))
+xs.append(np.tile({v}, 2)[2:6])
+xs.append(np.repeat({v}, 2))
+xs.append(np.roll({v}, 1))
+xs.append(np.pad({v}, 1))
+xs.append(np.einsum("i,j->j", {v}, {v}))
+xs.append(np.var({v}) + np.median({v}))
+xs.append(np.take({v}, [0, 2]))
+xs.append(np.diff({v}))
+xs.append(np.trace({v}.reshape(2, 2)))
+xs.append(np.inner({v}, {v}))
+xs.append(np.expand_dims({v}, 0).squeeze())
+xs.append(np.atleast_2d({v}))
+xs.append(np.isfinite({v}) & ({v} > {t}))
+xs.append(np.where({v} > {t}, {v}, 0.0))
+xs.append(np.swapaxes({v}.reshape(2, 2), 0, 1))
+xs.append(np.hypot({v}, {v}) + np.arctan2({v}, 2))
+xs.append(np.multiply.outer({v}, {v})[{k}])
+xs.append({v}.round(2))
+xs.append({v} // 0.7)
+xs.append({v}.astype(np.float32).sum(dtype=float))
+xs.append(np.mean([{s}, {s}]))
+xs.append(np.max(np.stack([{v}, {v}]), axis=0))
+xs.append(np.array([{s}, {s}]))
+xs.append(np.asarray({v}) * 2)
+xs.append(np.linalg.solve({v}.reshape(2, 2) + 9 * np.eye(2), {v}[:2]))
+xs.append(np.count_nonzero({v} > {t}) * {v})
+notes.append(np.allclose({v}, {v}))
+notes.append(float(np.float64({s})))
 xs.append(np.nonzero({v} > {t})[0].sum())
 notes.append(np.array2string({v} > {t}))
 notes.append([{x}.size, np.shape({x}), np.ndim({x})])
@@ -384,6 +497,20 @@ with np.errstate(over="ignore"):
     x /= {v} ** 2 + 1
 xs.append(x)
 """
+
+
+class Within:
+    """A context that appends to a list at its end."""
+
+    def __init__(self, xs: list[Any]) -> None:
+        self.xs = xs
+        self.held: list[Any] = []
+
+    def __enter__(self) -> list[Any]:
+        return self.held
+
+    def __exit__(self, *_: object) -> None:
+        self.xs.extend(self.held)
 
 
 class Stop(Exception):
@@ -431,15 +558,9 @@ TAIL = """\
 
 
 def snippets(table: str) -> list[str]:
-    """Return the statements of a table: those of several lines, and each line for itself."""
-    found: list[str] = []
-    for part in table.strip().split("\n\n"):
-        lines = part.split("\n")
-        is_one = any(line.startswith((" ", "else", "except")) for line in lines) or (
-            lines[0].startswith("x = ") and ";" not in lines[0]
-        )
-        found.extend(["\n".join(lines)] if is_one else lines)
-    return found
+    """Return the statements of a table: the lines of its first part, and each other part."""
+    lines, *parts = table.strip().split("\n\n")
+    return [*lines.split("\n"), *parts]
 
 
 class Program:
@@ -522,6 +643,8 @@ NAMES = {
     "functools": functools,
     "operator": operator,
     "Stop": Stop,
+    "Within": Within,
+    "divided": lambda x, by: x / by,
     "multifold": multifold,
 }
 
@@ -707,6 +830,7 @@ class Numpy:
             "U": u,
             "CONSTANT": rng.normal(size=4),
             "array": np.ndarray,
+            "BACKEND": "numpy",
             "tanh": np.tanh,
             "cat": np.concatenate,
             "stack": np.stack,
@@ -847,6 +971,8 @@ class Torch:
             "INDEX": torch.tensor([1, 3]),
             "zeros": lambda size: torch.zeros(size, dtype=torch.double),
             "array": torch.Tensor,
+            "BACKEND": "torch",
+            "checkpoint": importlib.import_module("torch.utils.checkpoint").checkpoint,
             "norm": lambda x: x.norm(),
             "distinct": lambda x: x + torch.arange(4) * 0.013,
             "is_float": lambda x: x.dtype == torch.double,

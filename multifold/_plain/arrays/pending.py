@@ -132,7 +132,7 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
         if not is_basic(index):
             return meet(operator.getitem, (self, without_masks(with_reads(index))), {})
         found = meet(operator.getitem, (self, index), {})
-        if type(found) is PendingArray:
+        if type(found) is PendingArray and found.base is not None:
             recording_of().values.note_part(found, self, index)
         return found
 
@@ -152,8 +152,6 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
 
     def _becomes(self, found: PendingArray) -> PendingArray:
         """Stand for what another one stands for, as if it were changed in place."""
-        if self.form.is_number:
-            return found  # the name gets another number
         if found.shape != self.form.shape:
             raise RecordError(
                 f"A change in place would make {found.shape} of {self!r}.", "write it out of place."
@@ -300,6 +298,8 @@ def changed(x: Any, func: Any, inputs: Any, kwargs: Any) -> Any:
     if type(x) is not PendingArray:
         return func(*with_reads(inputs), **with_reads(kwargs), out=(x,))
     found = record(func, *inputs, **kwargs)
+    if x.form.is_number:
+        return found  # the name gets another number
     if found.form.dtype != x.form.dtype:
         if not np.can_cast(found.form.dtype, x.form.dtype, "same_kind"):
             raise TypeError(

@@ -71,6 +71,12 @@ class NumpyValues(PlainValues):
             return kind, x
         return self.constant_key(x, operands)
 
+    def met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return super().met(func, args, kwargs)
+        except np.linalg.LinAlgError:  # a matrix of ones is singular, and that of values may be none
+            return self.at_once(func, args, kwargs)
+
     def call(
         self, recording: Recording, fn: Any, rows: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
