@@ -335,7 +335,7 @@ class Batched:
                 failures[number] = error
             finally:
                 if sharing is not None:
-                    sharing.end(number)
+                    sharing.rest(number)
         return results, failures
 
     def values_for(self, examples: Sequence[Any], shared: dict[str, Any]) -> Any:

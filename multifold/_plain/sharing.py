@@ -42,6 +42,9 @@ Snapshot = list[tuple[list[Any], list[Any]]]
 """Of each shared object what its names stand for, with what containers hold, and what marks its arrays."""
 
 
+LATE = "one changed it that had waited, after others that come later in the loop"
+"""Why a change is refused."""
+
 SMALL = 4096
 """Arrays of NumPy of up to so many bytes are compared by their contents."""
 
@@ -79,6 +82,7 @@ class Sharing:
         self.tables: list[Table] | None = None
         self.now: Snapshot = []
         self.left: Snapshot = []
+        self.last_begun = 0
 
     # ---- objects -------------------------------------------------------------------------------------
 
@@ -94,15 +98,26 @@ class Sharing:
             of_one.update(own)
         return [Table(self.backend, self.pending, x) for x in found.values() if has_names(x)]
 
-    def wait(self) -> Snapshot:
-        """Note that an example begins to wait; return the snapshot of what it leaves.
+    def wait(self, example: int) -> tuple[Snapshot, Snapshot]:
+        """Note that an example begins to wait; return snapshots of what it leaves, for `refuse_changes`.
 
-        The next turn of any example fills it in, so that there is one look at all objects a turn.
+        The next turn of any example fills the second in, so that there is one look at all objects a turn.
         """
         if self.tables is None:
             self.tables = self.shared_tables()
         self.left = []
-        return self.left
+        return self.now if self.is_late(example) else self.left, self.left
+
+    def end(self, example: int) -> None:
+        """Refuse what an example that has ended has changed too late."""
+        if self.is_late(example):
+            came = self.now
+            self.look()
+            self.refuse(came, self.now, LATE)
+
+    def is_late(self, example: int) -> bool:
+        """Return whether an example has waited before, and others ran that come later in the loop."""
+        return self.turns[example] > 1 and example < self.last_begun
 
     def look(self) -> None:
         """Read what the names in shared objects stand for, before an example goes on."""
@@ -112,13 +127,20 @@ class Sharing:
         if not self.left:
             self.left.extend(self.now)
 
-    def refuse_changes(self, left: Snapshot) -> None:
-        """Refuse shared objects that are others than an example has left them when it began to wait."""
-        for table, then, now in zip(self.tables or (), left, self.now, strict=True):
+    def refuse_changes(self, came: Snapshot, left: Snapshot) -> None:
+        """Refuse shared objects that an example has changed too late, or others have while it waited.
+
+        ``came`` and ``left`` are what it found when it had waited before, and what it left.
+        """
+        self.refuse(came, left, LATE)
+        self.refuse(left, self.now, "others changed it while one waited for a value")
+
+    def refuse(self, before: Snapshot, after: Snapshot, why: str) -> None:
+        """Refuse shared objects that have changed."""
+        for table, then, now in zip(self.tables or (), before, after, strict=True):
             if then is not now and not (same_entries(then[0], now[0]) and then[1] == now[1]):
                 raise RecordError(
-                    f"The examples share {table.said(then[0], now[0])}, and others changed it while one "
-                    "waited for a value.",
+                    f"The examples share {table.said(then[0], now[0])}, and {why}.",
                     "batched(fn, own=True) gives each example a copy of the model with its parameters. Of "
                     "what else they change, give each example its own.",
                 )
@@ -129,6 +151,7 @@ class Sharing:
         """Let an example go on, with random streams of its own if there is a seed."""
         self.look()
         self.turns[example] += 1
+        self.last_begun = max(self.last_begun, example)
         if self.seed is None:
             self.began = self.random.read() if self.watches(example) else []
             return
@@ -138,7 +161,7 @@ class Sharing:
         else:
             self.random.begin_anew((self.seed, example))
 
-    def end(self, example: int) -> None:
+    def rest(self, example: int) -> None:
         """End the turn of an example; warn if it has drawn after one that comes later in the loop."""
         if self.seed is not None:
             self.streams[example] = self.random.read()

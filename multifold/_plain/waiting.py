@@ -79,7 +79,7 @@ async def drive(
     stack = greenlet.greenlet(code)
 
     def wait(nodes: Sequence[Any]) -> list[Any]:
-        return switched_out(recording, sharing, stack, nodes)
+        return switched_out(recording, sharing, example, stack, nodes)
 
     try:
         asked = step(wait, stack.switch)
@@ -91,6 +91,7 @@ async def drive(
                 asked = step(wait, stack.throw, error)
             else:
                 asked = step(wait, stack.switch, values)
+        sharing.end(example)
         return asked
     finally:
         if not stack.dead and stack:
@@ -115,20 +116,22 @@ def go_on(
     try:
         return code(*arguments)
     finally:
-        sharing.end(example)
+        sharing.rest(example)
         CURRENT.switch(before)
         if not gc.isenabled() and gc.get_count()[0] > MANY_OBJECTS:
             gc.collect(1)
 
 
-def switched_out(recording: Recording, sharing: Sharing, stack: Any, nodes: Sequence[Any]) -> list[Any]:
+def switched_out(
+    recording: Recording, sharing: Sharing, example: int, stack: Any, nodes: Sequence[Any]
+) -> list[Any]:
     """Stop the code of an example until some values are there; return them."""
     if greenlet.getcurrent() is not stack:
         raise RecordError("A value is read in another greenlet or thread than the one of its example.")
-    left = sharing.wait()
+    left = sharing.wait(example)
     with recording.values.apart():
         values: list[Any] = stack.parent.switch(nodes)
-    sharing.refuse_changes(left)
+    sharing.refuse_changes(*left)
     return values
 
 

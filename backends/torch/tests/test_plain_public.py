@@ -350,7 +350,21 @@ def written(x):
     return LIN(x) * TOTAL if LIN(x).sum() > -1e9 else x
 
 
+def changed_late(place, x, waits):
+    place.state = place.state + 1 if waits and LIN(x).sum() > -1e9 else place.state
+    return LIN(x) * place.state
+
+
+def with_state(state):
+    place = Place()
+    place.state = state
+    return place
+
+
 STATES = {
+    "what an example changes after others have run": lambda: multifold.batched(changed_late)(
+        [with_state(0)] * 3, XS[:3], [True, False, False]
+    ),
     "a pending tensor": lambda: multifold.batched(added)([Place()] * 3, XS[:3]),
     "a tensor that is written into": lambda: multifold.batched(written)(XS),
     "a tensor": lambda: multifold.batched(counted)(XS),
@@ -368,6 +382,13 @@ STATES = {
 def test_state_that_examples_share_while_one_waits_is_an_error(where):
     with pytest.raises(RecordError, match="The examples share"):
         STATES[where]()
+
+
+def test_the_last_example_may_change_what_examples_share():
+    run = multifold.batched(changed_late)
+    arguments = XS[:3], [False, False, True]
+    found, wanted = run([with_state(2)] * 3, *arguments), run.loop([with_state(2)] * 3, *arguments)
+    torch.testing.assert_close(found, wanted)
 
 
 def test_state_on_what_is_the_own_of_an_example_is_that_of_the_loop():
