@@ -97,6 +97,8 @@ REFUSED = {
     "storage": (lambda y: y.untyped_storage(), "memory"),
     "another device": (lambda y: y.to("meta"), "another device"),
     "a leaf": (lambda y: y.detach().requires_grad_(), "a leaf"),
+    "numbers that are one": (lambda y: y.sum().expand(3).__setitem__(0, 1.0), "are one"),
+    "a row of rows that are one": (lambda y: y.expand(3, 4)[0].add_(1), "are one"),
     "no gradient in place": (lambda y: torch.no_grad()(y.mul_)(2), "would take the gradient"),
     "out": (lambda y: torch.add(y.detach(), 1, out=torch.zeros(4)), "written to out="),
     "an attribute": (lambda y: setattr(y, "data", y + 1), "another attribute"),

@@ -164,6 +164,18 @@ def without_masks(index: Any) -> Any:
     return tuple([y for x in parts for y in (x.nonzero(as_tuple=True) if is_mask(x) else [x])])
 
 
+def repeating(func: Any) -> Callable[..., Any]:
+    """Return what records a function whose results may have one number in several places."""
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        found = record(func, *args, **kwargs)
+        for x in optree.tree_leaves(found):
+            x.place = None, None
+        return found
+
+    return answer
+
+
 # ---- changes in place --------------------------------------------------------------------------------
 
 
@@ -303,6 +315,8 @@ def renamed(x: Pending, found: Any) -> None:
     x.version += 1
     if x.place is not None:  # what it is a part of has it, too
         whole, index = x.place
+        if whole is None:
+            refuse("changed in place where several of its numbers are one, as those of expand()")
         renamed(whole, record(with_item, whole, index, x))
         x.seen = version_of(x.base)
     elif isinstance(x.base, Pending):  # it has other values now, and so have other views of it
@@ -390,6 +404,11 @@ NEW = [
     *(torch.rand_like, torch.randint_like),
 ]
 
+REPEATING = [
+    *methods("expand expand_as broadcast_to unfold"),
+    *(torch.broadcast_to, torch.broadcast_tensors, torch.meshgrid),
+]
+
 ANSWERS: dict[Any, Callable[..., Any]] = {
     **{
         getattr(Tensor, name).__get__: from_meta(name)
@@ -413,6 +432,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     Tensor.__setitem__: set_item,
     **dict.fromkeys((Tensor.unbind, torch.unbind), unbound),
     torch.where: chosen,
+    **{func: repeating(func) for func in REPEATING},
     Tensor.contiguous: same_memory,
     Tensor.requires_grad_: lambda x, on=True: x if on == x.form.requires_grad else refuse("a leaf"),
     Tensor.to: moved,

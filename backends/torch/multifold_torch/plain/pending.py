@@ -37,7 +37,8 @@ class Pending(Tensor):
     base : Tensor or None
         What it is a view of.
     place : tuple or None
-        A tensor and an index, if it is a part of that tensor which is written with it.
+        A tensor and an index, if it is a part of that tensor which is written with it; twice None if it
+        has one number in several places, and cannot be written.
     version : int
         How often it was changed in place; -1 once a view of it was.
     seen : int
