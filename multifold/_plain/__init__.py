@@ -5,13 +5,15 @@
 - `sharing`: what examples share while they wait.
 - `cells`: functions that are recorded whole.
 - `explained`: which functions to make cells of.
+- `advice`: what a program would gain, measured before it is changed.
 - `arrays`: programs of NumPy, which is part of the core.
 
 Which functions of a framework are recorded, and how a function of one example runs for many, is in the
 adapters (`multifold.pending.PlainValues`), what records in this thread in `multifold.recording`.
 """
 
+from multifold._plain.advice import advise
 from multifold._plain.cells import op
 from multifold._plain.loop import Batched, batched
 
-__all__ = ["Batched", "batched", "op"]
+__all__ = ["Batched", "advise", "batched", "op"]

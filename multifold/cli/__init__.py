@@ -1,4 +1,4 @@
-"""The command line: ``multifold compare`` and ``backends``, and the commands of other distributions.
+"""The command line: ``multifold advise``, ``compare``, ``backends``, and commands of other distributions.
 
 One module a command; `multifold.cli.output` says how tables and bars look. A distribution adds a command by
 an entry point of the group ``multifold.commands``: ``multifold-bench`` adds ``bench``, ``explain`` and
@@ -23,6 +23,7 @@ import click
 
 import multifold
 from multifold._frameworks.registry import install_line
+from multifold.cli.advise import advise
 from multifold.cli.backends import backends
 from multifold.cli.compare import compare
 from multifold.errors import MismatchError, MultifoldError, type_of
@@ -135,5 +136,5 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-for command in (compare, backends):
+for command in (advise, compare, backends):
     main.add_command(command)

@@ -1,0 +1,118 @@
+"""What `multifold.advise` measures of programs of NumPy, and how the command line shows it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import multifold
+from multifold import RecordError
+from multifold._plain.advice import WatchedLoop
+from multifold.cli import main
+
+WEIGHTS = np.random.default_rng(0).normal(size=(64, 64)) / 8
+
+
+class Tree:
+    """A model that keeps something on itself."""
+
+    seen = 0
+
+    def join(self, left, right):
+        return np.tanh((left + right) @ WEIGHTS)
+
+    def encode(self, tree):
+        self.seen += 1
+        return (
+            self.join(*map(self.encode, tree)) if isinstance(tree, tuple) else np.multiply(WEIGHTS[tree], 1)
+        )
+
+    def __call__(self, tree):
+        return self.encode(tree)
+
+
+TREES = [((1, 2), (3, i)) for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def advice():
+    return multifold.advise(Tree(), TREES, backend="numpy")
+
+
+def test_the_loop_is_the_first_way_and_calls_of_add_the_last(advice):
+    assert [way.name for way in (advice.ways[0], advice.ways[-1])] == [
+        "one example at a time",
+        "fold.run, with calls of fold.add",
+    ]
+    assert advice.examples == 40 and not advice.trains
+
+
+def test_gains_are_ranges_around_what_was_measured(advice):
+    loop = advice.ways[0].seconds
+    for way in advice.ways[1:]:
+        assert way.low < loop / way.seconds < way.high < 2 * way.low
+
+
+def test_it_is_shown_as_a_table(advice):
+    lines = str(advice).splitlines()
+    assert lines[0] == "40 examples, forward"
+    assert lines[2].split() == ["calls", "launches", "ms", "times", "as", "fast"]
+    assert len(lines) >= 3 + len(advice.ways)
+
+
+def test_what_the_program_leaves_on_its_model_is_put_back():
+    model = Tree()
+    multifold.advise(model, TREES[:3], backend="numpy")
+    assert model.seen == 0
+
+
+def test_no_more_examples_run_than_asked_for():
+    assert multifold.advise(Tree(), TREES, most=2, backend="numpy").examples == 2
+
+
+def test_functions_are_found_that_return_arrays_and_do_not_call_themselves(advice):
+    assert advice.ops in ([], ["Tree.join"])
+    with WatchedLoop(multifold.load_backend("numpy")) as watch:
+        Tree()(((1, 2), 3))
+    assert [fn.__qualname__ for fn in watch.cells()] == ["Tree.join"]
+
+
+def test_what_the_loop_raises_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        multifold.advise(lambda x: 1 / 0, [1], backend="numpy")
+
+
+def test_without_examples_there_is_no_advice():
+    with pytest.raises(RecordError, match="at least one example"):
+        multifold.advise(Tree(), [])
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A file with a program of two arguments."""
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import numpy as np\n"
+        "weights = np.eye(8)\n"
+        "def fn(x, steps):\n"
+        "    for _ in range(steps):\n"
+        "        x = np.tanh(x @ weights)\n"
+        "    return x\n"
+        "examples = [np.ones(8)] * 4, [1, 2, 3, 4]\n"
+        "if __name__ == '__main__':\n"
+        "    raise SystemExit(1)\n"
+    )
+    return path
+
+
+def test_the_command_measures_the_loop_of_a_file(program):
+    result = CliRunner().invoke(main, ["advise", str(program), "--most", "3"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("3 examples, forward")
+
+
+def test_the_command_says_which_names_a_file_has(program):
+    result = CliRunner().invoke(main, ["advise", str(program), "--fn", "model"])
+    assert result.exit_code == 2
+    assert "to define 'model'. It defines examples, fn, np, weights." in result.stderr
