@@ -30,4 +30,4 @@ def test_random_programs_do_what_the_loop_does(part, backend, request):
             found = shrunk(program)
             raise AssertionError(f"Program {seed} differs. It needs:\n{found.text}") from error
         refused.update([why] if why else [])
-    assert refused.total() <= max(2, count / PARTS / SHARE), refused
+    assert refused.total() <= max(5, count / PARTS / SHARE), refused
