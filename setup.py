@@ -10,7 +10,10 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+# `_shared.c` is written by Cython, too: what the views of arrays in all the others need, which is half of
+# their C where each has it for itself. It takes a compiler longer than most, so it is the first.
 MODULES = (
+    "_shared.c",
     "_recording.pyx",
     "_calls.py",
     "_covers.pyx",
@@ -21,10 +24,9 @@ MODULES = (
     "_glue.py",
 )
 
-# gcc takes 35 s for the modules of generated C, one after the other and with debugging symbols, and 16 s
-# for all of them on two cores and without symbols. Python builds itself with -fwrapv, and the modules rely
-# on it: a damaged integer may be any, so that a sum of it wraps, and is compared with bounds afterwards.
-# CFLAGS in the environment take the place of Python's own flags, so the option stands here.
+# Without debugging symbols a compiler takes half of the time. Python builds itself with -fwrapv, and the
+# modules rely on it: a damaged integer may be any, so that a sum of it wraps, and is compared with bounds
+# afterwards. CFLAGS in the environment take the place of Python's own flags, so the option stands here.
 FLAGS = ["-g0", "-fwrapv"] if os.name == "posix" else []
 
 # Cython 3.3 does not look whether what a .py cimports by its .pxd has changed since, as it does for a .pyx.
@@ -43,8 +45,8 @@ extensions = cythonize(
         )
         for name in MODULES
     ],
-    quiet=True,
     build_dir="build/generated",  # generated C is built, not committed
+    shared_utility_qualified_name="multifold._compiled._shared",
 )
 for extension in extensions:
     extension.optional = True  # Cython 3.3 forgets what an Extension is told of it
