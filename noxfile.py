@@ -232,7 +232,10 @@ def wheels(session: nox.Session) -> None:
     shutil.rmtree(house, ignore_errors=True)
     session.run("python", "tools/release.py", "build", str(house), *tag)
     session.run("twine", "check", "--strict", *map(str, house.iterdir()))
-    for core in sorted(house.glob("multifold-*")):  # the wheel where a compiler fails, and the source
+    cores = sorted(house.glob("multifold_core-*"))  # the wheel where a compiler fails, and the source
+    if [core.suffix for core in cores] != [".whl", ".gz"]:
+        session.error(f"Expected a wheel and a source distribution of the core. Found {cores}.")
+    for core in cores:
         fresh = temporary / core.suffix[1:]
         shutil.rmtree(fresh, ignore_errors=True)
         session.run("python", "-m", "venv", str(fresh), silent=True)
@@ -240,12 +243,10 @@ def wheels(session: nox.Session) -> None:
         pip = (python, "-m", "pip", "install", "--quiet")
         wheel = core.suffix == ".whl"
         here = {"PIP_FIND_LINKS": str(house)} | ({"CC": "no-compiler"} if wheel else {})
-        session.run(*pip, f"{core}[bench,cli,test]", env=here, external=True)
-        for backend in FRAMEWORKS if wheel else ():  # what an extra names is there, and fits
-            extra = "bench" if backend == "numpy" else backend
-            session.run(
-                *pip, "--dry-run", f"{core}[{extra}]", *FRAMEWORKS[backend], env=here, external=True
-            )
+        session.run(*pip, f"{core}[cli,test]", "multifold-bench", env=here, external=True)
+        for name, packages in FRAMEWORKS.items():
+            if wheel and name != "numpy":  # its adapter is there, and fits
+                session.run(*pip, "--dry-run", f"multifold-{name}", *packages, env=here, external=True)
         in_use = "from multifold import _compiled; raise SystemExit(_compiled.missing or 0)"
         session.run(python, "-P", "-c", in_use, external=True)
         paths = ("tests/test_known_answers.py", "tests/test_native.py", "tests/test_cli.py")

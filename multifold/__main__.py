@@ -23,7 +23,7 @@ def main() -> None:
         if missing not in {"click", "rich"}:
             raise
         raise SystemExit(
-            f"multifold: the command line needs {missing}; pip install click rich threadpoolctl"
+            f"multifold: the command line needs {missing}; pip install 'multifold-core[cli]'"
         ) from None
     command_line()
 

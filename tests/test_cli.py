@@ -333,7 +333,7 @@ def test_without_multifold_bench_its_commands_say_in_one_line_what_to_install(re
     added()
     expected = f"Error: 'multifold {command}' belongs to multifold-bench, which is not installed."
     said = refused(command, "--help")
-    assert said.startswith(f"{expected} Hint: in a checkout: pip install ./benchmarks; ")
+    assert said.startswith(f"{expected} Hint: pip install multifold-bench; ")
 
 
 def test_a_command_that_cannot_be_imported_is_one_line(refused, added):

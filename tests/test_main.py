@@ -14,4 +14,4 @@ def test_without_its_packages_the_command_says_in_one_line_what_to_install(packa
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     said = f"multifold: the command line needs {package}; "
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"{said}pip install click rich threadpoolctl\n"
+    assert done.stderr == f"{said}pip install 'multifold-core[cli]'\n"

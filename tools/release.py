@@ -5,9 +5,8 @@
     python tools/release.py build dist v0.2.0     the same, if this is the tag of the number
 
 A release is one tag, `v0.2.0`, on one number. An adapter uses what is private in the core, so each adapter
-asks for the core of just its own number, and the core's extras ask for just that adapter. What is built is
-looked into before anybody installs it: a wheel holds its package and nothing else, and each file of a
-package that the repository has is in the wheel.
+asks for the core of just its own number. What is built is looked into before anybody installs it: a wheel
+holds its package and nothing else, and each file of a package that the repository has is in the wheel.
 """
 
 from __future__ import annotations
@@ -22,12 +21,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+CORE = "multifold-core"
+
 DISTRIBUTIONS = {
-    ROOT: "multifold",
-    **{path: f"multifold_{path.name}" for path in sorted(ROOT.glob("backends/*")) if path.is_dir()},
-    ROOT / "benchmarks": "multifold_bench",
+    CORE: ROOT,
+    **{f"multifold-{path.name}": path for path in sorted(ROOT.glob("backends/*")) if path.is_dir()},
+    "multifold-bench": ROOT / "benchmarks",
 }
-"""The folder of each distribution, and the one package in it."""
+"""The folder of each distribution."""
 
 SOURCES = (".pyx", ".pxd")
 """What the source distribution of the core has, and its wheel leaves out."""
@@ -39,18 +40,13 @@ def numbers(number: str = r"[^\s\"',;\]]+") -> Iterator[tuple[Path, re.Pattern[s
     Examples
     --------
     >>> sorted({path.name for path, _ in numbers()})
-    ['CITATION.cff', 'README.md', '__init__.py', 'pyproject.toml']
+    ['CITATION.cff', '__init__.py', 'pyproject.toml']
     """
     yield ROOT / "multifold" / "__init__.py", re.compile(rf'(?<=^__version__ = ")({number})', re.MULTILINE)
-    for folder in DISTRIBUTIONS:
-        yield folder / "pyproject.toml", re.compile(rf"(?<=\"multifold==)({number})", re.MULTILINE)
-        yield folder / "pyproject.toml", re.compile(rf"(?<=\"multifold\[cli\]==)({number})", re.MULTILINE)
-        yield folder / "pyproject.toml", re.compile(rf"(?<=^version = \")({number})", re.MULTILINE)
-    yield ROOT / "README.md", re.compile(rf"(?<=\]==)({number})")
     yield ROOT / "CITATION.cff", re.compile(rf"(?<=^version: )({number})", re.MULTILINE)
-    for package in DISTRIBUTIONS.values():
-        name = package.replace("_", "-")
-        yield ROOT / "pyproject.toml", re.compile(rf"(?<=\"{name}==)({number})", re.MULTILINE)
+    for folder in DISTRIBUTIONS.values():
+        for before in ('^version = "', f'"{CORE}==', rf'"{CORE}\[cli\]=='):
+            yield folder / "pyproject.toml", re.compile(f"(?<={before})({number})", re.MULTILINE)
 
 
 def written() -> dict[str, list[str]]:
@@ -70,17 +66,17 @@ def write(number: str) -> None:
 
 def build(to: Path) -> list[Path]:
     """Build the source distribution and the wheel of everything into a folder; return the wheels."""
-    for folder in DISTRIBUTIONS:
+    for folder in DISTRIBUTIONS.values():
         subprocess.run([sys.executable, "-m", "build", "--outdir", str(to), str(folder)], check=True)
     return sorted(to.glob("*.whl"))
 
 
 def missing_and_foreign(wheel: Path) -> tuple[set[str], set[str]]:
     """Return the files of a package that its wheel lacks, and those of the wheel that are of no package."""
-    package = wheel.name.split("-")[0]
-    folder = next(folder for folder, name in DISTRIBUTIONS.items() if name == package)
+    name = wheel.name.partition("-")[0].replace("_", "-")
+    package = "multifold" if name == CORE else name.replace("-", "_")
     tracked = subprocess.run(
-        ["git", "ls-files", package], cwd=folder, check=True, capture_output=True, text=True
+        ["git", "ls-files", package], cwd=DISTRIBUTIONS[name], check=True, capture_output=True, text=True
     ).stdout.splitlines()
     wanted = {name for name in tracked if not name.endswith(SOURCES)}
     names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/")}

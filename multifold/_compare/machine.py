@@ -49,11 +49,11 @@ def adapter(name: str) -> str:
     Examples
     --------
     >>> adapter("numpy").split()[0]
-    'multifold'
+    'multifold-core'
     """
     point = registry.entry_points().get(name)
     if point is None or point.dist is None:
-        return f"multifold {multifold.__version__}"
+        return f"multifold-core {multifold.__version__}"
     return f"{point.dist.name} {point.dist.version}"
 
 

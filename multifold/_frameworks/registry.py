@@ -28,16 +28,13 @@ BACKENDS = ("numpy", "torch", "tensorflow", "mxnet", "jax")
 def install_line(name: str) -> str:
     """Return the commands that install a backend of this project, or its benchmarks.
 
-    Neither takes a name from an index: there is no release yet, and the name `multifold` on PyPI belongs to
-    another project.
-
     Examples
     --------
     >>> install_line("torch")
-    'in a checkout: pip install ./backends/torch; from wheels: pip install FOLDER/multifold_torch-*.whl'
+    'pip install multifold-torch; in a checkout: pip install ./backends/torch'
     """
     folder = "benchmarks" if name == "bench" else f"backends/{name}"
-    return f"in a checkout: pip install ./{folder}; from wheels: pip install FOLDER/multifold_{name}-*.whl"
+    return f"pip install multifold-{name}; in a checkout: pip install ./{folder}"
 
 
 @functools.cache
@@ -85,7 +82,7 @@ def refuse_another_number(point: EntryPoint) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        core = version("multifold")
+        core = version("multifold-core")
     except PackageNotFoundError:  # the core runs from a folder, without having been installed
         return
     if point.dist is not None and point.dist.version != core:

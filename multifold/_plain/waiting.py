@@ -139,5 +139,5 @@ def refuse_read(nodes: Sequence[Any]) -> list[Any]:
     """Refuse a read, since nothing lets the code of an example wait."""
     raise ExtraMissing(
         "The program reads a computed value, so its example has to wait for it. That needs greenlet.",
-        "pip install 'multifold[plain]'",
+        "pip install 'multifold-core[plain]'",
     )

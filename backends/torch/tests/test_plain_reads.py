@@ -447,7 +447,7 @@ def test_random_numbers_without_reads_are_those_of_the_loop(as_loop):
 def test_without_greenlet_programs_without_reads_run(monkeypatch, as_loop):
     monkeypatch.setattr(waiting, "greenlet", None)
     as_loop(lambda x: torch.tanh(LIN(x)), XS, parameters=PARAMETERS)
-    with pytest.raises(ExtraMissing, match=r"pip install 'multifold\[plain\]'"):
+    with pytest.raises(ExtraMissing, match=r"pip install 'multifold-core\[plain\]'"):
         multifold.batched(while_large)(XS)
 
 
