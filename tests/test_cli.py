@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -251,6 +252,19 @@ def test_backends_says_how_to_install_what_is_missing(run, missing):
     result = run("backends")
     assert line_of(result, missing).split() == [missing, "not", "installed"]
     assert f"{missing}: {registry.install_line(missing)}" in result.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("installed", "said"), [({"multifold": "1.2"}, 1), ({}, 0)])
+def test_backends_says_where_two_distributions_hold_the_package(run, monkeypatch, installed, said):
+    real = metadata.version
+
+    def version(name):
+        if name == "multifold" and name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return installed.get(name) or real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert run("backends").stdout.count("multifold 1.2 is installed, too") == said
 
 
 def test_backends_shows_a_strangers_backend(run, monkeypatch):

@@ -29,7 +29,22 @@ def backends() -> None:
     found = [look(name) for name in names]
     columns = ["<backend", "<framework", "<adapter", "<device", "<gaps"]
     lines = [f"{name}: {line}" for name, (_, remarks) in zip(names, found, strict=True) for line in remarks]
-    show_table(columns, [cells for cells, _ in found], "\n".join([*lines, _compiled.state()]))
+    below = "\n".join([*lines, *another_core(), _compiled.state()])
+    show_table(columns, [cells for cells, _ in found], below)
+
+
+def another_core() -> list[str]:
+    """Return what is said where a distribution ``multifold`` has the same package as multifold-core."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = f"multifold {version('multifold')}"
+    except PackageNotFoundError:
+        return []
+    return [
+        f"{found} is installed, too, and its files may have taken the place of those of multifold-core: "
+        "pip uninstall multifold multifold-core, then install multifold-core again"
+    ]
 
 
 def look(name: str) -> tuple[tuple[str, ...], list[str]]:
