@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 import subprocess
@@ -123,3 +124,25 @@ def test_each_distribution_and_extra_that_is_to_be_installed_is_there(release):
         assert (folder / "pyproject.toml").exists(), f"{name} is no distribution: pip install{line}"
         known = project(folder).get("optional-dependencies", {})
         assert not [x for x in extras.split(",") if x and x not in known], f"pip install{line}"
+
+
+def noxfile():
+    """Return the tables of noxfile.py by name, without importing nox."""
+    lines = [x for x in ast.parse((ROOT / "noxfile.py").read_text()).body if isinstance(x, ast.Assign)]
+    return {ast.unparse(x.targets[0]): x.value for x in lines if isinstance(x.value, ast.Dict)}
+
+
+def pinned(packages, name):
+    """Return the version of a framework in a list of packages; without a number pip takes the newest."""
+    found = [x.partition("==")[2].removesuffix(".*") for x in packages if x.startswith(f"{name}==")]
+    return found[0] if found else "newest"
+
+
+@pytest.mark.parametrize("title", ["NumPy", "PyTorch", "TensorFlow", "MXNet", "JAX"])
+def test_the_table_of_versions_is_what_the_sessions_run(title):
+    name = title.removeprefix("Py").lower()
+    used, oldest = (ast.literal_eval(noxfile()[table]) for table in ("FRAMEWORKS", "EXTREMES"))
+    jobs = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    pythons = ", ".join(re.findall(rf'"tests\({name}\)", python: "([\d.]+)" }}', jobs))
+    cells = (title, pinned(used[name], name), pinned(oldest.get(name, used[name]), name), pythons)
+    assert f"| {' | '.join(cells)} |" in (ROOT / "README.md").read_text().splitlines()
