@@ -212,10 +212,10 @@ def says(experiment: Experiment, rows: Sequence[Row]) -> str:
     >>> row = {"mode": "infer", "backend": "numpy", "width": 8, "batch": 4}
     >>> times = {"hand": 2.0, "fold": 3.0, "fold-traced": 2.6}
     >>> rows = [{**row, "contender": name, "median_ms": ms} for name, ms in times.items()]
-    >>> print(says(EXPERIMENTS["a"], rows).partition(",")[0])
-    Folding takes 1.3 in inference
+    >>> print(says(EXPERIMENTS["a"], rows).split(", ")[1])
+    the fastest way to fold takes 1.3 of the time of `hand` in inference
     """
-    said = []
+    said: list[str] = []
     for mode, words in MODES.items():
         mine = [row for row in rows if row["mode"] == mode and "median_ms" in row]
         found = (
@@ -224,13 +224,12 @@ def says(experiment: Experiment, rows: Sequence[Row]) -> str:
         parts = sorted(part for _, part in filter(None, found))
         if parts:
             ends = dict.fromkeys(f"{part:.2g}" for part in (parts[0], parts[-1]))
-            said.append(f"{' to '.join(ends)} {words}")
+            of = "" if said else f" of the time of `{experiment.against}`"
+            said.append(f"{' to '.join(ends)}{of} {words}")
     if not said:
         return ""
-    return (
-        f"Folding takes {', and '.join(said)}, of the time of `{experiment.against}`: the fastest way to "
-        "fold, at the largest minibatch of both, from framework to framework without JAX."
-    )
+    takes = f"the fastest way to fold takes {' and '.join(said)}"
+    return f"At the largest minibatch of both, {takes}, depending on the framework (JAX aside)."
 
 
 UNCOMPILED = tuple(name for name in ORDER if name != "jax")
@@ -248,13 +247,15 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> str:
     timed = sorted(decisive([row for row in rows if "median_ms" in row]), key=sort_key)
     present = {row["contender"] for row in timed}
     names = [name for name in experiment.contenders if name in present]
+    widths = {row["width"] for row in timed}
+    alone = len(widths) == 1
     lines = []
     for key, group in itertools.groupby(timed, key=sort_key):
         found = {row["contender"]: row for row in group}
         any_row = next(iter(found.values()))
         best = min(row["median_ms"] for row in found.values())
         mode, width, _, backend, batch = key
-        head = [mode, backend, width, batch]
+        head = [mode, backend, batch] if alone else [mode, backend, width, batch]
         cells = []
         for name in names:
             row = found.get(name)
@@ -270,8 +271,9 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> str:
         )
         bound = f"{launches or 0:,.0f} / {any_row['lower_bound']:,.0f}" if launches else ""
         lines.append([*head, *cells, f"{any_row['nodes']:,.0f}", bound])
-    first = ["mode", "backend", "width", "batch"]
+    first = ["mode", "backend", "batch"] if alone else ["mode", "backend", "width", "batch"]
     unit = "examples a second" if experiment.name == "c" else "milliseconds a step"
+    unit += f", width {widths.pop()}" if alone else ""
     return f"In {unit}:\n\n" + table([*first, *names, "calls", "launches / bound"], lines, texts=(0, 1))
 
 
