@@ -302,14 +302,14 @@ def number(x: float | None) -> str:
 
     Examples
     --------
-    >>> number(1234.5), number(12.345), number(0.1234)
-    ('1,234', '12.3', '0.123')
+    >>> number(1234.5), number(12.345), number(9.998), number(0.1234)
+    ('1,234', '12.3', '10.0', '0.123')
     """
     if x is None:
         return ""
-    if x >= 100:
+    if x >= 99.95:
         return f"{x:,.0f}"
-    return f"{x:.1f}" if x >= 10 else f"{x:.2f}" if x >= 1 else f"{x:.3f}"
+    return f"{x:.1f}" if x >= 9.995 else f"{x:.2f}" if x >= 0.9995 else f"{x:.3f}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], texts: Iterable[int] = ()) -> str:
