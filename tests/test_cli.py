@@ -361,7 +361,7 @@ def test_help_lists_commands_of_others_and_imports_none_of_them(run, added):
     result = run("--help")
     assert result.exit_code == 0
     listed = [line.split()[0] for line in result.stdout.partition("Commands:")[2].splitlines() if line]
-    assert listed == ["backends", "bench", "compare", "explain", "stranger", "train"]
+    assert listed == ["advise", "backends", "bench", "compare", "explain", "stranger", "train"]
 
 
 def test_an_unknown_command_is_refused(run):

@@ -36,6 +36,11 @@ SPREAD = 1.35
 RECORDED = 2e-6
 """Seconds that one call of `Fold.add` takes to record and to plan."""
 
+LOOP = "one example at a time"
+
+OF_BACKWARD = 1 / 2
+"""The share of the backward pass that is left where the program records its calls itself."""
+
 ROUNDS, SECONDS = 3, 3.0
 """So often each way is measured, or for so many seconds at most."""
 
@@ -194,28 +199,29 @@ def advise(
         )
     models = owners_of(known, None, fn)
     with aside(known, models):
-        step = TimedStep(known, models, train)
-        advance("one example at a time")
+        advance(LOOP)
         with WatchedLoop(known) as watch:
             run.looped(examples, {})
-        loop, wanted = step.measure(lambda: run.looped(examples, {})[0])
-        outside = (loop - step.backward) * watch.share_outside()
-        ways = [MeasuredWay("one example at a time", 0, 0, loop, 1.0, 1.0)]
+        bench = AdviceBench(run, models, examples, train)
+        ways: list[MeasuredWay] = []
         ops: list[FunctionType] = []
-        found = measured(step, run, "multifold.batched(fn)", examples, loop, wanted, advance, notes)
-        if found is not None:
-            ways.append(found)
-        for cell in watch.cells() if found is not None else ():
-            other = program(fn, (*ops, cell), known, own)
-            name = f"{'  and' if ops else '  with'} ops=[{cell.__qualname__}]"
-            better = measured(step, other, name, examples, loop, wanted, advance, notes)
-            if better is not None and better.seconds * WORTH < ways[-1].seconds:
-                ops.append(cell)
-                ways.append(better)
-                run = other
-    if len(ways) > 1:
-        ways.append(by_hand(run, ways[-1], loop, step.backward + outside / 2))
-    return Advice(len(examples), step.trains, ways, [op.__qualname__ for op in ops], notes)
+        for cell in (None, *watch.cells()):
+            trial = run if cell is None else program(fn, (*ops, cell), known, own)
+            name = "multifold.batched(fn)" if cell is None else f"  with ops=[{cell.__qualname__}]"
+            advance(name.strip())
+            try:
+                way = bench.measure(trial, name)
+            except MultifoldError as error:
+                notes.append(f"{name.strip()} does not run: {error.message}")
+                continue
+            if not ways or way.low > WORTH * ways[-1].low:
+                ways.append(way)
+                run = trial
+                ops += [] if cell is None else [cell]
+    if ways:
+        ways.append(bench.by_hand(run, ways[-1], watch.seconds_with_arrays()))
+    loop = MeasuredWay(LOOP, 0, 0, bench.loop, 1.0, 1.0)
+    return Advice(len(examples), bench.trains, [loop, *ways], [op.__qualname__ for op in ops], notes)
 
 
 def program(
@@ -227,27 +233,56 @@ def program(
     )
 
 
-class TimedStep:
-    """Runs a program once, forward and where it trains backward, and says how long that took.
+class AdviceBench:
+    """Measures ways to run a program on some examples, each by turns with the loop.
+
+    Parameters
+    ----------
+    run : Batched
+        The program.
+    models : sequence
+        What has its parameters.
+    examples : sequence
+        The arguments of each example.
+    train : bool or None
+        As of `advise`.
 
     Attributes
     ----------
     trains : bool
         Whether gradients are part of a step: known after the first one.
-    backward : float
-        Seconds of the backward pass of the last step.
+    loop : float
+        Seconds of the loop: the median.
     """
 
-    def __init__(self, backend: Backend, models: Sequence[Any], train: bool | None) -> None:
+    def __init__(
+        self, run: Batched, models: Sequence[Any], examples: Sequence[Any], train: bool | None
+    ) -> None:
+        self.run = run
+        backend: Any = run.known
         self.backend = backend
         self.models = [*models]
+        self.examples = examples
         self.trains = train is not False and "kit" not in backend.gaps()
-        self.asked = bool(train)
         self.nothing = backend.constant(np.zeros((), np.float32), None)
         self.backward = 0.0
+        self.wanted = optree.tree_leaves(self.step(self.looped)[1])
+        if train and not self.trains:
+            raise RecordError("Expected results with gradients, for train=True. There are none.")
+        self.loops = [self.step(self.looped)[0]]
+        self.in_loop = self.backward
 
-    def once(self, compute: Callable[[], list[Any]]) -> tuple[float, list[Any]]:
-        """Run it once; return the seconds and the results."""
+    @property
+    def loop(self) -> float:
+        """Seconds of the loop: the median."""
+        return statistics.median(self.loops)
+
+    def looped(self) -> list[Any]:
+        """Return the results of the loop."""
+        return self.run.looped(self.examples, {})[0]
+
+    def step(self, compute: Callable[[], list[Any]]) -> tuple[float, list[Any]]:
+        """Run one step, forward and where it trains backward; return the seconds and the results."""
         kit = self.backend.kit if self.trains else None
         results: list[Any] = []
         ended = 0.0
@@ -258,9 +293,7 @@ class TimedStep:
             ended = perf_counter()
             if kit is None:
                 return None
-            parts = [x for x in optree.tree_leaves(results) if self.has_gradient(x)]
-            if not parts and self.asked:
-                raise RecordError("Expected results with gradients, for train=True. There are none.")
+            parts = [x for x in optree.tree_leaves(results) if getattr(x, "requires_grad", False)]
             self.trains = bool(parts)
             return sum([kit.dot(x, np.ones(tuple(x.shape))) for x in parts], self.nothing)
 
@@ -275,46 +308,42 @@ class TimedStep:
         self.backward = spent - (ended - began)
         return spent, results
 
-    def has_gradient(self, x: Any) -> bool:
-        """Return whether a gradient flows to a result."""
-        return self.backend.owns(x) and bool(getattr(x, "requires_grad", False))
+    def measure(self, trial: Batched, name: str) -> MeasuredWay:
+        """Return how fast a batched program is; refuse one that computes something else than the loop."""
 
-    def measure(self, compute: Callable[[], list[Any]]) -> tuple[float, list[Any]]:
-        """Run it some times after a first one; return the median of the seconds, and the results."""
-        _, results = self.once(compute)
+        def batched() -> list[Any]:
+            return trial.run(self.examples, {})[0]
+
+        results = optree.tree_leaves(self.step(batched)[1])
+        if len(results) != len(self.wanted) or not all(map(trial.same, results, self.wanted)):
+            raise RecordError(
+                "it returns other values than the loop, as programs may that draw random numbers."
+            )
         times: list[float] = []
+        gains: list[float] = []
         while len(times) < ROUNDS and sum(times) < SECONDS:
-            times.append(self.once(compute)[0])
-        return statistics.median(times), results
+            self.loops.append(self.step(self.looped)[0])
+            times.append(self.step(batched)[0])
+            gains.append(self.loops[-1] / times[-1])
+        fold: Any = trial.fold
+        gain = statistics.median(gains)
+        seconds = statistics.median(times)
+        return MeasuredWay(name, len(fold), len(trial.explain()), seconds, gain / SPREAD, gain * SPREAD)
 
+    def by_hand(self, run: Batched, best: MeasuredWay, with_arrays: float) -> MeasuredWay:
+        """Return what calls of `Fold.add` of the same cells are expected to take.
 
-def measured(
-    step: TimedStep,
-    run: Batched,
-    name: str,
-    examples: Sequence[Any],
-    loop: float,
-    wanted: Sequence[Any],
-    advance: Callable[[str], object],
-    notes: list[str],
-) -> MeasuredWay | None:
-    """Return how a batched program ran; None, and a note, if it cannot or computes something else."""
-    advance(name)
-    try:
-        seconds, results = step.measure(lambda: run.run(examples, {})[0])
-    except MultifoldError as error:
-        notes.append(f"{name.strip()} does not run: {error.message}")
-        return None
-    pairs = zip(optree.tree_leaves(results), optree.tree_leaves([*wanted]), strict=False)
-    if not all(run.same(one, other) for one, other in pairs):
-        notes.append(
-            f"{name.strip()} returns other values than the loop, as programs that draw random numbers may."
-        )
-        return None
-    explained = run.explain()
-    fold: Any = run.fold
-    gain = loop / seconds
-    return MeasuredWay(name, len(fold), len(explained), seconds, gain / SPREAD, gain * SPREAD)
+        What the loop takes beside functions that return arrays, and beside gradients, stays as it is: the
+        rules of a game, say. The loop was watched for ``with_arrays``, the seconds of these functions; that
+        slows down the others.
+        """
+        explained = run.explain()
+        launching = sum([explained.seconds.get(name, 0.0) for name in ("upload", "gather", "op")])
+        alone = max(0.0, self.loop - self.in_loop - with_arrays)
+        seconds = launching + alone + self.backward * OF_BACKWARD + RECORDED * best.calls
+        gain = self.loop / seconds
+        name = "fold.run, with await" if len(explained.rounds) > 1 else "fold.run, with calls of fold.add"
+        return MeasuredWay(name, best.calls, best.launches, seconds, gain / SPREAD, gain * SPREAD)
 
 
 class WatchedLoop:
@@ -323,8 +352,10 @@ class WatchedLoop:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.stack: list[tuple[CodeType, float]] = []
+        self.inside = [0.0]  # of what is on the stack, and of the whole: the seconds of what it has called
         self.active: Counter[CodeType] = Counter()
         self.seconds: defaultdict[CodeType, float] = defaultdict(float)
+        self.own: defaultdict[CodeType, float] = defaultdict(float)
         self.returning: Counter[CodeType] = Counter()
         self.callers: defaultdict[CodeType, set[CodeType | None]] = defaultdict(set)
         self.recursive: set[CodeType] = set()
@@ -351,11 +382,15 @@ class WatchedLoop:
                 self.recursive.update(codes[codes.index(code) :])
             self.active[code] += 1
             self.stack.append((code, perf_counter()))
+            self.inside.append(0.0)
         elif self.active[code]:
             _, began = self.stack.pop()
+            spent = perf_counter() - began
+            self.own[code] += spent - self.inside.pop()
+            self.inside[-1] += spent
             self.active[code] -= 1
             if not self.active[code]:
-                self.seconds[code] += perf_counter() - began
+                self.seconds[code] += spent
             self.returning[code] += any(map(self.backend.owns, optree.tree_leaves(result)))
 
     def cells(self) -> list[FunctionType]:
@@ -364,9 +399,9 @@ class WatchedLoop:
         functions = [x for code in found for x in gc.get_referrers(code) if type(x) is FunctionType]
         return functions[:MOST_CELLS]
 
-    def share_outside(self) -> float:
-        """Return the share of the time that is spent outside of functions that may be cells."""
-        return 1 - sum(self.seconds[code] for code in self.candidates()) / max(self.total, 1e-9)
+    def seconds_with_arrays(self) -> float:
+        """Return the seconds that were spent in functions that return arrays, and in what these call."""
+        return self.total - sum([own for code, own in self.own.items() if not self.returning[code]])
 
     @property
     def total(self) -> float:
@@ -388,19 +423,3 @@ class WatchedLoop:
             for code, seconds in sorted(self.seconds.items(), key=lambda pair: -pair[1])
             if code in known and not self.callers[code] <= known and seconds >= LEAST_SHARE * self.total
         ]
-
-
-def by_hand(run: Batched, best: MeasuredWay, loop: float, rest: float) -> MeasuredWay:
-    """Return what calls of `Fold.add` of the same cells are expected to take, beside the rest of a step."""
-    explained = run.explain()
-    phases = explained.seconds
-    launching = sum(phases.get(name, 0.0) for name in ("upload", "gather", "op"))
-    seconds = launching + rest + RECORDED * best.calls
-    gain = loop / seconds
-    name = "fold.run, with calls of fold.add" if not is_waiting(explained) else "fold.run, with await"
-    return MeasuredWay(name, best.calls, best.launches, seconds, gain / SPREAD, gain * SPREAD)
-
-
-def is_waiting(explained: Any) -> bool:
-    """Return whether the program reads values."""
-    return len(explained.rounds) > 1
