@@ -167,11 +167,15 @@ def test_a_node_that_is_kept_is_refused_by_the_next_traces() -> None:
         traces(record, [1])
 
 
-def test_an_async_function_is_refused_as_by_trace() -> None:
+def test_an_async_function_makes_traces_unless_it_awaits_a_value() -> None:
     async def record(fold: Any, x: int) -> Any:
         return fold.add("f", x)
 
-    for make in (lambda: trace(record, 1), lambda: traces(record, [1])):
+    async def look(fold: Any, x: int) -> Any:
+        return await fold.value(fold.add("f", x))
+
+    assert traces(record, [1]) == [trace(record, 1)] == [trace(lambda fold, x: fold.add("f", x), 1)]
+    for make in (lambda: trace(look, 1), lambda: traces(look, [1])):
         with pytest.raises(RecordError, match="Expected no value to be awaited in a trace"):
             make()
 

@@ -1,6 +1,7 @@
 """Plain programs: a person's own code for one example, run for many without being rewritten.
 
-- `loop`: runs the code of all examples, and joins what they return.
+- `program`: runs the code of examples on a fold, beside other functions of examples.
+- `loop`: runs it for many examples, and joins what they return.
 - `waiting`: lets the code of an example wait where it reads a computed value.
 - `sharing`: what examples share while they wait.
 - `cells`: functions that are recorded whole.
@@ -15,5 +16,6 @@ adapters (`multifold.pending.PlainValues`), what records in this thread in `mult
 from multifold._plain.advice import advise
 from multifold._plain.cells import op
 from multifold._plain.loop import Batched, batched
+from multifold._plain.program import plain
 
-__all__ = ["Batched", "advise", "batched", "op"]
+__all__ = ["Batched", "advise", "batched", "op", "plain"]

@@ -190,8 +190,7 @@ def advise(
     examples = [*islice(examples_of(iterables), most)]
     notes: list[str] = []
     run = program(fn, (), backend, own)
-    run.values_for(examples, {})
-    known: Any = run.known
+    known = run.program.meet(*examples[0])
     if known.name not in FRAMEWORKS:
         raise BackendError(
             f"Expected a program of NumPy or PyTorch to advise on. Received one of {known.name}.",
@@ -259,7 +258,7 @@ class AdviceBench:
         self, run: Batched, models: Sequence[Any], examples: Sequence[Any], train: bool | None
     ) -> None:
         self.run = run
-        backend: Any = run.known
+        backend: Any = run.program.backend
         self.backend = backend
         self.models = [*models]
         self.examples = examples

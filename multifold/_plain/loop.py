@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-from multifold._frameworks import registry
-from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._plain.arrays.values import NumpyValues
-from multifold._plain.cells import CELLS, checked_ops
 from multifold._plain.explained import PlainExplanation
+from multifold._plain.program import PlainProgram
 from multifold._plain.sharing import Sharing, in_all_copies, own_copy
-from multifold._plain.waiting import drive, go_on, resting_collector
+from multifold._plain.waiting import resting_collector
 from multifold._record.graph import warn_user
 from multifold._run.closeness import close, tolerance_of
-from multifold._run.reach import owners_of, reached
+from multifold._run.reach import owners_of
 from multifold._run.state import aside
 from multifold._traces.recording import traces
 from multifold._traces.trace import Trace
@@ -33,7 +30,7 @@ from multifold.backend import Backend
 from multifold.errors import MismatchError, RecordError, type_of
 from multifold.fold import Fold
 from multifold.operands import each
-from multifold.recording import CURRENT, Recording
+from multifold.recording import CURRENT
 
 JOINS = ("stack", "cat", "list")
 
@@ -126,7 +123,8 @@ def batched(
     found = Batched(
         fn, ops=ops, join=join, backend=backend, device=device, own=own, seed=seed, on_error=on_error
     )
-    return found if found.known is None else found.known.plain_module(fn, found)
+    backend_found = found.program.backend
+    return found if backend_found is None else backend_found.plain_module(fn, found)
 
 
 class Batched:
@@ -156,18 +154,20 @@ class Batched:
                 "each example gets a copy of the model; a function has none to copy.",
             )
         self.fn = fn
-        self.ops = self.unused = checked_ops(ops)
+        self.program = PlainProgram(fn, ops, backend)
+        self.unused = self.program.ops
         self.join = join
         self.device = device
         self.own = own
         self.seed = seed
         self.on_error = on_error
-        self.known = Fold(backend=backend)._backend
-        if self.known is None:
-            self.known = backend_around(fn)
-        self.values: Any = None if self.known is None else values_of(self.known, fn)
         self.fold: Fold | None = None
         functools.update_wrapper(self, fn, updated=())
+
+    @property
+    def values(self) -> Any:
+        """What records the program in this thread."""
+        return self.program.values
 
     def __call__(self, *iterables: Iterable[Any], **shared: Any) -> Any:
         """Return what ``[fn(*example, **shared) for example in zip(*iterables)]`` returns, joined.
@@ -192,11 +192,10 @@ class Batched:
         """Return the result of each example that did not fail, and the failures."""
         if CURRENT.recording is not None:  # inside of another batched program, which records these examples
             return self.looped(examples, shared)
-        values = self.values_for(examples, shared)
-        backend: Any = self.known
+        program = self.program
+        backend = program.meet(*examples[0], *shared.values())
+        values = program.values
         fold = self.fold = Fold(backend=backend, device=self.device)
-        recording = Recording(values, backend, fold)
-        sharing = Sharing(backend, values.pending, self.fn, examples, self.seed)
         taken: dict[int, Any] = {}
         raised: dict[int, Exception] = {}
         shared_arrays = in_all_copies(backend, self.fn) if self.own else {}
@@ -204,15 +203,11 @@ class Batched:
         async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
             number, arguments = numbered
             fn = own_copy(self.fn, shared_arrays) if self.own else self.fn
-            code = partial(fn, *arguments, **shared)
+            run = program.run_of(fold, shared.values(), self.seed)
             made: list[Any] = []
             try:
-                result = await drive(recording, sharing, fold, number, code, made)
-                pending = values.unsettled(result, made)
-            except Exception as cause:  # noqa: BLE001 - whatever the program raises
-                error = values.explained(cause)
-                if error is not cause:
-                    error.__cause__ = cause
+                result, pending = await run.example(arguments, partial(fn, *arguments, **shared), made)
+            except Exception as error:  # noqa: BLE001 - whatever the program raises
                 error.add_note(f"Raised by example {number} of the batched program.")
                 # The others go on: in the loop, the first example that fails is the one that raises.
                 raised[number] = error
@@ -220,7 +215,7 @@ class Batched:
             taken[number] = result, pending
             return each(tuple([x.node for x in pending]))
 
-        with values.recording(shared.values()), CELLS.applied(self.ops), resting_collector():
+        with resting_collector():
             ran = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
         rows, failures = ran if self.on_error == "collect" else (ran, {})
         results = []
@@ -263,24 +258,19 @@ class Batched:
             tensor that needs a gradient and is no parameter.
         """
         examples = examples_of(iterables)
-        values = self.values_for(examples, shared)
-        backend: Any = self.known
-        sharing = Sharing(backend, values.pending, self.fn, examples, self.seed)
-        taken: list[tuple[Any, Sequence[Any]]] = []
+        program = self.program
+        program.meet(*examples[0], *shared.values())
+        taken: list[tuple[Any, Sequence[Any], Hashable]] = []
 
-        def record(recorder: Any, numbered: tuple[int, tuple[Any, ...]]) -> Any:
-            number, arguments = numbered
-            recording = Recording(values, backend, recorder, is_trace=True)
-            code = partial(self.fn, *arguments, **shared)
-            result = go_on(recording, sharing, number, [], refuse_read_in_trace, code)
-            pending = values.unsettled(result, ())
-            taken.append((result, pending))
+        async def record(recorder: Any, arguments: tuple[Any, ...]) -> Any:
+            run = program.run_of(recorder, shared.values(), self.seed)
+            result, pending = await run.example(arguments, partial(self.fn, *arguments, **shared), [])
+            taken.append((result, pending, run.modes))
             return each(tuple([x.node for x in pending]))
 
-        with values.recording(shared.values()), CELLS.applied(self.ops), resting_collector():
-            modes = values.modes()
-            made = traces(record, enumerate(examples))
-        return [PlainTrace(x, result, own, modes) for x, (result, own) in zip(made, taken, strict=True)]
+        with resting_collector():
+            made = traces(record, examples)
+        return [PlainTrace(x, *found) for x, found in zip(made, taken, strict=True)]
 
     def replay(self, made: Sequence[PlainTrace]) -> Any:
         """Return what a call returns for the examples of some traces, which `traces` has made.
@@ -294,8 +284,9 @@ class Batched:
         """
         if not made or not all(isinstance(x, PlainTrace) for x in made):
             raise RecordError(f"Expected traces that run.traces(...) has made. Received {type_of(made)}.")
-        values, backend = self.values, self.known
-        if values is None or backend is None:
+        values = self.values
+        backend: Any = self.program.backend
+        if values is None:
             raise RecordError("Expected traces that this program has made. It has made none.")
         fold = self.fold = Fold(backend=backend, device=self.device)
         with values.recording(()):
@@ -316,7 +307,7 @@ class Batched:
         of its own here, too. To debug a program, run it so.
         """
         examples = examples_of(iterables)
-        self.values_for(examples, shared)
+        self.program.meet(*examples[0], *shared.values())
         return self.returned(*self.looped(examples, shared))
 
     def looped(
@@ -325,9 +316,10 @@ class Batched:
         """Run one example after the other; return the results and the failures."""
         results: list[Any] = []
         failures: dict[int, Exception] = {}
-        backend: Any = self.known
-        pending: Any = None if self.values is None else self.values.pending
-        sharing = None if self.seed is None else Sharing(backend, pending, self.fn, examples, self.seed)
+        sharing = None
+        if self.seed is not None:
+            backend = self.program.meet(*examples[0], *shared.values())
+            sharing = Sharing(backend, self.values.pending, self.fn, self.seed)
         for number, example in enumerate(examples):
             if sharing is not None:
                 sharing.begin(number)
@@ -341,20 +333,6 @@ class Batched:
                 if sharing is not None:
                     sharing.rest(number)
         return results, failures
-
-    def values_for(self, examples: Sequence[Any], shared: dict[str, Any]) -> Any:
-        """Return what records, with what it knows of earlier runs."""
-        if self.values is None:
-            if self.known is None:
-                self.known = backend_around(*examples[0], *shared.values())
-            if self.known is None:
-                raise RecordError(
-                    "Expected a program that uses arrays or a model of a framework. Found none around "
-                    f"{self.fn!r} or in its first example.",
-                    'name the framework: multifold.batched(fn, backend="torch").',
-                )
-            self.values = values_of(self.known, self.fn)
-        return self.values
 
     def joined(self, results: list[Any]) -> Any:
         """Return the results of all examples as one."""
@@ -390,8 +368,7 @@ class Batched:
             What the first failing example raises.
         """
         examples = examples_of(iterables)
-        self.values_for(examples, shared)
-        backend: Any = self.known
+        backend = self.program.meet(*examples[0], *shared.values())
         with aside(backend, owners_of(backend, None, self.fn)):
             wanted, failures = self.looped(examples, shared)
         for error in failures.values():
@@ -410,7 +387,7 @@ class Batched:
 
     def same(self, x: Any, y: Any) -> bool:
         """Return whether two results are equal up to rounding."""
-        backend: Any = self.known
+        backend: Any = self.program.backend
         if backend.owns(x) and backend.owns(y):
             host, other = backend.to_numpy(x)[None], backend.to_numpy(y)[None]
             return host.shape == other.shape and close(host, other, tolerance_of(x, host))
@@ -443,14 +420,6 @@ class PlainTrace(NamedTuple):
     modes: Hashable
 
 
-def refuse_read_in_trace(nodes: Sequence[Any]) -> list[Any]:
-    """Refuse a read, since nothing is computed while traces are made."""
-    raise RecordError(
-        "The program reads a computed value, so what it does is known only when it runs.",
-        "call run(examples), which lets the examples wait.",
-    )
-
-
 def computed(values: Any, pending: Sequence[Any], rows: Sequence[Any]) -> dict[int, Any]:
     """Return what pending values stand for, by their ``id``."""
     return {id(x): values.computed(x, own) for x, own in zip(pending, rows, strict=True)}
@@ -462,19 +431,3 @@ def examples_of(iterables: Sequence[Iterable[Any]]) -> list[Any]:
     if not examples:
         raise RecordError("Expected at least one example. Received none.")
     return examples
-
-
-def values_of(backend: Backend, fn: Any) -> Any:
-    """Return what records a program: of an adapter, or of NumPy, which is part of the core."""
-    return NumpyValues(fn) if isinstance(backend, NumpyBackend) else backend.plain_values(fn)
-
-
-def backend_around(*values: Any) -> Backend | None:
-    """Return the backend of the first array or model that a function or some values are, hold or use."""
-    arrays = False
-    for part, _ in reached(NumpyBackend(), values):
-        found = registry.host(part) or registry.owner(part)
-        if found is not None and not isinstance(found, NumpyBackend):
-            return found
-        arrays = arrays or isinstance(part, np.ndarray)
-    return NumpyBackend() if arrays else None

@@ -21,7 +21,7 @@ import itertools
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -60,51 +60,64 @@ class Sharing:
         The class of pending values.
     fn : callable
         The program.
-    examples : sequence
-        The arguments of each example.
     seed : int or None
         If given, each example has random streams of its own, which begin with the seed and its number.
     """
 
-    def __init__(
-        self, backend: Backend, pending: type, fn: Any, examples: Sequence[Any], seed: int | None
-    ) -> None:
+    def __init__(self, backend: Backend, pending: type, fn: Any, seed: int | None) -> None:
         self.backend = backend
         self.pending = pending
         self.fn = fn
-        self.examples = examples
         self.seed = seed
         self.random = KeptState(backend, owners_of(backend, None, fn), only_random=True)
         self.streams: dict[int, list[Any]] = {}
         self.turns: Counter[int] = Counter()
         self.began: list[Any] = []
         self.last_drawn = -1
-        self.tables: list[Table] | None = None
+        self.tables: dict[int, Table] | None = None
+        self.arguments: dict[int, Sequence[Any]] = {}
+        self.objects: dict[int, dict[int, Any]] = {}
+        self.met: dict[int, Any] = {}
         self.now: Snapshot = []
         self.left: Snapshot = []
         self.last_begun = 0
 
     # ---- objects -------------------------------------------------------------------------------------
 
-    def shared_tables(self) -> list[Table]:
-        """Return the objects that several examples may change: found when the first one waits."""
-        owners = owners_of(self.backend, None, self.fn)
-        roots = [*self.backend.stateful(owners)]
-        found = objects_in(self.backend, roots)
-        of_one: dict[int, Any] = {}
-        for example in self.examples:
-            own = objects_in(self.backend, example)
-            found.update({key: own[key] for key in own.keys() & of_one.keys()})
-            of_one.update(own)
-        return [Table(self.backend, self.pending, x) for x in found.values() if has_names(x)]
+    def take(self, example: int, arguments: Sequence[Any]) -> None:
+        """Take note of the arguments of an example."""
+        self.arguments[example] = arguments
+
+    def forget(self, example: int) -> None:
+        """Forget the arguments of an example that has ended: it changes nothing any more."""
+        self.arguments.pop(example, None)
+        for key in self.objects.pop(example, ()):
+            self.met.pop(key, None)
+
+    def shared_tables(self) -> dict[int, Table]:
+        """Return the objects that several examples may change, by ``id``: looked for when one waits."""
+        if self.tables is None:
+            owners = owners_of(self.backend, None, self.fn)
+            self.tables = self.tables_of(objects_in(self.backend, [*self.backend.stateful(owners)]))
+        for example, arguments in self.arguments.items():
+            own = self.objects[example] = objects_in(self.backend, arguments)
+            several = own.keys() & self.met.keys()
+            self.tables |= self.tables_of({key: own[key] for key in several if key not in self.tables})
+            self.met |= own
+        self.arguments.clear()
+        return self.tables
+
+    def tables_of(self, objects: Mapping[int, Any]) -> dict[int, Table]:
+        """Return what reads the objects among some that have names, or are containers."""
+        found = {key: x for key, x in objects.items() if has_names(x)}
+        return {key: Table(self.backend, self.pending, x) for key, x in found.items()}
 
     def wait(self, example: int) -> tuple[Snapshot, Snapshot]:
         """Note that an example begins to wait; return snapshots of what it leaves, for `refuse_changes`.
 
         The next turn of any example fills the second in, so that there is one look at all objects a turn.
         """
-        if self.tables is None:
-            self.tables = self.shared_tables()
+        self.shared_tables()
         self.left = []
         return self.now if self.is_late(example) else self.left, self.left
 
@@ -123,7 +136,7 @@ class Sharing:
         """Read what the names in shared objects stand for, before an example goes on."""
         if self.tables is None:
             return
-        self.now = [table.read() for table in self.tables]
+        self.now = [table.read() for table in self.shared_tables().values()]
         if not self.left:
             self.left.extend(self.now)
 
@@ -137,7 +150,8 @@ class Sharing:
 
     def refuse(self, before: Snapshot, after: Snapshot, why: str) -> None:
         """Refuse shared objects that have changed."""
-        for table, then, now in zip(self.tables or (), before, after, strict=True):
+        tables = self.shared_tables().values()  # more than before, if examples have begun meanwhile
+        for table, then, now in zip(tables, before, after, strict=False):
             if then is not now and not (same_entries(then[0], now[0]) and then[1] == now[1]):
                 raise RecordError(
                     f"The examples share {table.said(then[0], now[0])}, and {why}.",

@@ -74,6 +74,8 @@ async def drive(
     """
     step = partial(go_on, recording, sharing, example, made)
     code = partial(contextvars.copy_context().run, code)
+    if recording.is_trace:
+        return step(refuse_read_in_trace, code)
     if greenlet is None:
         return step(refuse_read, code)
     stack = greenlet.greenlet(code)
@@ -140,4 +142,12 @@ def refuse_read(nodes: Sequence[Any]) -> list[Any]:
     raise ExtraMissing(
         "The program reads a computed value, so its example has to wait for it. That needs greenlet.",
         "pip install 'multifold-core[plain]'",
+    )
+
+
+def refuse_read_in_trace(nodes: Sequence[Any]) -> list[Any]:
+    """Refuse a read, since nothing is computed while traces are made."""
+    raise RecordError(
+        "The program reads a computed value, so what it does is known only when it runs.",
+        "run it without traces, which lets the examples wait.",
     )

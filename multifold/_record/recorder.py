@@ -8,7 +8,8 @@ ones; it opens the quick path to each new form that the quick path can take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import contextlib
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
@@ -98,6 +99,9 @@ class Recorder(RecorderBase):
 
     _graph: Graph
 
+    _meanwhile: contextlib.ExitStack | None = None
+    """What is left when all examples are done that are recorded now; None where none are."""
+
     knows_shapes: ClassVar[bool] = False
     """Whether calls are seen at once, so that ``shape_of(node)`` tells what came out: a dry run."""
 
@@ -110,6 +114,15 @@ class Recorder(RecorderBase):
             If the array has other than one row.
         """
         raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _with_meanwhile(self) -> Iterator[None]:
+        """Let functions of examples enter contexts for all of them."""
+        try:
+            with contextlib.ExitStack() as self._meanwhile:
+                yield
+        finally:
+            self._meanwhile = None
 
     def shared_key(self, x: Any) -> Hashable:
         """Return what makes a shared value the same in two calls."""

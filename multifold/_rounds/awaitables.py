@@ -248,7 +248,8 @@ class Awaiting:
             self._refuse_within("other run of the same fold")
         self._in_progress = True
         try:
-            yield
+            with self._with_meanwhile():  # type: ignore[attr-defined]
+                yield
         finally:
             self._in_progress = False
 

@@ -43,6 +43,7 @@ from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._plan.columns import NO_INTEGERS
 from multifold._plan.outputs import Outputs, put_together, take_apart
+from multifold._record.graph import warn_user
 from multifold._record.node import SharedNode
 from multifold._rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
 from multifold._rounds.gathers import Gathers
@@ -139,8 +140,17 @@ class Engine(Rounds):
         self._open = ExitStack()
         self._open.enter_context(tasks.running())
 
+    def rest(self) -> None:
+        """Let what functions of requests have entered end, since no request is under way."""
+        try:
+            if self.recorder._meanwhile is not None:
+                self.recorder._meanwhile.close()
+        except MultifoldError as error:  # nobody waits for it
+            warn_user(str(error))
+
     def end(self) -> Gathers | None:
         """Let go of everything, and return what the next engine may know. The fold may be used again."""
+        self.rest()
         self._open.close()
         self.store.clear()
         self.recorder.reset()

@@ -152,6 +152,8 @@ class Worker:
         for request, _, _ in ended:
             del self.under_way[request.number]
         self.answer_all(ended)
+        if not engine.tasks.requests:
+            engine.rest()
         return len(ended)
 
     def presses(self, now: float) -> bool:

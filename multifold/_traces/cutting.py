@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import inspect
 from array import array
+from collections.abc import Coroutine
 from itertools import pairwise
 from typing import Any
 
@@ -104,11 +105,7 @@ class RecordedExamples:
             self.rows.append(result._ref)
         else:
             if inspect.iscoroutine(result):
-                result.close()
-                raise RecordError(
-                    "Expected no value to be awaited in a trace, which holds calls and no values.",
-                    "fold.run(model, examples, fn) runs examples that look at values.",
-                )
+                result = at_once(result)
             asked = take_apart(self.recorder, result, loose - self.loose[-1], fewest=0)
             if asked.loose:
                 self.values[len(self)] = tuple(map(own, asked.loose))
@@ -122,6 +119,19 @@ class RecordedExamples:
                 self.rows.extend(rows)
         self.calls.append(len(graph.signature))
         self.loose.append(loose)
+
+
+def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return what an ``async def`` returns that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise RecordError(
+        "Expected no value to be awaited in a trace, which holds calls and no values.",
+        "fold.run(model, examples, fn) runs examples that look at values.",
+    )
 
 
 def cut(recorded: RecordedExamples) -> list[Trace]:

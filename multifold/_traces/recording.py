@@ -156,20 +156,21 @@ def record_each(fn: Callable[[Any, Any], Any], examples: Iterable[Any], note: st
     recorded = RecordedExamples(recorder, recorder.known, 0)
     made = []
     graph = recorder._graph
-    for number, example in enumerate(examples):
-        try:
-            recorded.take(fn(recorder, example))
-        except Exception as error:
-            with contextlib.suppress(Exception):  # an exception may refuse any change
-                if note:
-                    error.add_note(note.format(number))
-                if isinstance(error, RecursionError):
-                    error.add_note(TOO_DEEP)
-            raise
-        if len(graph.signature) >= MOST_CALLS:
-            made += cut(recorded)
-            graph = recorder.begin()
-            recorded = RecordedExamples(recorder, recorder.known, number + 1)
+    with recorder._with_meanwhile():
+        for number, example in enumerate(examples):
+            try:
+                recorded.take(fn(recorder, example))
+            except Exception as error:
+                with contextlib.suppress(Exception):  # an exception may refuse any change
+                    if note:
+                        error.add_note(note.format(number))
+                    if isinstance(error, RecursionError):
+                        error.add_note(TOO_DEEP)
+                raise
+            if len(graph.signature) >= MOST_CALLS:
+                made += cut(recorded)
+                graph = recorder.begin()
+                recorded = RecordedExamples(recorder, recorder.known, number + 1)
     if len(recorded):
         made += cut(recorded)
     KEPT.keep(recorder.known)

@@ -57,11 +57,22 @@ First = dict[int, tuple[Any, Any]]
 """Tensors, modules and functions by ``id``, with what a run knew of each when it first met it."""
 
 
+class NothingKnown(dict[int, tuple[Any, Any]]):
+    """What is known where no program runs, as in launches of traces: nothing, and nothing is kept."""
+
+    def __setitem__(self, key: int, value: tuple[Any, Any]) -> None:
+        pass
+
+    def setdefault(self, key: int, default: Any = None) -> Any:
+        """Return what was to be kept."""
+        return default
+
+
 class Versions(threading.local):
     """The version of each parameter and buffer when a run has first met it; of the run in this thread."""
 
     def __init__(self) -> None:
-        self.first: First = {}
+        self.first: First = NothingKnown()
         self.learning: dict[int, tuple[Any, tuple[bool, ...]]] = {}
         self.called: dict[int, Called] = {}
 
