@@ -532,7 +532,7 @@ class Backend(abc.ABC):
     # ---- plain programs ----------------------------------------------------------------------------
 
     def plain_values(self, fn: Callable[..., Any]) -> Any:
-        """Return what records the code of examples: a `multifold.pending.PlainValues`."""
+        """Return what records the code of examples: a `multifold.plain_values.PlainValues`."""
         raise BackendError(
             f"multifold.batched records no programs of {self.name} yet.",
             "programs of PyTorch, NumPy and JAX are the only ones so far. On every framework, let the "

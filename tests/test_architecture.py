@@ -29,7 +29,7 @@ CONTRACT = {
     "multifold.backend",
     "multifold.errors",
     "multifold.program",
-    "multifold.pending",
+    "multifold.plain_values",
     "multifold.recording",
 }
 INTEGER_ROOMS = ("_compiled", "_record", "_plan", "_traces")
@@ -61,8 +61,8 @@ MAY_IMPORT = {
     "fold": USERS,
     "sampling": {"errors"},
     "recording": RUNNING,
-    "pending": RUNNING | {"recording"},
-    "_plain": RUNNING | {"fold", "pending", "recording"},
+    "plain_values": RUNNING | {"recording"},
+    "_plain": RUNNING | {"fold", "plain_values", "recording"},
     "_stream": RUNNING | {"fold"},
     "_serve": RUNNING | {"explain", "fold"},
     PACKAGE: USERS | {"_stream", "_serve"},

@@ -89,7 +89,7 @@ class KnownCall:
 
 @cython.cclass
 class GlueBase:
-    """The quick path of `multifold.pending.PlainValues`: calls of known kinds are recorded here.
+    """The quick path of `multifold.plain_values.PlainValues`: calls of known kinds are recorded here.
 
     Parameters
     ----------

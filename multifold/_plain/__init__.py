@@ -10,7 +10,7 @@
 - `arrays`: programs of NumPy, which is part of the core.
 
 Which functions of a framework are recorded, and how a function of one example runs for many, is in the
-adapters (`multifold.pending.PlainValues`), what records in this thread in `multifold.recording`.
+adapters (`multifold.plain_values.PlainValues`), what records in this thread in `multifold.recording`.
 """
 
 from multifold._plain.advice import advise

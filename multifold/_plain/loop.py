@@ -1,7 +1,7 @@
 """Batched programs: a function of one example, run for many.
 
 `Batched` is the loop ``[fn(x) for x in xs]``, whose equal steps run together. It lets the code of each
-example run, with pending values in the place of computed ones (`multifold.pending.PlainValues`), hands
+example run, with pending values in the place of computed ones (`multifold.plain_values.PlainValues`), hands
 the recorded calls to a `Fold`, and puts the results into what the code returned.
 """
 

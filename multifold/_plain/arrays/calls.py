@@ -21,7 +21,7 @@ from multifold._plain.arrays.pending import ArrayForm, PendingArray, form_of, is
 from multifold._plain.arrays.rules import of_arrays, on_rows
 from multifold.errors import RecordError
 from multifold.marks import trusted
-from multifold.pending import PlainCall
+from multifold.plain_values import PlainCall
 from multifold.recording import Recording
 
 

@@ -24,7 +24,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from multifold._plain.arrays.rules import of_arrays
 from multifold.errors import RecordError
-from multifold.pending import METHODS, PendingNumbers, with_reads
+from multifold.plain_values import METHODS, PendingNumbers, with_reads
 from multifold.recording import CURRENT, recording_of
 
 SET_CLASS = object.__dict__["__class__"].__set__  # `__class__` says what the loop has

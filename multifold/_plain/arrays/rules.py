@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold.pending import method
+from multifold.plain_values import method
 
 of_arrays = functools.partial(method, np.ndarray)
 """Returns a method of arrays as a function, by its name."""

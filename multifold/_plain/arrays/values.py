@@ -15,7 +15,7 @@ from multifold._plain.arrays.calls import ArrayCall, ArrayCell, ArrayRowsCell, s
 from multifold._plain.arrays.pending import ANSWERS, PendingArray, SettledArray, form_of, own_value
 from multifold._run.reach import reached
 from multifold.operands import shared
-from multifold.pending import FEW_NUMBERS, MANY, KnownCall, PlainValues
+from multifold.plain_values import FEW_NUMBERS, MANY, KnownCall, PlainValues
 from multifold.recording import Recording, Seen
 
 

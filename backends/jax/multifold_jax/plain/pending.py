@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from multifold.errors import RecordError
-from multifold.pending import METHODS, PendingNumbers, method
+from multifold.plain_values import METHODS, PendingNumbers, method
 from multifold.recording import recording_of
 
 

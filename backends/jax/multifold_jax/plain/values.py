@@ -12,7 +12,7 @@ import numpy as np
 
 from multifold import shared, trusted
 from multifold.errors import RecordError
-from multifold.pending import MANY, KnownCall, PlainCall, PlainValues
+from multifold.plain_values import MANY, KnownCall, PlainCall, PlainValues
 from multifold.recording import CURRENT, Recording, Seen
 from multifold_jax.plain.pending import CELLS, IN_A_FUNCTION, PendingJax, SettledJax, form_of, settle
 

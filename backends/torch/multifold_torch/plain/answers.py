@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from multifold.errors import RecordError
-from multifold.pending import with_reads
+from multifold.plain_values import with_reads
 from multifold.recording import recording_of
 from multifold_torch.plain.forms import form_of_tensor
 from multifold_torch.plain.pending import Pending, pending, refuse, refuse_real, version_of

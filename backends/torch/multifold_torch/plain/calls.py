@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from multifold import trusted
 from multifold.errors import RecordError
-from multifold.pending import PlainCall
+from multifold.plain_values import PlainCall
 from multifold.recording import Recording
 from multifold_torch.plain.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
 from multifold_torch.plain.forms import Modes, TensorForm, form_of

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from multifold.backend import owner_of
 from multifold.errors import RecordError
-from multifold.pending import FEW_NUMBERS, MANY, KnownCall, PlainValues
+from multifold.plain_values import FEW_NUMBERS, MANY, KnownCall, PlainValues
 from multifold.recording import CURRENT, Recording
 from multifold_torch.plain.answers import ANSWERS, changed, out_of_place
 from multifold_torch.plain.calls import CellCall, RowCall, RowsCell
