@@ -46,7 +46,7 @@ from multifold.operands import each, ragged, shared, static
 from multifold.unfold import Unfold
 
 if TYPE_CHECKING:  # loaded when asked for, as it brings asyncio
-    from multifold._plain import advise, batched, op, plain
+    from multifold._plain import advise, batched, op, pending, plain
     from multifold._serve import Server, ServerStats
 
 __version__ = "0.1.0"
@@ -89,6 +89,7 @@ __all__ = [
     "merge",
     "mixing",
     "op",
+    "pending",
     "plain",
     "ragged",
     "save",
@@ -106,7 +107,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Load a room of the package that is asked for as an attribute: `multifold.ops`, say."""
-    if name in ("advise", "batched", "op", "plain"):
+    if name in ("advise", "batched", "op", "pending", "plain"):
         return getattr(importlib.import_module("multifold._plain"), name)
     if name in ("Server", "ServerStats"):
         return getattr(importlib.import_module("multifold._serve"), name)

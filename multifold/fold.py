@@ -8,7 +8,8 @@ round, and there are as many as values are waited for (`_rounds`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from time import perf_counter
@@ -248,6 +249,13 @@ class Fold(FrameworkRecorder, Awaiting):
 
     def _run_rounds(self, model: Any, examples: Any, fn: Callable[..., Any], *, collect: bool) -> Any:
         """Run a function over examples; see `multifold._rounds`."""
+        with self._rounds(model, collect=collect) as rounds:
+            results = rounds.run(fn, examples)
+        return (results, rounds.tasks.failures) if collect else results
+
+    @contextmanager
+    def _rounds(self, model: Any, *, collect: bool = False) -> Iterator[Rounds]:
+        """Return what runs rounds, until the context is left."""
         self._refuse_within("other run of the same fold")
         if self._passing == len(self):
             self.reset()
@@ -268,13 +276,12 @@ class Fold(FrameworkRecorder, Awaiting):
         self._last = []
         try:
             with tasks.running():
-                results = rounds.run(fn, examples)
+                yield rounds
                 self._graph.refuse_changed()
         finally:
             self._last = rounds.rounds
             self._explained = len(self)
             self._passing = len(self) if passing else None
-        return (results, tasks.failures) if collect else results
 
     def _loops(self, model: Any, check: bool = False, among: str = "") -> partial[Loop]:
         """Return what makes the loop that runs a plan of some calls.

@@ -2,6 +2,7 @@
 
 - `program`: runs the code of examples on a fold, beside other functions of examples.
 - `loop`: runs it for many examples, and joins what they return.
+- `block`: runs a loop over examples that is inside of a person's own method.
 - `waiting`: lets the code of an example wait where it reads a computed value.
 - `sharing`: what examples share while they wait.
 - `cells`: functions that are recorded whole.
@@ -14,8 +15,9 @@ adapters (`multifold.plain_values.PlainValues`), what records in this thread in 
 """
 
 from multifold._plain.advice import advise
+from multifold._plain.block import pending
 from multifold._plain.cells import op
 from multifold._plain.loop import Batched, batched
 from multifold._plain.program import plain
 
-__all__ = ["Batched", "advise", "batched", "op", "plain"]
+__all__ = ["Batched", "advise", "batched", "op", "pending", "plain"]

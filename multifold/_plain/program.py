@@ -177,10 +177,11 @@ class PlainProgram:
         if self.backend is None:
             self.backend = backend_around(*arguments)
         if self.backend is None:
+            name = getattr(self.fn, "__qualname__", type(self.fn).__name__)
             raise RecordError(
                 "Expected a program that uses arrays or a model of a framework. Found none around "
-                f"{self.fn!r} or in its first example.",
-                'name the framework: multifold.batched(fn, backend="torch").',
+                f"{name} or in its first example.",
+                'name the framework, as in multifold.batched(fn, backend="torch").',
             )
         return self.backend
 
