@@ -273,6 +273,13 @@ def with_reads(x: Any) -> Any:
     return x
 
 
+def said(x: Any, is_operand: bool) -> str:
+    """Return an argument of a call for `explain`: the shape of an operand, a constant as it is written."""
+    if is_operand:
+        return str(tuple(x.shape))
+    return repr(x) if x is None or isinstance(x, (bool, int, float, str)) else type(x).__name__
+
+
 METHODS = """
     all any argmax argmin argsort astype clip conj copy cumprod cumsum diagonal dot flatten max mean min
     prod ravel repeat reshape round squeeze std sum swapaxes take trace transpose var
@@ -314,6 +321,8 @@ class PlainCall:
     ----------
     is_cell : bool
         Whether it is a function of the program, and not of the framework.
+    called_with : str
+        Its arguments for `explain`: the shapes of operands, and the constants.
     """
 
     is_cell = False
@@ -331,6 +340,7 @@ class PlainCall:
         self.places = places
         self.shared = shared
         self.leaves = [None if i in places else x for i, x in enumerate(leaves)]
+        self.called_with = ", ".join([said(x, i in places) for i, x in enumerate(leaves)])
         self.__name__ = self.__qualname__ = getattr(func, "__name__", type(func).__name__)
 
     def arguments(
@@ -362,10 +372,14 @@ class PlainCall:
             )
         return x.reshape(len(x), *x.shape[2:])
 
+    def named(self, name: str) -> None:
+        """Set what `explain` calls it."""
+        self.__name__ = self.__qualname__ = name
+
     def runs_by_rows(self) -> None:
         """Say in `explain` that it runs for one example after the other."""
         if "row by row" not in self.__name__:
-            self.__name__ = self.__qualname__ = f"{self.__name__} (row by row)"
+            self.named(f"{self.__name__} (row by row)")
 
 
 class PendingNumbers:

@@ -162,6 +162,7 @@ class Batched:
         self.seed = seed
         self.on_error = on_error
         self.fold: Fold | None = None
+        self.count = 0
         functools.update_wrapper(self, fn, updated=())
 
     @property
@@ -196,6 +197,7 @@ class Batched:
         backend = program.meet(*examples[0], *shared.values())
         values = program.values
         fold = self.fold = Fold(backend=backend, device=self.device)
+        self.count = len(examples)
         taken: dict[int, Any] = {}
         raised: dict[int, Exception] = {}
         shared_arrays = in_all_copies(backend, self.fn) if self.own else {}
@@ -289,6 +291,7 @@ class Batched:
         if values is None:
             raise RecordError("Expected traces that this program has made. It has made none.")
         fold = self.fold = Fold(backend=backend, device=self.device)
+        self.count = len(made)
         with values.recording(()):
             modes = values.modes()
             if any(x.modes != modes for x in made):
@@ -355,7 +358,7 @@ class Batched:
             raise RecordError(
                 "Expected a run to explain. There was none yet.", "call it on examples first."
             )
-        return PlainExplanation(self.fold.explain(), self.fold._graph)
+        return PlainExplanation(self.fold.explain(), self.fold._graph, self.count)
 
     def check(self, *iterables: Iterable[Any], **shared: Any) -> None:
         """Compare the results with those of the loop, which leaves nothing on the model.

@@ -405,7 +405,10 @@ class Launcher:
 
     def has_passed(self, launch: PreparedLaunch, square: bool) -> bool:
         """Return whether an op needs no trial: it has passed, or is marked (`multifold.marks`)."""
-        mark = mark_of(self.ops[launch.signature])
+        op = self.ops[launch.signature]
+        mark = mark_of(op)
+        if hasattr(op, "called_with"):  # a call of a plain program, which runs each row by itself
+            return mark is not None
         if mark is not None:
             self.untried[launch.signature.name] = f"it is marked by multifold.{mark}"
         passed = mark is not None or self.is_known(launch, square)

@@ -152,10 +152,17 @@ def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -
     """
     signature = columns.signatures[columns.signature[call]]
     key: Any = signature.key
-    yield "op", "", key[0], op_text(signature.op)
-    yield "structure", "", (key[1], len(signature.slots)), structure_text(signature)
+    called_with = getattr(signature.op, "called_with", None)  # a call of a plain program
+    if called_with is None:
+        yield "op", "", key[0], op_text(signature.op)
+        yield "structure", "", (key[1], len(signature.slots)), structure_text(signature)
+    else:
+        yield "arguments", "", key[0], called_with or "nothing"
     for where, slot, position in slots_of(signature):
-        yield from said_by_slot(where, slot)
+        if called_with is None:
+            yield from said_by_slot(where, slot)
+        else:
+            yield "source", where, slot.kind, "an array" if slot.kind.array else "a result"
         if slot.kind.ref and slot.kind.shared:
             ref = int(columns.operand(slot, position, call))
             yield "shared", where, ref, f"the result of call {node_text(columns, ref)}"

@@ -37,7 +37,7 @@ from multifold._record.damage import refusing_damage
 from multifold._record.ways import Identity
 from multifold._run.report import Report
 from multifold.explain.attributes import Attribute, Varieties, operand_classes, varieties
-from multifold.explain.reasons import ATTRIBUTES, ORDERS, SELECTS, Reason, Value
+from multifold.explain.reasons import ATTRIBUTES, ORDERS, SAID_IF_COSTLY, SELECTS, Reason, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +299,8 @@ class Facts:
             Reason(name, "pieces", "", (), pieces),
             Reason(name, "order", "", (), len(launches) - pieces - bound, other_order),
         ]
-        found = [x for x in reasons if x.cost > 0 or x.cause in ATTRIBUTES]
+        said = ATTRIBUTES.keys() - {*SAID_IF_COSTLY}
+        found = [x for x in reasons if x.cost > 0 or x.cause in said]
         return ExplainedOp(
             name,
             sum(rows),

@@ -42,6 +42,8 @@ ATTRIBUTES = {
     "op": Words(
         hint="define the function once; pass what varies as an operand or as multifold.static(...)"
     ),
+    "arguments": Words("is called with", "what it is called with"),
+    "source": Words("{where} is", "the source of {where}"),
     "structure": Words(
         "operands come as",
         "the structure of their operands",
@@ -76,6 +78,10 @@ ATTRIBUTES = {
     ),
 }
 """The attributes in which calls may differ, in the order in which a difference is looked for."""
+
+
+SAID_IF_COSTLY = ("arguments", "source")
+"""Attributes of calls of plain programs, of which a reason speaks only where they cost launches."""
 
 
 @dataclass(frozen=True)

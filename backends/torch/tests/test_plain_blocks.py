@@ -1,4 +1,4 @@
-"""`multifold.pending` in PyTorch: values and gradients of loops inside of a method are those of the loop."""
+"""`multifold.pending` in PyTorch: values and gradients of loops in a method are those of the loop."""
 
 from __future__ import annotations
 

@@ -600,3 +600,54 @@ def test_explain_names_the_functions_to_make_cells_of():
     cells = multifold.batched(Steps(), ops=[Steps.many])
     cells(XS * 4)
     assert cells.explain().glue == []
+
+
+# ---- what explain says of programs --------------------------------------------------------------------
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tree = nn.ModuleDict({"fx": nn.Linear(4, 4), "fh": nn.Linear(4, 4)})
+
+    def forward(self, xs):
+        h = torch.zeros(1, 4)
+        for x in xs:
+            h = torch.tanh(self.tree["fx"](x) + self.tree["fh"](h).sum(0, keepdim=True))
+        return torch.cat([h, h]).sum() if len(xs) > 2 else h.sum()
+
+
+def test_explain_names_layers_by_their_paths_and_calls_by_their_arguments():
+    run = multifold.batched(Deep())
+    run([[torch.randn(1, 4)] * n for n in (1, 2, 3, 4)])
+    text = str(run.explain())
+    assert {"tree.fx", "tree.fh"} <= {op.name for op in run.explain().ops}
+    assert "sum" in text and "is called with (1, 4)" in text and "multifold.trusted" not in text
+    assert "different functions" not in text and "operands of one kind" not in text
+
+
+def test_explain_says_why_the_loop_is_expected_to_be_faster():
+    layer = nn.Linear(4, 4)
+
+    def many(x):
+        for _ in range(30):
+            x = torch.relu(x + 1) * 2
+        return x
+
+    def reading(x):
+        x = layer(x)
+        while x.sum() > -9:
+            x = x - 1
+        return x
+
+    run = multifold.batched(lambda x: many(layer(x)))
+    run(XS * 4)
+    assert run.explain().slow == []  # backward passes are batched
+    with torch.no_grad():
+        run(XS * 4)
+        assert ["no faster than the loop" in text for text in run.explain().slow] == [True]
+        run(XS)
+        assert "5.0 rows a launch" in run.explain().slow[0] and "5.0 rows" in str(run.explain())
+        run = multifold.batched(reading)
+        run(XS[:2])
+    assert "rounds for 2 examples" in run.explain().slow[0]

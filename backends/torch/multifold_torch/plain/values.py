@@ -68,6 +68,7 @@ class TorchValues(PlainValues):
         super().__init__(Pending, Settled, ANSWERS, PROBES, ALARMS)
         self.owner = owner_of(fn, fn)
         self.called_before: dict[int, Called] = {}
+        self.names: dict[int, str] = {}
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         leaves, structure = super().flatten(x)
@@ -173,6 +174,14 @@ class TorchValues(PlainValues):
         VERSIONS.called[id(module)] = found
         return found
 
+    def name_of(self, recording: Recording, module: nn.Module) -> str:
+        """Return the path of a module inside of the program, as ``encoder.gates``, or else its class."""
+        if not self.names:
+            models = [x for x in recording.reached(self.owner) if isinstance(x, nn.Module)]
+            paths = [(id(x), path) for model in models[::-1] for path, x in model.named_modules()]
+            self.names = {key: path for key, path in paths if path}
+        return self.names.get(id(module), type(module).__name__)
+
     def shares(self, module: nn.Module) -> None:
         """Take note of a module that examples call: they share its buffers, as its parameters."""
         for x in module._buffers.values():
@@ -210,6 +219,8 @@ class TorchValues(PlainValues):
         places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and not self.is_shared(x)]
         kept = [x.copy() if type(x) is np.ndarray else x for x in leaves]
         call = (maker or RowCall)(func, structure, kept, places)
+        if isinstance(func, Called):
+            call.named(self.name_of(recording, func.module))
         forms = [x.form if isinstance(x, Pending) else form_of_tensor(x) for x in operands]
         device = max(forms, key=lambda form: len(form.shape) > 0).device  # a number may lie elsewhere
         found, stand_ins = call.learn(recording, device, forms)
