@@ -39,6 +39,12 @@ def test_two_outputs_prints_the_known_answer_and_one_launch_for_each_op(run):
     assert lines[2].startswith("3 launches of 15 calls")
 
 
+def test_a_program_of_numpy_equals_its_loop(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["plain_numpy.py", "--trees", "5"])
+    runpy.run_path(str(EXAMPLES / "plain_numpy.py"), run_name="__main__")
+    assert capsys.readouterr().out.startswith("5 trees: scores equal those of the loop")
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_an_example_begins_with_the_command_that_runs_it(path):
     lines = path.read_text().splitlines()

@@ -37,6 +37,17 @@ def test_each_step_from_the_loop_equals_it(run):
     assert len(printed.splitlines()) == 8
 
 
+def test_a_published_tree_lstm_is_trained_as_by_its_loop(run):
+    printed = run("plain_tree_lstm.py", "--steps", 2, "--trees", 6, "--width", 8).splitlines()
+    assert len(printed) == 3 and printed[1].endswith("equal to the loop")
+
+
+def test_a_published_tree_search_plays_as_in_its_loop(run):
+    printed = run("plain_tree_search.py", "--games", 4, "--moves", 2, "--simulations", 5, "--channels", 4)
+    assert printed.startswith("4 games: moves and visit counts are those of the loop, in ")
+    assert len(printed.splitlines()) == 4
+
+
 def test_mnist_has_equal_losses_one_image_at_a_time_and_folded(run):
     printed = run("mnist.py", "--count", 250)  # the example itself compares
     assert "one at a time" in printed

@@ -1,0 +1,14 @@
+"""The example that is written for JAX runs as a reader would run it."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def test_a_program_of_jax_has_the_gradients_of_its_loop(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["plain_jax.py", "--trees", "4"])
+    runpy.run_path(str(EXAMPLES / "plain_jax.py"), run_name="__main__")
+    assert capsys.readouterr().out.count("gradients equal those of the loop") == 3
