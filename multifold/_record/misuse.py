@@ -32,8 +32,8 @@ COMPARISONS = ("<", "<=", ">", ">=")
 UNARY = {"neg": "-", "pos": "+", "invert": "~"}
 CONVERSIONS = {"float": "float", "int": "int", "index": "int", "complex": "complex", "len": "len"}
 
-
-AWAIT = "`await fold.value(node)` inside of an `async def` computes it; else compute with it inside an op."
+PLAIN = "Code that computes with arrays as it stands needs no fold: `multifold.batched(fn)(examples)`."
+AWAIT = f"`await fold.value(node)` inside of an `async def` computes it; else compute inside an op. {PLAIN}"
 JOINS = ("cat", "concat", "concatenate", "stack", "hstack", "vstack")
 """Functions of several arrays, where the axis of the examples matters."""
 
@@ -45,12 +45,16 @@ class NoAttributeError(RecordError, AttributeError):
     """An attribute that a node does not have, such as the shape of an array: ``hasattr`` says no."""
 
 
-def refuse(what: str, call: str) -> NoReturn:
-    """Refuse what needs a result, and show the call that records it."""
+def refuse(what: str, hint: str) -> NoReturn:
+    """Refuse what needs a result."""
     raise RecordError(
-        f"`{what}` needs a result, and a node stands for one that was not computed yet.",
-        f"record a call of it, `fold.add({call})`, or write it inside an op of the model.",
+        f"`{what}` needs a result, and a node stands for one that was not computed yet.", hint
     )
+
+
+def by_call(call: str) -> str:
+    """Return the hint that shows the call which records what was written."""
+    return f"record a call of it, `fold.add({call})`, or write it inside an op of the model. {PLAIN}"
 
 
 def refuse_function(function: Any) -> NoReturn:
@@ -63,27 +67,14 @@ def refuse_function(function: Any) -> NoReturn:
             'record a call: of a layer by its name in the model, `fold.add("layer", node)`, of a function '
             f"itself, `fold.add({name}, node)`."
         )
-    raise RecordError(
-        f"`{name}` was given a node, which stands for a result that was not computed yet.", hint
-    )
+    refuse(f"{name}(node)", f"{hint} {PLAIN}")
 
 
-def refusing(written: str, call: str) -> Callable[..., NoReturn]:
+def refusing(written: str, hint: str) -> Callable[..., NoReturn]:
     """Return a method that refuses an operator of Python."""
 
     def refused(self: object, *others: object) -> NoReturn:
-        refuse(written, call)
-
-    return refused
-
-
-def needs_value(written: str) -> Callable[..., NoReturn]:
-    """Return a method that refuses what needs the value of a node in Python: a number, a comparison."""
-
-    def refused(self: object, *others: object) -> NoReturn:
-        raise RecordError(
-            f"`{written}` needs a result, and a node stands for one that was not computed yet.", AWAIT
-        )
+        refuse(written, hint)
 
     return refused
 
@@ -107,7 +98,7 @@ class Uncomputed:
         )
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
-        refuse("array(node)", "function, node")
+        refuse("array(node)", by_call("function, node"))
 
     def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> NoReturn:
         refuse_function(ufunc)
@@ -120,27 +111,27 @@ class Uncomputed:
         refuse_function(function)
 
     def __tf_tensor__(self, *_: object, **__: object) -> NoReturn:
-        refuse("tensor(node)", "function, node")
+        refuse("tensor(node)", by_call("function, node"))
 
     def __jax_array__(self) -> NoReturn:
-        refuse("array(node)", "function, node")
+        refuse("array(node)", by_call("function, node"))
 
     def __abs__(self) -> NoReturn:
-        refuse("abs(node)", "abs, node")
+        refuse("abs(node)", by_call("abs, node"))
 
     def __setitem__(self, key: object, value: object) -> NoReturn:
-        refuse("node[...] = x", "function, node, x")
+        refuse("node[...] = x", by_call("function, node, x"))
 
 
 def _add_methods() -> None:
     for name, symbol in BINARY.items():
         function = f"operator.{name}{'_' * (name in ('and', 'or'))}"
-        setattr(Uncomputed, f"__{name}__", refusing(f"node {symbol} x", f"{function}, node, x"))
-        setattr(Uncomputed, f"__r{name}__", refusing(f"x {symbol} node", f"{function}, x, node"))
+        setattr(Uncomputed, f"__{name}__", refusing(f"node {symbol} x", by_call(f"{function}, node, x")))
+        setattr(Uncomputed, f"__r{name}__", refusing(f"x {symbol} node", by_call(f"{function}, x, node")))
     for name, symbol in UNARY.items():
-        setattr(Uncomputed, f"__{name}__", refusing(f"{symbol}node", f"operator.{name}, node"))
+        setattr(Uncomputed, f"__{name}__", refusing(f"{symbol}node", by_call(f"operator.{name}, node")))
     for name, function in CONVERSIONS.items():
-        setattr(Uncomputed, f"__{name}__", needs_value(f"{function}(node)"))
+        setattr(Uncomputed, f"__{name}__", refusing(f"{function}(node)", AWAIT))
 
 
 _add_methods()

@@ -13,7 +13,7 @@ import numpy as np
 from multifold._compiled import NodeBase
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold._record.entry import RowEntry
-from multifold._record.misuse import COMPARISONS, Uncomputed, needs_value
+from multifold._record.misuse import AWAIT, COMPARISONS, Uncomputed, refusing
 from multifold.errors import RecordError
 
 
@@ -72,7 +72,7 @@ class Node(NodeBase, Uncomputed):
         return SharedNode(self._graph, self._ref)
 
     # Here, since the compiled base has comparisons of its own, of which only `==` means something.
-    __lt__, __le__, __gt__, __ge__ = (needs_value(f"node {symbol} x") for symbol in COMPARISONS)
+    __lt__, __le__, __gt__, __ge__ = (refusing(f"node {symbol} x", AWAIT) for symbol in COMPARISONS)
 
     def __iter__(self) -> NoReturn:
         raise RecordError(
