@@ -263,8 +263,6 @@ class PlainRun:
         self.started += 1
         self.sharing.take(number, arguments)
         try:
-            if not self.recording.is_trace:
-                await self.fold.values([])  # all others that begin now are taken note of before it runs
             result = await drive(self.recording, self.sharing, self.fold, number, code, made)
             return result, values.unsettled(result, made)
         except Exception as cause:
