@@ -238,11 +238,11 @@ class PlainValues(GlueBase, abc.ABC):
 
     @abc.abstractmethod
     def computed(self, pending: Any, rows: Any) -> Any:
-        """Return what a pending value stands for, of which there is one row."""
+        """Return what a pending value stands for, the one of some rows."""
 
     @abc.abstractmethod
-    def settle(self, pending: Any, value: Any) -> None:
-        """Let a pending value stand for a computed one."""
+    def settle(self, pending: Any, rows: Any) -> None:
+        """Let a pending value stand for what was computed of it, the one of some rows."""
 
     def settled(self, result: Any, values: Mapping[int, Any]) -> Any:
         """Return what the code of an example has returned, with values by the ``id`` of pending ones."""

@@ -217,6 +217,8 @@ def advise(
                 ways.append(way)
                 run = trial
                 ops += [] if cell is None else [cell]
+    if ways and ways[-1].low < 1:
+        notes += run.explain().slow
     if ways:
         ways.append(bench.by_hand(run, ways[-1], watch.seconds_with_arrays()))
     loop = MeasuredWay(LOOP, 0, 0, bench.loop, 1.0, 1.0)

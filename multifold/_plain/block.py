@@ -209,7 +209,7 @@ class BlockRun:
         asked = take_apart(rounds.recorder, tuple([x.node for x in pending]), 0)
         done = rounds.compute(asked.calls, asked.whole_calls, asked, waits=NOBODY, last=last)
         for x, rows in zip(pending, done.outputs(), strict=True):
-            self.values.settle(x, self.values.computed(x, rows))
+            self.values.settle(x, rows)
 
 
 def model_of(frame: FrameType) -> Any:

@@ -224,11 +224,10 @@ class Batched:
         kept = [number for number in sorted(taken) if number not in failures]
         for number, own in zip(kept, rows or (), strict=True):
             result, pending = taken[number]
-            found = computed(values, pending, own)
-            for x in pending:  # also of an example that has raised: what it has kept is that of the loop
-                values.settle(x, found[id(x)])
+            for x, row in zip(pending, own, strict=True):
+                values.settle(x, row)  # also if it has raised: what it has kept is that of the loop
             if number not in raised:
-                results.append(values.settled(result, found))
+                results.append(values.settled(result, {}))
         failures = {**failures, **raised}
         if raised and self.on_error == "raise":
             raise raised[min(raised)]

@@ -128,8 +128,8 @@ class NumpyValues(PlainValues):
     def on_host(self, form: Any, value: Any) -> Any:
         return own_value(form, value)
 
-    def settle(self, pending: PendingArray, value: Any) -> None:
-        pending._settle(value)
+    def settle(self, pending: PendingArray, rows: Any) -> None:
+        pending._settle(self.computed(pending, rows))
 
     def join(self, values: Sequence[Any], how: str) -> Any:
         if not all(isinstance(x, (np.ndarray, np.generic)) for x in values):

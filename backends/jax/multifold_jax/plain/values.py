@@ -162,8 +162,8 @@ class JaxValues(PlainValues):
     def on_host(self, form: Any, value: Any) -> Any:
         return np.asarray(value).reshape(form.shape)[()]
 
-    def settle(self, pending: PendingJax, value: Any) -> None:
-        settle(pending, value)
+    def settle(self, pending: PendingJax, rows: Any) -> None:
+        settle(pending, self.computed(pending, rows))
 
     def join(self, values: Sequence[Any], how: str) -> Any:
         if not all(isinstance(x, (jax.Array, np.ndarray, np.generic)) for x in values):

@@ -14,6 +14,7 @@ import copy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import optree
+import torch
 from torch import Tensor
 
 from multifold.errors import RecordError
@@ -33,7 +34,9 @@ class Pending(Tensor):
     form : TensorForm
         Shape, dtype, device, and whether it needs a gradient.
     host : Tensor or None
-        Its value as it was read, without a gradient.
+        Its value as it was read, without a gradient; of a settled one, its value.
+    rows : Tensor
+        Of a settled one, the row that was computed, on an axis of its own.
     base : Tensor or None
         What it is a view of.
     place : tuple or None
@@ -54,7 +57,7 @@ class Pending(Tensor):
     seen: int
 
     # A dictionary for each would be one more object for Python's collector.
-    __slots__ = ("base", "form", "host", "node", "place", "seen", "value", "version")
+    __slots__ = ("base", "form", "host", "node", "place", "rows", "seen", "version")
 
     @classmethod
     def __torch_function__(
@@ -90,17 +93,17 @@ class Pending(Tensor):
 
 
 class Settled(Pending):
-    """A tensor that was pending, after its run: whatever is done with it is done with its value.
-
-    Attributes
-    ----------
-    value : Tensor
-        Its value.
-    """
-
-    value: Tensor
+    """A tensor that was pending, after its run: whatever is done with it is done with its value."""
 
     __slots__ = ()
+
+    @property
+    def value(self) -> Tensor:
+        """Its value. Programs keep more than is asked for, so it is taken out of its row when it is."""
+        if self.host is None:
+            with torch.inference_mode(False), torch.enable_grad():  # as where the run has ended
+                self.host = first_of(self.rows, self.form.requires_grad)
+        return self.host
 
     @classmethod
     def __torch_function__(
@@ -131,11 +134,16 @@ def pending(node: Any, form: TensorForm, base: Any = None) -> Pending:
     return found
 
 
-def settle(x: Pending, value: Tensor) -> None:
-    """Let a pending tensor stand for its value from now on."""
+def settle(x: Pending, rows: Tensor) -> None:
+    """Let a pending tensor stand for its value from now on, the one of some rows."""
     x.__class__ = Settled
-    x.value = value
+    x.rows = rows
     x.node = x.host = x.base = x.place = None
+
+
+def first_of(rows: Tensor, requires_grad: bool) -> Tensor:
+    """Return the one of some rows, with its gradient if it has one: another example's may need it."""
+    return rows[0] if requires_grad else rows[0].detach()
 
 
 def with_values(x: Any) -> Any:

@@ -22,7 +22,7 @@ from multifold_torch.plain.calls import CellCall, RowCall, RowsCell
 from multifold_torch.plain.changes import VERSIONS, Called, Held, holds, tensors_of
 from multifold_torch.plain.forms import Modes, form_of_tensor
 from multifold_torch.plain.patches import PATCHES
-from multifold_torch.plain.pending import Pending, Settled, refuse, settle, version_of
+from multifold_torch.plain.pending import Pending, Settled, first_of, refuse, settle, version_of
 from multifold_torch.plain.written import Written
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
@@ -246,14 +246,14 @@ class TorchValues(PlainValues):
     # ---- results -------------------------------------------------------------------------------------
 
     def computed(self, pending: Pending, rows: Any) -> Any:
-        return rows[0] if pending.form.requires_grad else rows[0].detach()  # another example's may need one
+        return first_of(rows, pending.form.requires_grad)
 
     def on_host(self, form: Any, value: Any) -> Any:
         found = torch.as_tensor(value, dtype=form.dtype, device=form.device)
         return found if found.shape == form.shape else found.reshape(form.shape)
 
-    def settle(self, pending: Pending, value: Any) -> None:
-        settle(pending, value)
+    def settle(self, pending: Pending, rows: Any) -> None:
+        settle(pending, rows)
 
     def join(self, values: Sequence[Any], how: str) -> Any:
         if not all(isinstance(x, Tensor) for x in values):
