@@ -25,7 +25,7 @@ from multifold._compiled import GlueBase
 from multifold._compiled import KnownCall as KnownCall
 from multifold._record.freezing import freeze
 from multifold.errors import RecordError
-from multifold.recording import CURRENT, Recording, recording_of
+from multifold.recording import CURRENT, Recording, recording_of, refusal
 
 MANY = 4096
 """Kinds of calls that are kept beyond a run. A program with numbers of its examples among its constants has
@@ -181,7 +181,7 @@ class PlainValues(GlueBase, abc.ABC):
     def refuse_stale(self, x: Any) -> None:
         """Raise an error if a pending value shares memory with one that was changed in place since."""
         if self.is_stale(x):
-            raise RecordError(
+            raise refusal(
                 "An array is used that shares its memory with another one, which was changed in place "
                 "since: in a batched program they do not share it.",
                 "write the change out of place: y = y + 1 for y += 1, where(...) for x[i] = v.",

@@ -114,6 +114,43 @@ class Current(threading.local):
 CURRENT = Current()
 
 
+class Refusals(threading.local):
+    """What was refused in this thread since the code of an example goes on.
+
+    Attributes
+    ----------
+    text : str or None
+        The last refusal.
+    """
+
+    text: str | None = None
+
+    def forget(self) -> None:
+        """Begin anew, before the code of an example goes on."""
+        self.text = None
+
+    def note(self, text: str) -> None:
+        """Take note of a refusal."""
+        self.text = text
+
+    def refuse_caught(self) -> None:
+        """Raise an error if the code of an example has caught a refusal: the loop takes another way."""
+        if self.text is not None:
+            raise RecordError(
+                f"The program has caught an error of multifold, which the loop does not raise: {self.text}",
+                "write what is refused in another way, or outside of the try statement.",
+            )
+
+
+REFUSALS = Refusals()
+
+
+def refusal(message: str, hint: str | None = None) -> RecordError:
+    """Return the error of what cannot be recorded, and take note of it: a program may catch it."""
+    REFUSALS.note(message)
+    return RecordError(message, hint)
+
+
 def recording_of() -> Recording:
     """Return what records; raise where nothing does."""
     if CURRENT.recording is None:
@@ -239,7 +276,7 @@ class Seen:
     def refuse(self) -> NoReturn:
         """Raise the error of what has changed."""
         name = getattr(self.object, "__qualname__", type(self.object).__name__)
-        raise RecordError(
+        raise refusal(
             f"What the cell {name} uses was changed during the run: an array, an attribute or a "
             "variable. Recorded calls run later than in the loop.",
             "pass what changes as an argument of the cell, and change the rest after the run.",

@@ -31,8 +31,7 @@ from multifold._record.graph import warn_user
 from multifold._run.reach import CONTAINERS, VALUES, names_of, owners_of, reached
 from multifold._run.state import KeptState, content
 from multifold.backend import Backend, owner_of
-from multifold.errors import RecordError
-from multifold.recording import entries_of, same_entries
+from multifold.recording import entries_of, refusal, same_entries
 
 WATCHED, TURNS = 8, 16
 """So many examples of a run, and so many turns of each, are watched for random numbers that they draw: to
@@ -153,7 +152,7 @@ class Sharing:
         tables = self.shared_tables().values()  # more than before, if examples have begun meanwhile
         for table, then, now in zip(tables, before, after, strict=False):
             if then is not now and not (same_entries(then[0], now[0]) and then[1] == now[1]):
-                raise RecordError(
+                raise refusal(
                     f"The examples share {table.said(then[0], now[0])}, and {why}.",
                     "batched(fn, own=True) gives each example a copy of the model with its parameters. Of "
                     "what else they change, give each example its own.",

@@ -17,7 +17,7 @@ from typing import Any
 
 from multifold._plain.sharing import Sharing
 from multifold.errors import ExtraMissing, RecordError
-from multifold.recording import CURRENT, Recording
+from multifold.recording import CURRENT, REFUSALS, Recording
 
 try:
     import greenlet
@@ -115,8 +115,11 @@ def go_on(
     recording.goes_on(made, wait)
     before = CURRENT.switch(recording)
     sharing.begin(example)
+    REFUSALS.forget()
     try:
-        return code(*arguments)
+        found = code(*arguments)
+        REFUSALS.refuse_caught()
+        return found
     finally:
         sharing.rest(example)
         CURRENT.switch(before)

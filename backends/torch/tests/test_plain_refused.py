@@ -121,6 +121,21 @@ def test_what_cannot_be_recorded_is_refused(case):
         run(lambda x: call(LIN(x)))
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_refusal_that_the_program_catches_is_an_error(waits):
+    def fn(x):
+        y = LIN(x) * 1
+        view = y.view(2, 2)
+        y += 1
+        try:
+            return view * 2
+        except ValueError:
+            return y if not waits or y.sum() > 0 else x
+
+    with pytest.raises(RecordError, match="has caught an error of multifold"):
+        run(fn)
+
+
 def test_a_shape_that_does_not_fit_is_the_error_of_the_loop():
     with pytest.raises(RuntimeError, match=r"shape '\[3, 3\]' is invalid"):
         run(lambda x: LIN(x).view(3, 3))

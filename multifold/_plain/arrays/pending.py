@@ -23,9 +23,8 @@ import optree
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from multifold._plain.arrays.rules import of_arrays
-from multifold.errors import RecordError
 from multifold.plain_values import METHODS, PendingNumbers, with_reads
-from multifold.recording import CURRENT, recording_of
+from multifold.recording import CURRENT, recording_of, refusal
 
 SET_CLASS = object.__dict__["__class__"].__set__  # `__class__` says what the loop has
 """Makes an object one of another class."""
@@ -153,7 +152,7 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
     def _becomes(self, found: PendingArray) -> PendingArray:
         """Stand for what another one stands for, as if it were changed in place."""
         if found.shape != self.form.shape:
-            raise RecordError(
+            raise refusal(
                 f"A change in place would make {found.shape} of {self!r}.", "write it out of place."
             )
         self.node, self.host = found.node, None
@@ -312,7 +311,7 @@ def changed(x: Any, func: Any, inputs: Any, kwargs: Any) -> Any:
 
 def refuse(what: str) -> NoReturn:
     """Raise the error of what a pending array cannot do."""
-    raise RecordError(
+    raise refusal(
         f"An array that is not computed yet cannot be {what}.",
         "return it from the program, and do that with the result.",
     )

@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multifold.errors import RecordError
 from multifold.plain_values import METHODS, PendingNumbers, method
-from multifold.recording import recording_of
+from multifold.recording import recording_of, refusal
 
 
 class JaxForm:
@@ -80,7 +79,7 @@ class PendingJax(PendingNumbers):
         if name in ("item", "tolist"):
             return getattr(self._read(), name)
         if hasattr(jax.Array, name):
-            raise RecordError(IN_A_FUNCTION, CELLS)
+            raise refusal(IN_A_FUNCTION, CELLS)
         raise AttributeError(f"'jax.Array' object has no attribute {name!r}")
 
     # ---- the object ----------------------------------------------------------------------------------
@@ -144,7 +143,7 @@ def meet(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 def refuse(what: str) -> NoReturn:
     """Raise the error of what a pending array cannot do."""
-    raise RecordError(
+    raise refusal(
         f"An array that is not computed yet cannot be {what}.",
         "return it from the program, or put what does that into a cell.",
     )

@@ -16,9 +16,8 @@ import optree
 import torch
 from torch import Tensor
 
-from multifold.errors import RecordError
 from multifold.plain_values import with_reads
-from multifold.recording import recording_of
+from multifold.recording import recording_of, refusal
 from multifold_torch.plain.forms import form_of_tensor
 from multifold_torch.plain.pending import Pending, pending, refuse, refuse_real, version_of
 from multifold_torch.plain.written import index_of, is_alone, is_pending, let_stand
@@ -70,7 +69,7 @@ def needs_gradient(args: Any) -> bool:
 def refuse_gradient(func: Any, args: Any) -> None:
     """Refuse a read whose result would lose its gradient."""
     if needs_gradient(args):
-        raise RecordError(
+        raise refusal(
             f"{func.__name__} reads values here, and its result would have no gradient.",
             "detach() what is read; x[mask] keeps the gradient.",
         )
@@ -307,7 +306,7 @@ def rewritten(x: Tensor, found: Pending) -> None:
 def renamed(x: Pending, found: Any) -> None:
     """Let a tensor stand for what another one stands for, as if it were changed in place."""
     if x.form.requires_grad and not found.form.requires_grad:
-        raise RecordError(
+        raise refusal(
             f"A change in place inside of no_grad() would take the gradient of {x!r}.",
             "write it out of place.",
         )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from multifold import trusted
 from multifold.errors import RecordError
 from multifold.plain_values import PlainCall
-from multifold.recording import Recording
+from multifold.recording import Recording, refusal
 from multifold_torch.plain.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
 from multifold_torch.plain.forms import Modes, TensorForm, form_of
 from multifold_torch.plain.rules import mixes_rows, on_rows
@@ -90,7 +90,7 @@ class RowCall(PlainCall):
         except (NotImplementedError, RuntimeError) as error:
             if "meta tensor" not in str(error) and not isinstance(error, NotImplementedError):
                 raise  # what is wrong with the call itself
-            raise RecordError(
+            raise refusal(
                 f"{self.__name__} cannot be recorded: what it returns depends on values ({error}).",
                 "give it values that are read, as torch.tensor(x.tolist()).",
             ) from error
@@ -171,7 +171,7 @@ class CellCall(RowCall):
         before = [x._version for x in operands]
         found = self.one(*operands)
         if before != [x._version for x in operands]:
-            raise RecordError(
+            raise refusal(
                 f"The cell {self.__name__} changes a tensor in place that is an argument of it.",
                 "return what is new: x = x + 1 in place of x += 1.",
             )

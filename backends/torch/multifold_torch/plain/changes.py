@@ -15,8 +15,7 @@ from typing import Any, Self
 import optree
 from torch import Tensor, nn
 
-from multifold.errors import RecordError
-from multifold.recording import CURRENT, Around, entries_of, same_entries
+from multifold.recording import CURRENT, Around, entries_of, refusal, same_entries
 
 
 class AttributeSets:
@@ -104,7 +103,7 @@ class Versions(threading.local):
         if known is None:
             self.first[id(function)] = function, Around(function, version_if_tensor)
         elif not known[1].is_now():
-            raise RecordError(
+            raise refusal(
                 f"A variable that the cell {function.__name__} uses was changed during the run. Recorded "
                 "calls run later than in the loop.",
                 "pass what changes as an argument of the cell.",
@@ -118,7 +117,7 @@ class Versions(threading.local):
         """Refuse a parameter or a buffer that was changed in place since the run met it."""
         _, first = self.first.setdefault(id(x), (x, version_now(x)))
         if first != version_now(x):
-            raise RecordError(
+            raise refusal(
                 f"A parameter or buffer of shape {tuple(x.shape)} was changed in place during the run. "
                 "Recorded calls run later than in the loop, so they would not see it change as there.",
                 "change it after the run. An example may call batch normalisation in training once.",
@@ -321,7 +320,7 @@ def read_by(module: nn.Module) -> list[Tensor]:
 
 def refuse_set(owner: str, cell: str) -> None:
     """Raise the error of an attribute that was set between recording and launch."""
-    raise RecordError(
+    raise refusal(
         f"An attribute of {owner} was set after its cell {cell} was recorded, which runs later.",
         "pass what changes as an argument of the cell.",
     )

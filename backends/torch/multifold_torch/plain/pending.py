@@ -17,8 +17,7 @@ import optree
 import torch
 from torch import Tensor
 
-from multifold.errors import RecordError
-from multifold.recording import CURRENT, recording_of
+from multifold.recording import CURRENT, recording_of, refusal
 
 if TYPE_CHECKING:
     from multifold_torch.plain.forms import TensorForm
@@ -70,7 +69,7 @@ class Pending(Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        raise RecordError(
+        raise refusal(
             f"PyTorch asks for the values of a pending tensor inside of {func}, which cannot be recorded.",
             "make a cell of the function that does it: multifold.op, or batched(fn, ops=[...]).",
         )
@@ -161,7 +160,7 @@ def version_of(x: Any) -> int:
 
 def refuse(what: str) -> NoReturn:
     """Raise the error of what a pending tensor cannot do."""
-    raise RecordError(
+    raise refusal(
         f"A tensor that is not computed yet cannot be {what}.",
         "return it from the program, and do that with the result.",
     )
@@ -169,7 +168,7 @@ def refuse(what: str) -> NoReturn:
 
 def refuse_real(what: str) -> NoReturn:
     """Raise the error of a real tensor that cannot stand for a pending one."""
-    raise RecordError(
+    raise refusal(
         f"{what} that is not pending is changed in place by a pending one, which needs a gradient; and "
         "something else sees its memory: a view, another tensor, an array of NumPy or other examples.",
         "write it out of place: total = total + x for total += x, torch.stack(parts) for out[i] = x.",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from multifold.backend import owner_of
 from multifold.errors import RecordError
 from multifold.plain_values import FEW_NUMBERS, MANY, KnownCall, PlainValues
-from multifold.recording import CURRENT, Recording
+from multifold.recording import CURRENT, Recording, refusal
 from multifold_torch.plain.answers import ANSWERS, changed, out_of_place
 from multifold_torch.plain.calls import CellCall, RowCall, RowsCell
 from multifold_torch.plain.changes import VERSIONS, Called, Held, holds, tensors_of
@@ -94,7 +94,7 @@ class TorchValues(PlainValues):
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
         if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):
-            raise RecordError(
+            raise refusal(
                 "A value is read in the middle of a function of PyTorch, as torch.tensor([x]) does.",
                 "read it before: torch.tensor([x.item()]), or torch.stack([x]).",
             )
@@ -127,7 +127,7 @@ class TorchValues(PlainValues):
     def modes(self) -> Hashable:
         inference = torch.is_inference_mode_enabled()
         if inference is not OUTSIDE.inference:
-            raise RecordError(
+            raise refusal(
                 "Expected the program to compute in the inference mode of its run. It has changed it.",
                 "use torch.no_grad() inside of the program, or inference_mode() around the run.",
             )
