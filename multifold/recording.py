@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from multifold._record.graph import users_frame as users_frame
-from multifold._run.reach import CONTAINERS, FEW, names_of, owners_of, reached
+from multifold._run.reach import CONTAINERS, FEW, globals_of, owners_of, reached
 from multifold._run.state import aside, content
 from multifold.backend import Backend
 from multifold.errors import RecordError
@@ -205,7 +205,7 @@ class Around:
         own = function.__globals__
         self.version_of = version_of
         self.cells = [(cell, content(cell)) for cell in function.__closure__ or ()]
-        self.names = [(own, name, own.get(name, MISSING)) for name in names_of(function.__code__)]
+        self.names = [(own, name, own.get(name, MISSING)) for name in globals_of(function.__code__)]
         found = [x for *_, x in (*self.cells, *self.names)]
         versions = [(x, version_of(x)) for x in found]
         self.versions = [(x, version) for x, version in versions if version is not None]

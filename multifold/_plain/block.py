@@ -23,7 +23,7 @@ from multifold._plain.waiting import resting_collector
 from multifold._plan.outputs import take_apart
 from multifold._rounds.rounds import Rounds
 from multifold._run.blame import by_halves
-from multifold._run.reach import names_of
+from multifold._run.reach import globals_of
 from multifold._run.report import NOBODY
 from multifold.backend import Backend
 from multifold.errors import RecordError
@@ -226,7 +226,7 @@ def around_block(frame: FrameType) -> SimpleNamespace:
     """
     own, code = frame.f_locals, frame.f_code
     around = {**frame.f_globals, **{name: own[name] for name in code.co_freevars if name in own}}
-    named = {name: around[name] for name in names_of(code) if name in around}
+    named = {name: around[name] for name in globals_of(code) if name in around}
     if own is frame.f_globals:
         named = {name: x for name, x in named.items() if isinstance(x, FunctionType)}
     return SimpleNamespace(**named, __qualname__=code.co_qualname)

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from multifold._record.graph import warn_user
-from multifold._run.reach import CONTAINERS, VALUES, names_of, owners_of, reached
+from multifold._run.reach import CONTAINERS, VALUES, globals_of, owners_of, reached
 from multifold._run.state import KeptState, content
 from multifold.backend import Backend, owner_of
 from multifold.recording import entries_of, refusal, same_entries
@@ -211,6 +211,8 @@ def is_of_user(x: Any) -> bool:
 @functools.lru_cache(maxsize=1024)
 def is_written_here(module: str) -> bool:
     """Return whether a module is code of the user, rather than an installed one or one of Python."""
+    if module.partition(".")[0] == "multifold":  # installed so that its code can be changed
+        return False
     where = getattr(sys.modules.get(module), "__file__", None) or ""
     installed = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
     return module == "__main__" or bool(where and not where.startswith(tuple(installed)))
@@ -245,7 +247,7 @@ class Table:
         self.reserved: Collection[str] = ()
         if isinstance(owner, FunctionType):
             self.variables = owner.__globals__
-            self.names = [name for name in names_of(owner.__code__) if name in self.variables]
+            self.names = [name for name in globals_of(owner.__code__) if name in self.variables]
             self.cells = owner.__closure__ or ()
         elif type(owner) not in CONTAINERS:
             self.reserved = backend.reserved(owner)

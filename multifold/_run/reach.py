@@ -21,6 +21,7 @@ Objects of other packages are ends, since a data loader or a logger has locks an
 
 from __future__ import annotations
 
+import dis
 import functools
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -44,6 +45,9 @@ CONTAINERS = (list, dict, set, deque, Counter, defaultdict, OrderedDict)
 
 ENDS = (*VALUES, ModuleType, type, CodeType)
 """Types of objects from which nothing is to be reached that an op may change."""
+
+GLOBAL = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME")
+"""Python's instructions for the names of a module."""
 
 FEW = 64
 """Entries of a container in which something is looked for each time that an op runs."""
@@ -158,7 +162,7 @@ def package_of(x: Any) -> str:
 def around(function: FunctionType) -> Iterator[Any]:
     """Yield what a function finds around it: what it binds, and what its code names in its module."""
     yield from bound_by(function)
-    for name in names_of(function.__code__):
+    for name in globals_of(function.__code__):
         found = function.__globals__.get(name)
         # A function of another module is one of a library.
         if not isinstance(found, FunctionType) or found.__globals__ is function.__globals__:
@@ -171,6 +175,18 @@ def names_of(code: CodeType) -> Iterator[str]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from names_of(inner)
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_of(code: CodeType) -> tuple[str, ...]:
+    """Return the names that code and the functions in it look up in their module, and not in an object.
+
+    >>> globals_of(compile("def f(x): return x.run(size)", "", "exec").co_consts[0])
+    ('size',)
+    """
+    own = [x.argval for x in dis.get_instructions(code) if x.opname in GLOBAL]
+    inner = [name for x in code.co_consts if isinstance(x, CodeType) for name in globals_of(x)]
+    return tuple(dict.fromkeys([*own, *inner]))
 
 
 def bound_by(function: FunctionType) -> Iterator[Any]:

@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from multifold._run.closeness import close, tolerance_of
-from multifold._run.reach import CONTAINERS, GENERATORS, VALUES, names_of, reached
+from multifold._run.reach import CONTAINERS, GENERATORS, VALUES, globals_of, reached
 from multifold.backend import Backend, StateSlot
 
 MOST = 4096
@@ -172,7 +172,7 @@ def own_slots(backend: Backend, x: Any, is_model: bool) -> Iterator[StateSlot]:
     if isinstance(x, FunctionType):
         for cell in x.__closure__ or ():
             yield StateSlot(partial(content, cell), partial(write_cell, cell), partial(copy_of, backend))
-        for named in (Bindings(x.__globals__, only=frozenset(names_of(x.__code__))), Bindings(vars(x))):
+        for named in (Bindings(x.__globals__, only=frozenset(globals_of(x.__code__))), Bindings(vars(x))):
             yield StateSlot(named.read, named.write)
     elif type(x) in CONTAINERS:
         # The arrays of a model that is a dictionary are its parameters, which stay what they are.

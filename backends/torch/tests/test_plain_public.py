@@ -215,6 +215,9 @@ LAYERS = {
     "GRU cell of one row": (nn.GRUCell(4, 3), torch.randn(4)),
     "RNN cell": (nn.RNNCell(4, 3), torch.randn(2, 4)),
     "LSTM cell": (nn.LSTMCell(4, 3), torch.randn(1, 4)),
+    "RNN of a sequence": (nn.RNN(4, 3, num_layers=2), torch.randn(5, 4)),
+    "LSTM of a minibatch": (nn.LSTM(4, 3, bidirectional=True), torch.randn(5, 1, 4)),
+    "GRU of a minibatch on axis 0": (nn.GRU(4, 3, batch_first=True), torch.randn(2, 5, 4)),
 }
 
 
@@ -236,6 +239,18 @@ def test_a_recurrent_cell_with_its_states_is_one_launch_for_each_step(as_loop):
 
     run = as_loop(program, [torch.randn(5, 4) for _ in range(3)], parameters=[*cell.parameters()])
     assert len(run.explain()) == 5
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_the_states_of_a_recurrent_layer_go_from_call_to_call(batch_first, as_loop):
+    layer = nn.LSTM(4, 3, num_layers=2, batch_first=batch_first)
+
+    def program(x):
+        first, state = layer(x, (torch.zeros(2, 2, 3), torch.ones(2, 2, 3)))
+        return layer(x + first.mean(), state)
+
+    run = as_loop(program, [torch.randn(2, 2, 4) for _ in range(3)], parameters=[*layer.parameters()])
+    assert sum(launch.op.__name__ == "LSTM" for launch in run.explain().schedule.launches) == 2
 
 
 def test_a_convolution_under_autocast_is_that_of_the_loop():

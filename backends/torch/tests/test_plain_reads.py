@@ -308,6 +308,20 @@ class Long(Stack):
         return self.stack[-1]
 
 
+class Searching:
+    """An object with a method that is named like a variable of its module."""
+
+    def run(self, x):
+        return x * 2 if LIN(x).sum() > 0 else x
+
+
+def test_an_attribute_named_like_a_global_is_none():
+    program = {"multifold": multifold, "searching": Searching()}
+    exec("def fn(x):\n    return searching.run(x)\nrun = multifold.batched(fn, backend='torch')", program)
+    for _ in range(2):  # what `run` has learnt by then is nothing that the examples share
+        assert program["run"](XS).shape == (7, 4)
+
+
 def test_examples_share_a_long_container_that_stays_as_it_is(as_loop):
     known = set(range(1000))
 

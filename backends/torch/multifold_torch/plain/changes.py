@@ -182,6 +182,9 @@ LAYERS: dict[type[nn.Module], int] = {
     nn.RNNCell: 2,
     nn.GRUCell: 2,
     nn.LSTMCell: 2,
+    nn.RNN: 3,
+    nn.GRU: 3,
+    nn.LSTM: 3,
     nn.Conv1d: 3,
     nn.Conv2d: 4,
     nn.Conv3d: 5,
@@ -215,9 +218,27 @@ class Layer(Called):
         """Return what runs it on rows, given operands of one example; None if it does not say."""
         axes = LAYERS[type(self.module)]
         ranks = {x.dim() for x in operands}
+        if isinstance(self.module, nn.RNNBase):
+            return self.on_sequences if ranks in ({axes - 1}, {axes}) else None
         if not axes or ranks == {axes - 1}:
             return self
         return self.on_minibatches if ranks == {axes} else None
+
+    def on_sequences(self, x: Tensor, state: Any = None) -> Any:
+        """Run a recurrent layer on a sequence, or a minibatch of them, of each example: all are one."""
+        first = 0 if self.module.batch_first else 1
+        sizes = () if x.dim() == 3 else (x.shape[1 + first],)  # of each example's minibatch
+
+        def together(x: Tensor, axis: int) -> Tensor:
+            x = x.movedim(0, axis)
+            return x.flatten(axis, axis + 1) if sizes else x
+
+        def apart(x: Tensor, axis: int) -> Tensor:
+            return (x.unflatten(axis, (-1, *sizes)) if sizes else x).movedim(axis, 0)
+
+        states = [] if state is None else [optree.tree_map(lambda h: together(h, 1), state)]
+        found, last = self.module(together(x, first), *states)
+        return apart(found, first), optree.tree_map(lambda h: apart(h, 1), last)
 
     def on_minibatches(self, *args: Any) -> Any:
         """Run it on a minibatch of each example: all of them are one."""
