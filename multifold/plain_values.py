@@ -14,6 +14,7 @@ import contextlib
 import functools
 import math
 import operator
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -91,6 +92,10 @@ class PlainValues(GlueBase, abc.ABC):
 
         ``same`` are arguments that are the same for all examples.
         """
+
+    def tracing(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which traces are made, which hold what the program computes at once."""
+        return contextlib.nullcontext()
 
     def apart(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which an example waits, in the modes of the run, as that of gradients."""
@@ -280,6 +285,38 @@ def said(x: Any, is_operand: bool) -> str:
     return repr(x) if x is None or isinstance(x, (bool, int, float, str)) else type(x).__name__
 
 
+class Replacements:
+    """Attributes of classes that are others while any program records, in any thread.
+
+    Parameters
+    ----------
+    *places : tuple of (class, str, callable)
+        A class, the name of a method, and what takes the method and returns another one.
+    """
+
+    def __init__(self, *places: tuple[type, str, Callable[[Any], Any]]) -> None:
+        self.places = [(owner, name, vars(owner)[name], make) for owner, name, make in places]
+        self.lock = threading.Lock()
+        self.users = 0
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Replace them until the last program has ended."""
+        with self.lock:
+            self.users += 1
+            if self.users == 1:
+                for owner, name, kept, make in self.places:
+                    setattr(owner, name, make(kept))
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.users -= 1
+                if not self.users:
+                    for owner, name, kept, _ in self.places:
+                        setattr(owner, name, kept)
+
+
 METHODS = """
     all any argmax argmin argsort astype clip conj copy cumprod cumsum diagonal dot flatten max mean min
     prod ravel repeat reshape round squeeze std sum swapaxes take trace transpose var
@@ -370,7 +407,7 @@ class PlainCall:
                 f"The cell {self.__name__} takes rows, so the first axis of its arguments has size 1.",
                 "x[None] adds one; multifold.op without rows=True takes any shape.",
             )
-        return x.reshape(len(x), *x.shape[2:])
+        return x[:, 0]
 
     def named(self, name: str) -> None:
         """Set what `explain` calls it."""

@@ -13,8 +13,8 @@ import contextlib
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType, FunctionType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -229,6 +229,36 @@ class Around:
         return True
 
 
+class Bound:
+    """What attributes of an object and variables of a function stand for, and what a container holds.
+
+    Parameters
+    ----------
+    x : object
+        The object.
+    attributes : callable
+        Returns those of an object that count.
+    """
+
+    def __init__(self, x: Any, attributes: Callable[[Any], Mapping[str, Any]] = vars) -> None:
+        self.object = x
+        self.of = attributes
+        self.around = Around(x, lambda part: None) if isinstance(x, FunctionType) else None
+        self.attributes = dict(self.of(x)) if hasattr(x, "__dict__") else {}
+        held = [part for part in (x, *self.attributes.values()) if type(part) in CONTAINERS]
+        self.entries = [(part, entries_of(part)) for part in held]
+
+    def is_now(self) -> bool:
+        """Return whether all is as it was."""
+        now = self.of(self.object) if self.attributes else self.attributes
+        return (
+            now.keys() == self.attributes.keys()
+            and all(map(operator.is_, now.values(), self.attributes.values()))
+            and (self.around is None or self.around.is_now())
+            and all(same_entries(entries_of(x), entries) for x, entries in self.entries)
+        )
+
+
 class Seen:
     """A function or an object that a recorded cell is, or takes, as it was when a run first met it.
 
@@ -238,34 +268,41 @@ class Seen:
     ----------
     x : object
         The function or object.
-    arrays : list of array
-        Those of NumPy that it holds, or finds around it: they do not count how often they change.
+    parts : list of object
+        What it holds, or finds around it. Of arrays of NumPy the contents count, since they do not tell how
+        often they change.
+    attributes : callable
+        As of `Bound`.
     """
 
-    def __init__(self, x: Any, arrays: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        x: Any,
+        parts: Sequence[Any],
+        attributes: Callable[[Any], Mapping[str, Any]] = vars,
+    ) -> None:
         self.object = x
-        self.around = Around(x, lambda part: None) if isinstance(x, FunctionType) else None
-        self.attributes = dict(vars(x))
-        self.arrays = [(part, part.copy()) for part in arrays]
+        self.parts = parts
+        self.of = attributes
+        self.look()
 
-    def is_bound(self) -> bool:
-        """Return whether its attributes and variables stand for what they stood for."""
-        now = vars(self.object)
-        return (
-            now.keys() == self.attributes.keys()
-            and all(map(operator.is_, now.values(), self.attributes.values()))
-            and (self.around is None or self.around.is_now())
-        )
+    def look(self) -> None:
+        """Take all as it is now."""
+        self.bound = Bound(self.object, self.of)
+        self.inner = [Bound(x, self.of) for x in self.parts if x is not self.object and is_bound(x)]
+        self.arrays = [(x, x.copy()) for x in self.parts if isinstance(x, np.ndarray)]
 
     def is_now(self) -> bool:
-        """Return whether its arrays are equal to what they were, too."""
-        return self.is_bound() and all(
-            np.array_equal(x, kept, equal_nan=x.dtype.kind in "fc") for x, kept in self.arrays
+        """Return whether all is as it was."""
+        return (
+            self.bound.is_now()
+            and all(x.is_now() for x in self.inner)
+            and all(np.array_equal(x, kept, equal_nan=x.dtype.kind in "fc") for x, kept in self.arrays)
         )
 
     def refuse_rebound(self) -> None:
         """Refuse a call that finds other objects than the one before: a loop's ``i``, say."""
-        if not self.is_bound():
+        if not self.bound.is_now():
             self.refuse()
 
     def refuse_changed(self) -> None:
@@ -281,6 +318,11 @@ class Seen:
             "variable. Recorded calls run later than in the loop.",
             "pass what changes as an argument of the cell, and change the rest after the run.",
         )
+
+
+def is_bound(x: Any) -> bool:
+    """Return whether something holds others by names, or as a container."""
+    return type(x) in CONTAINERS or (hasattr(x, "__dict__") and not isinstance(x, (type, ModuleType)))
 
 
 MISSING = object()

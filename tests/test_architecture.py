@@ -31,6 +31,7 @@ CONTRACT = {
     "multifold.program",
     "multifold.plain_values",
     "multifold.recording",
+    "multifold.tracing",
 }
 INTEGER_ROOMS = ("_compiled", "_record", "_plan", "_traces")
 CONTRACT_ROOMS = {"backend", "errors", "marks", "operands"}
@@ -62,6 +63,7 @@ MAY_IMPORT = {
     "sampling": {"errors"},
     "recording": RUNNING,
     "plain_values": RUNNING | {"recording"},
+    "tracing": RUNNING | {"recording", "plain_values"},
     "_plain": RUNNING | {"fold", "plain_values", "recording"},
     "_stream": RUNNING | {"fold"},
     "_serve": RUNNING | {"explain", "fold"},

@@ -200,7 +200,10 @@ class PlainProgram:
                     "Expected a plain program to be run by a fold. It was called by itself.",
                     "fold.run(None, examples, multifold.plain(fn)), or multifold.batched(fn)(examples).",
                 )
-            thread.begin(self.values.recording(same), CELLS.applied(self.ops))
+            contexts = [self.values.recording(same), CELLS.applied(self.ops)]
+            if isinstance(fold, TraceRecorder):
+                contexts.append(self.values.tracing())
+            thread.begin(*contexts)
             fold._meanwhile.push(partial(thread.end, fold))
             run = thread.runs[fold] = PlainRun(self, fold, seed)
         return run

@@ -31,6 +31,7 @@ from multifold._record.graph import warn_user
 from multifold._run.reach import CONTAINERS, VALUES, globals_of, owners_of, reached
 from multifold._run.state import KeptState, content
 from multifold.backend import Backend, owner_of
+from multifold.errors import RecordError
 from multifold.recording import entries_of, refusal, same_entries
 
 WATCHED, TURNS = 8, 16
@@ -307,11 +308,29 @@ def in_all_copies(backend: Backend, fn: Any) -> dict[int, Any]:
                 copy.deepcopy(x)
             except RuntimeError:  # PyTorch copies no tensor that a gradient flows through
                 shared[id(x)] = x
+    refuse_unshared(backend, fn, shared)
     return shared
+
+
+def refuse_unshared(backend: Backend, fn: Any, shared: dict[int, Any]) -> None:
+    """Refuse a model whose copies would have parameters of their own, as layers of Keras do."""
+    copied = own_copy(fn, shared)
+    owner = owner_of(copied, copied)
+    if any(id(x) not in shared for x in backend.arrays_of(owner)):
+        raise RecordError(
+            f"Copies of a {type(owner).__name__} do not share its parameters, as own=True wants them to.",
+            "keep what an example changes in variables of its own function, not on the model.",
+        )
 
 
 def own_copy(fn: Any, shared: dict[int, Any]) -> Any:
     """Return a copy of a model, or of a method of it, with some arrays of its own model."""
     owner = owner_of(fn, fn)
-    copied = copy.deepcopy(owner, dict(shared))
+    try:
+        copied = copy.deepcopy(owner, dict(shared))
+    except Exception as error:
+        raise RecordError(
+            f"A {type(owner).__name__} cannot be copied, as own=True wants it to be: {error}",
+            "keep what an example changes in variables of its own function, not on the model.",
+        ) from error
     return copied if owner is fn else getattr(copied, fn.__name__)

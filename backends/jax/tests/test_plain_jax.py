@@ -163,6 +163,22 @@ def test_what_a_cell_finds_around_it_is_that_of_each_run(monkeypatch):
     np.testing.assert_allclose(run(XS), 3 * jnp.stack(XS))
 
 
+def inner(x):
+    return x * SCALE
+
+
+def test_a_cell_that_draws_numbers_of_numpy_is_refused():
+    with pytest.raises(RecordError, match="draws random numbers"):
+        multifold.batched(multifold.op(lambda x: x * np.random.random()), backend="jax")(XS)
+
+
+def test_what_a_function_inside_of_a_cell_finds_is_that_of_each_run(monkeypatch):
+    run = multifold.batched(multifold.op(lambda x: inner(x) + 0), backend="jax")
+    np.testing.assert_allclose(run(XS), 2 * jnp.stack(XS))
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    np.testing.assert_allclose(run(XS), 3 * jnp.stack(XS))
+
+
 def test_a_cell_sees_new_arrays_of_its_object_in_the_next_run():
     network = Network()
     run = multifold.batched(network.step, ops=[Network.step], backend="jax")
