@@ -54,7 +54,8 @@ def batched(
 
     The code of each example runs as it stands: recursion, loops, conditions on its data and on computed
     values. What it does with the framework's arrays is recorded, and runs together with what the other
-    examples do. Values and gradients are those of the loop.
+    examples do: functions of PyTorch, TensorFlow and NumPy, operators and cells of JAX, and cells of MXNet
+    that are written for rows. Values and gradients are those of the loop.
 
     Parameters
     ----------

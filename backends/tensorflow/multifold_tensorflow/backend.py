@@ -137,6 +137,11 @@ class TensorflowBackend(Backend):
         found = drawn.structured_outputs or []
         return [tf.zeros(_static_shape(x), x.dtype) for x in found]
 
+    def plain_values(self, fn: Callable[..., Any]) -> Any:
+        from multifold_tensorflow.plain.values import TensorflowValues
+
+        return TensorflowValues(fn)
+
     def synchronize(self) -> None:
         tf.test.experimental.sync_devices()
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
-from random import Random
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from multifold.backend import StateSlot
@@ -35,18 +36,49 @@ def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
     if not tf.executing_eagerly():
         return
     context = eager_context()
-    if getattr(context, "_rng", None) is not None:
-        # After `tf.random.set_seed` each op takes the next one of a sequence of seeds. An op that takes a
-        # seed again goes on where it was, so a trial has a sequence of its own.
-        read, write = partial(getattr, context, "_rng"), partial(setattr, context, "_rng")
-        yield StateSlot(read, write, lambda rng: Random("trial"), random=True)
-    for x in generators():
-        yield StateSlot(partial(tf.identity, x), x.assign, random=True)
+    if hasattr(context, "_rng"):
+        yield StateSlot(
+            partial(seeds_of, context), partial(set_seeds, context), random=True, seed=tf.random.set_seed
+        )
+    generator = private("tensorflow.python.ops.stateful_random_ops", "global_generator")
+    if generator is not None:
+        x = generator.state
+        yield StateSlot(partial(tf.identity, x), x.assign, random=True, seed=partial(begin_anew, x))
+    if global_attribute is not None:
+        yield StateSlot(keras_state, set_keras_state, random=True, seed=seed_keras)
     for name, x in named_variables(list(owners), trained=False):
         if x.is_initialized():
             # A layer that draws has a seed generator of Keras among its variables.
-            random = "seed_generator_state" in f"{name} {x.name}"
-            yield StateSlot(partial(tf.identity, x), x.assign, random=random)
+            is_random = SEEDS in f"{name} {x.name}"
+            seed = partial(begin_anew, x) if is_random else None
+            yield StateSlot(partial(tf.identity, x), x.assign, random=is_random, seed=seed)
+
+
+SEEDS = "seed_generator_state"
+"""Part of the names of variables that are states of Keras's random generators."""
+
+
+def begin_anew(state: tf.Variable, seed: int) -> None:
+    """Let the generator with a state begin anew."""
+    state.assign(tf.cast(tf.concat([[seed], [0] * (state.shape[0] - 1)], 0), state.dtype))
+
+
+def seeds_of(context: Any) -> tuple[Any, bytes]:
+    """Return the sequence of seeds that ops take after `tf.random.set_seed`, as far as it has come."""
+    if context._rng is None:
+        return None, b""
+    _, numbers, _ = context._rng.getstate()
+    return context._seed, np.array(numbers, np.uint32).tobytes()
+
+
+def set_seeds(context: Any, seeds: tuple[Any, bytes]) -> None:
+    """Let ops take a sequence of seeds, each of which begins anew what it is a seed of."""
+    if seeds == seeds_of(context):
+        return
+    seed, numbers = seeds
+    tf.random.set_seed(seed)
+    if seed is not None:
+        context._rng.setstate((3, tuple(np.frombuffer(numbers, np.uint32).tolist()), None))
 
 
 @contextlib.contextmanager
@@ -79,14 +111,37 @@ def layers_of(owners: Iterable[Any]) -> list[Any]:
     return [x for layer in parts if isinstance(layer, keras.layers.Layer) for x in layer._flatten_layers()]
 
 
-def generators() -> list[tf.Variable]:
-    """Return the states of the global generators of TensorFlow and Keras that were made."""
-    attribute = private("keras.src.backend.common.global_state", "get_global_attribute")
-    made = [
-        private("tensorflow.python.ops.stateful_random_ops", "global_generator"),
-        attribute("global_seed_generator") if attribute is not None else None,
-    ]
-    return [generator.state for generator in made if generator is not None]
+global_attribute = private("keras.src.backend.common.global_state", "get_global_attribute")
+set_global_attribute = private("keras.src.backend.common.global_state", "set_global_attribute")
+GENERATOR = "global_seed_generator"
+
+
+def keras_state() -> Any:
+    """Return the state of Keras's own generator; None if nothing was drawn yet."""
+    generator = global_attribute(GENERATOR)
+    return None if generator is None else tf.identity(generator.state.value)
+
+
+def set_keras_state(state: Any) -> None:
+    """Let Keras's own generator have a state; None if nothing was drawn yet."""
+    if state is None:
+        set_global_attribute(GENERATOR, None)
+        return
+    make_generator()
+    global_attribute(GENERATOR).state.assign(state)
+
+
+def make_generator() -> None:
+    """Let Keras have its own generator, with the seed that it would draw, before a graph makes one."""
+    if tf.executing_eagerly() and global_attribute(GENERATOR) is None:
+        own = random.Random()
+        own.setstate(random.getstate())
+        seed_keras(own.randint(1, 10**9))
+
+
+def seed_keras(seed: int) -> None:
+    """Let Keras's own generator begin anew."""
+    set_global_attribute(GENERATOR, keras.random.SeedGenerator(seed % 2**31))
 
 
 def eager_context() -> Any:

@@ -1,0 +1,463 @@
+"""Plain programs of TensorFlow and Keras: functions, layers and cells, with what the loop computes."""
+
+from __future__ import annotations
+
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import multifold
+from multifold import LaunchError, RecordError
+
+keras.utils.set_random_seed(0)
+TREES = [(1, 2), ((3, 4), 5), 6, ((1, (2, 3)), (4, 5))]
+XS = [tf.random.normal((1, 4)) for _ in range(5)]
+WEIGHTS = tf.Variable(tf.random.normal((4, 4)))
+
+
+class TreeLSTM(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.embed = keras.layers.Embedding(10, 8)
+        self.gates = keras.layers.Dense(20)
+        self.logits = keras.layers.Dense(3)
+
+    def leaf(self, word):
+        return tf.split(self.embed(word), 2, axis=1)
+
+    def compose(self, left_h, left_c, right_h, right_c):
+        i, left, right, o, u = tf.split(self.gates(tf.concat([left_h, right_h], 1)), 5, axis=1)
+        c = tf.sigmoid(i) * tf.tanh(u) + tf.sigmoid(left) * left_c + tf.sigmoid(right) * right_c
+        return tf.sigmoid(o) * tf.tanh(c), c
+
+    def node(self, tree):
+        if isinstance(tree, int):
+            return self.leaf(tf.constant([tree]))
+        return self.compose(*self.node(tree[0]), *self.node(tree[1]))
+
+    def score(self, tree):
+        return self.logits(self.node(tree)[0])
+
+
+class Block(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(4)
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def call(self, x, training=False):
+        return self.dropout(tf.tanh(self.dense(x)), training=training)
+
+
+DENSE = keras.layers.Dense(4)
+BLOCK = Block()
+
+
+@multifold.op
+def layer(x):
+    return tf.tanh(x @ WEIGHTS) * 2
+
+
+def leaves_of(x):
+    return tf.nest.flatten(x, expand_composites=False)
+
+
+def as_loop(fn, xs, variables=(), **options):
+    """Compare values and gradients of a batched program with the loop; return the program."""
+    run = multifold.batched(fn, join="list", backend="tensorflow", **options)
+    answers = []
+    for way in (lambda: [fn(x) for x in xs], lambda: run(xs)):
+        with tf.GradientTape() as tape:
+            found = way()
+            floats = [x for x in leaves_of(found) if tf.is_tensor(x) and x.dtype.is_floating]
+            loss = tf.add_n([tf.reduce_sum(x * x) for x in floats]) if floats else tf.constant(0.0)
+        slopes = tape.gradient(loss, list(variables), unconnected_gradients="zero")
+        answers.append((found, [tf.convert_to_tensor(x) for x in slopes]))
+    (wanted, slopes), (found, own_slopes) = answers
+    tf.nest.assert_same_structure(wanted, found)
+    for x, y in zip(leaves_of((found, own_slopes)), leaves_of((wanted, slopes)), strict=True):
+        assert type(x) is type(y) and getattr(x, "dtype", None) == getattr(y, "dtype", None)
+        if x is None or isinstance(x, str):
+            assert x == y
+            continue
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    return run
+
+
+@pytest.mark.parametrize(("ops", "launches"), [((), 33), (("leaf", "compose"), 5)])
+def test_a_recursive_network_has_the_values_and_gradients_of_the_loop(ops, launches):
+    model = TreeLSTM()
+    model.score((1, 2))
+    run = as_loop(model.score, TREES, model.trainable_variables, ops=[getattr(TreeLSTM, x) for x in ops])
+    assert len(run.explain()) == launches
+
+
+PROGRAMS = {
+    "operators": lambda x: (2 * layer(x) - x / (layer(x) + 3), -layer(x), layer(x) ** 2, abs(layer(x))),
+    "right": lambda x: (x + layer(x), x @ tf.transpose(layer(x)), x > layer(x), WEIGHTS * layer(x)),
+    "numpy": lambda x: (layer(x) * np.float32(2), np.ones((1, 4), np.float32) - layer(x)),
+    "comparisons": lambda x: (layer(x) > 0, layer(x) == x, layer(x) >= 0.5),
+    "functions": lambda x: (
+        tf.reduce_sum(layer(x), -1),
+        tf.nn.softmax(layer(x)),
+        tf.where(layer(x) > 0, layer(x), 0.0),
+        tf.cast(layer(x), tf.int32),
+        tf.einsum("ij,kj->ik", layer(x), x),
+        tf.reshape(layer(x), (2, 2)),
+        tf.math.top_k(layer(x), 2).values,
+        tf.norm(layer(x)),
+        tf.stack([layer(x), x]),
+        tf.convert_to_tensor(layer(x)),
+        tf.linalg.matmul(x, layer(x), transpose_b=True),
+    ),
+    "keras": lambda x: (keras.ops.sigmoid(layer(x)), keras.ops.concatenate([layer(x), x], 1)),
+    "shapes": lambda x: (tf.shape(layer(x)), tf.zeros_like(layer(x)), tf.rank(layer(x)), tf.size(layer(x))),
+    "parts": lambda x: (layer(x)[0], layer(x)[0, -2:], layer(x)[..., None], [*layer(x)[0]]),
+    "gather": lambda x: (tf.gather(layer(x)[0], tf.argmax(layer(x)[0])), WEIGHTS[tf.argmax(layer(x)[0])]),
+    "attributes": lambda x: (tuple(layer(x).shape), layer(x).ndim, len(layer(x)), layer(x).dtype.name),
+    "kinds": lambda x: (isinstance(layer(x), tf.Tensor), tf.is_tensor(layer(x))),
+    "structures": lambda x: {"a": layer(x), "b": [tf.reduce_sum(layer(x)), 3, None]},
+    "reads": lambda x: (
+        float(layer(x)[0, 1]),
+        layer(x).numpy(),
+        int(tf.argmax(layer(x)[0])),
+        bool(layer(x)[0, 0] > 0),
+    ),
+    "text": lambda x: float(f"{layer(x)[0, 1].numpy():.2f}"),
+    "layers": lambda x: (DENSE(x), DENSE(layer(x)), keras.activations.relu(layer(x))),
+    "a layer of the user": lambda x: BLOCK(layer(x)),
+    "conditions": lambda x: tf.cond(bool(layer(x)[0, 0] > 0), lambda: x, lambda: -x),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_returns_what_the_loop_returns(program):
+    as_loop(PROGRAMS[program], XS, [WEIGHTS])
+
+
+def test_a_loop_on_values_goes_on_for_each_example():
+    def program(x):
+        steps = 0
+        while float(tf.norm(x)) > 0.3 and steps < 10:
+            x, steps = DENSE(tf.tanh(x)) * 0.4, steps + 1
+        return x, steps
+
+    as_loop(program, XS)
+
+
+# ---- cells -------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_drawn_once_for_any_number_of_rows():
+    run = multifold.batched(layer, backend="tensorflow")
+    for count in (3, 1, 5):
+        np.testing.assert_allclose(run(XS[:count]), tf.stack([layer(x) for x in XS[:count]]), rtol=1e-5)
+    assert len(run.values.known) == 1
+
+
+@multifold.op(rows=True)
+def of_rows(x):
+    return x @ WEIGHTS
+
+
+def test_a_cell_that_is_written_for_rows_gets_all_of_them():
+    run = as_loop(of_rows, XS, [WEIGHTS])
+    assert len(run.explain()) == 1
+
+
+def test_a_cell_of_rows_that_mixes_them_is_refused():
+    mixing = multifold.op(lambda x: x - tf.reduce_mean(x, 0), rows=True)
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        multifold.batched(mixing, backend="tensorflow")(XS)
+
+
+def test_a_class_of_layers_is_a_cell():
+    run = as_loop(lambda x: BLOCK(layer(x)), XS, [WEIGHTS, *BLOCK.trainable_variables], ops=[Block])
+    assert len(run.explain()) == 2
+
+
+def test_a_layer_is_built_when_it_is_first_recorded():
+    dense = keras.layers.Dense(3)
+    run = multifold.batched(lambda x: dense(layer(x)) + dense(x), join="cat", backend="tensorflow")
+    found = run(XS)
+    np.testing.assert_allclose(found, tf.concat([dense(layer(x)) + dense(x) for x in XS], 0), rtol=1e-5)
+
+
+@tf.custom_gradient
+def steep(x):
+    return x * 2, lambda slope: slope * 100
+
+
+def test_a_cell_that_cannot_be_vectorized_runs_row_by_row_and_says_so():
+    run = as_loop(multifold.op(lambda x: steep(x @ WEIGHTS)), XS, [WEIGHTS])
+    assert "row by row" in str(run.explain())
+
+
+def test_a_recurrent_cell_of_keras_is_one_call():
+    cell = keras.layers.LSTMCell(4)
+
+    def program(x):
+        state = [tf.zeros((1, 4)), tf.zeros((1, 4))]
+        for _ in range(3):
+            x, state = cell(x, state)
+        return x
+
+    program(XS[0])
+    run = as_loop(program, XS, cell.trainable_variables)
+    assert len(run.explain()) == 3
+
+
+# ---- dropout, training, dtypes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ops", [[], [Block]])
+def test_dropout_draws_for_each_row(ops):
+    block = Block()
+    block(XS[0])
+    run = multifold.batched(
+        lambda x: block(x * 0 + 1, training=True), ops=ops, join="cat", backend="tensorflow"
+    )
+    ones = [tf.ones((1, 4))] * 200
+    kept = np.asarray(run(ones)) != 0
+    assert 0.4 < kept.mean() < 0.6 and len({row.tobytes() for row in kept}) > 8
+    assert (np.asarray(run(ones)) != 0).tolist() != kept.tolist()
+
+
+GENERATOR = tf.random.Generator.from_seed(0)
+
+
+@pytest.mark.parametrize("draw", [tf.random.normal, keras.random.normal, GENERATOR.normal])
+def test_a_cell_that_draws_draws_for_each_row(draw):
+    run = multifold.batched(multifold.op(lambda x: x * 0 + draw((1, 4))), join="cat", backend="tensorflow")
+    first, second = run(XS), run(XS)
+    assert len({float(x) for x in tf.reshape([first, second], -1)}) == 2 * 4 * len(XS)
+
+
+class Outer(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def call(self, x):
+        return self.dropout(layer(x) * 0 + 1)
+
+
+def test_a_layer_is_trained_as_the_model_around_it():
+    model = Outer()
+    for training, zeros in ((False, 0), (True, 1), (False, 0)):
+        run = multifold.batched(
+            lambda x, training: model(x, training=training), join="cat", backend="tensorflow"
+        )
+        assert (np.asarray(run(XS * 20, training=training)) == 0).any() == zeros
+
+
+def test_batch_normalisation_in_training_is_refused():
+    norm = keras.layers.BatchNormalization()
+    as_loop(lambda x: norm(layer(x)), XS)
+    with pytest.raises(RecordError, match="assigns a variable"):
+        multifold.batched(lambda x: norm(layer(x), training=True), backend="tensorflow")(XS)
+
+
+# ---- what changes ------------------------------------------------------------------------------------
+
+
+def test_a_variable_that_recorded_calls_use_is_not_assigned():
+    scale, count = tf.Variable(2.0), tf.Variable(0)
+
+    def program(x):
+        count.assign_add(1)
+        y = layer(x) * scale
+        scale.assign(3.0)
+        return y
+
+    with pytest.raises(RecordError, match="assigns the variable"):
+        multifold.batched(program, backend="tensorflow")(XS)
+    with pytest.raises(RecordError, match="not computed yet"):
+        multifold.batched(lambda x: WEIGHTS.assign(layer(x)), backend="tensorflow")(XS)
+    assert multifold.batched(lambda x: layer(x) + 0, backend="tensorflow")(XS).shape == (5, 1, 4)
+
+
+SCALE = 2.0
+
+
+def helper(x):
+    return x * SCALE
+
+
+def test_what_a_cell_finds_around_it_is_that_of_each_run(monkeypatch):
+    run = multifold.batched(multifold.op(lambda x: helper(x) + 0), backend="tensorflow")
+    np.testing.assert_allclose(run(XS), 2 * tf.stack(XS))
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    np.testing.assert_allclose(run(XS), 3 * tf.stack(XS))
+
+
+def test_the_options_of_a_layer_are_those_of_each_run():
+    block = Block()
+    run = multifold.batched(multifold.op(lambda x: block(x, training=True)), backend="tensorflow")
+    run(XS)
+    block.dropout.rate = 0.0
+    np.testing.assert_allclose(run(XS), tf.stack([block(x) for x in XS]), rtol=1e-5)
+
+
+def test_a_variable_that_a_cell_uses_and_that_changes_is_refused():
+    scale = [1.0]
+    scaled = multifold.op(lambda x: x * scale[0])
+
+    def program(x):
+        h = scaled(x)
+        scale[0] += 1
+        return h + scaled(x)
+
+    with pytest.raises(RecordError, match="changed during the run"):
+        multifold.batched(program, backend="tensorflow")(XS)
+
+
+def test_new_weights_are_used_in_the_next_run():
+    weights = tf.Variable(1.0)
+    run = multifold.batched(multifold.op(lambda x: x * weights), backend="tensorflow")
+    np.testing.assert_allclose(run(XS), tf.stack(XS))
+    weights.assign(5.0)
+    np.testing.assert_allclose(run(XS), 5 * tf.stack(XS))
+
+
+# ---- what is refused ---------------------------------------------------------------------------------
+
+LSTM = keras.layers.LSTMCell(4, dropout=0.5)
+STATE = [tf.zeros((1, 4)), tf.zeros((1, 4))]
+LSTM(XS[0], STATE)
+
+MASKED = keras.layers.Embedding(5, 4, mask_zero=True)
+
+REFUSED = {
+    "numbers of Python": (multifold.op(lambda x: x * random.random()), "draws random numbers"),
+    "a mask of Keras": (lambda x: MASKED(tf.argmax(layer(x), 1)), "makes a mask"),
+    "a mask that is kept": (lambda x: LSTM(x, STATE, training=True), "keeps a mask"),
+    "a tf.function": (lambda x: tf.function(lambda y: y + 1)(layer(x)), "cannot be recorded"),
+    "a custom gradient": (lambda x: steep(layer(x)), "cannot be recorded"),
+    "a constant": (lambda x: tf.constant(layer(x)), "cannot be recorded"),
+    "a condition of TensorFlow": (lambda x: tf.cond(layer(x)[0, 0] > 0, lambda: 1, lambda: 2), "read"),
+    "an assertion": (lambda x: tf.debugging.assert_greater(layer(x), -9.0), "cannot be recorded"),
+    "a shape": (lambda x: tf.boolean_mask(x, layer(x) > 0), "depends on values"),
+    "a tape": (lambda x: watched(layer(x)), "put the tape around the run"),
+    "a cell that reads": (multifold.op(lambda x: x if tf.reduce_sum(x) > 0 else -x), "looks at a value"),
+    "a cell of numbers": (multifold.op(lambda x: (x, 1.0)), "to return tensors"),
+}
+
+
+def watched(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+    return tape.gradient(y, x)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_recorded_is_refused_with_a_hint(name):
+    program, match = REFUSED[name]
+    with pytest.raises(RecordError, match=match) as raised:
+        multifold.batched(program, backend="tensorflow")(XS)
+    assert "\n\nHint: " in str(raised.value)
+
+
+def test_an_index_out_of_range_is_an_error_where_it_is_known():
+    with pytest.raises(IndexError, match="out of bounds"):
+        multifold.batched(lambda x: layer(x)[4], backend="tensorflow")(XS)
+
+
+# ---- runs --------------------------------------------------------------------------------------------
+
+
+def test_what_an_example_keeps_stands_for_its_value_afterwards():
+    kept = []
+    multifold.batched(lambda x: kept.append(layer(x)), backend="tensorflow", join="list")(XS)
+    for h, x in zip(kept, XS, strict=True):
+        np.testing.assert_allclose(h.numpy(), layer(x), rtol=1e-6)
+        np.testing.assert_allclose(h + 1, layer(x) + 1, rtol=1e-6)
+        np.testing.assert_allclose(tf.tanh(h), tf.tanh(layer(x)), rtol=1e-6)
+
+
+def test_a_program_runs_inside_of_a_tf_function():
+    run = multifold.batched(lambda x: tf.tanh(layer(x)) + DENSE(x), join="cat", backend="tensorflow")
+    wanted = tf.concat([tf.tanh(layer(x)) + DENSE(x) for x in XS], 0)
+    drawn = tf.function(run.__call__, autograph=False)
+    for _ in range(2):
+        np.testing.assert_allclose(drawn(XS), wanted, rtol=1e-5)
+        np.testing.assert_allclose(run(XS), wanted, rtol=1e-5)
+    reads = multifold.batched(lambda x: float(layer(x)[0, 0]), backend="tensorflow")
+    with pytest.raises(multifold.MultifoldError):
+        tf.function(reads.__call__, autograph=False)(XS)
+
+
+def test_keywords_are_the_same_for_all_examples():
+    scale = tf.constant([1.0, 2.0, 3.0, 4.0])
+    run = multifold.batched(lambda x, by: layer(x) * by, join="cat", backend="tensorflow")
+    with tf.GradientTape() as tape:
+        tape.watch(scale)
+        found = run(XS, by=scale)
+    np.testing.assert_allclose(found, tf.concat([layer(x) * scale for x in XS], 0), rtol=1e-5)
+    wanted = tf.reduce_sum(tf.concat([layer(x) for x in XS], 0), 0)
+    np.testing.assert_allclose(tape.gradient(found, scale), wanted, rtol=1e-5)
+
+
+def test_traces_are_replayed_with_new_weights():
+    weights = tf.Variable(tf.eye(4))
+    product = multifold.op(lambda x: x @ weights)
+    run = multifold.batched(lambda x, n: tf.tanh(product(x)) * n, join="cat", backend="tensorflow")
+    traces = run.traces(XS, range(5))
+    weights.assign(weights * 2)
+    wanted = tf.concat([tf.tanh(x @ weights) * i for i, x in enumerate(XS)], 0)
+    np.testing.assert_allclose(run.replay(traces), wanted, rtol=1e-5)
+    with pytest.raises(RecordError, match="computed with a variable"):
+        multifold.batched(lambda x: product(x @ weights), backend="tensorflow").traces(XS)
+
+
+def test_checks_failures_and_copies():
+    run = multifold.batched(TreeLSTM().score, join="cat", backend="tensorflow")
+    run.check(TREES)
+
+    def program(x):
+        if float(layer(x)[0, 0]) > 0:
+            raise KeyError("positive")
+        return layer(x)
+
+    signs = [float(layer(x)[0, 0]) > 0 for x in XS]
+    found, failures = multifold.batched(program, on_error="collect", backend="tensorflow")(XS)
+    assert [*failures] == [i for i, sign in enumerate(signs) if sign] and len(found) == signs.count(False)
+
+
+class Counter(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(4)
+        self.steps = 0
+
+    def run(self, x):
+        self.steps = 0
+        while float(tf.norm(x)) > 0.3 and self.steps < 5:
+            x, self.steps = self.dense(x) * 0.5, self.steps + 1
+        return x, self.steps
+
+
+def test_state_on_a_model_of_keras_is_refused_since_its_copies_share_no_weights():
+    model = Counter()
+    model.run(XS[0])
+    with pytest.raises(RecordError, match="own=True"):
+        multifold.batched(model.run, backend="tensorflow")(XS)
+    with pytest.raises(RecordError, match=r"(?s)cannot be copied|do not share its parameters"):
+        multifold.batched(model.run, own=True, backend="tensorflow")(XS)
+
+
+@pytest.mark.parametrize("draw", [lambda: tf.random.uniform(()), lambda: keras.random.uniform(())])
+def test_a_seed_gives_each_example_random_numbers_of_its_own(draw):
+    def program(x):
+        steps = 0
+        while float(tf.reduce_sum(layer(x)) * 0) + float(draw()) > 0.3:
+            steps += 1
+        return steps
+
+    run = multifold.batched(program, seed=1, join="list", backend="tensorflow")
+    found = run(XS)
+    assert found == run.loop(XS) == run(XS) and len(set(found)) > 1
