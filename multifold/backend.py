@@ -534,9 +534,8 @@ class Backend(abc.ABC):
     def plain_values(self, fn: Callable[..., Any]) -> Any:
         """Return what records the code of examples: a `multifold.plain_values.PlainValues`."""
         raise BackendError(
-            f"multifold.batched records no programs of {self.name} yet.",
-            "programs of PyTorch, NumPy and JAX are the only ones so far. On every framework, let the "
-            "program call fold.add, and run it by Fold.run(model, examples, fn).",
+            f"multifold.batched records no programs of {self.name}.",
+            "let the program call fold.add, and run it by Fold.run(model, examples, fn).",
         )
 
     def plain_module(self, fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:

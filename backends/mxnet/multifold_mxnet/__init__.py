@@ -255,5 +255,10 @@ class MxnetBackend(Backend):
     def modes(self, owners: Sequence[Any]) -> Hashable:
         return autograd.is_training()
 
+    def plain_values(self, fn: Callable[..., Any]) -> Any:
+        from multifold_mxnet.plain import MxnetValues
+
+        return MxnetValues(fn)
+
     def synchronize(self) -> None:
         mx.nd.waitall()

@@ -1,0 +1,249 @@
+"""MXNet for plain programs: cells that are written for rows, and operators.
+
+MXNet has no vmap, so a call runs for all examples only if it takes a row for each of them: a function
+marked by ``multifold.op(rows=True)``, or a Gluon block whose class is named in ``ops=[...]``, since blocks
+take rows anyway. In the loop both get arrays of one row. The first launch of each tries that it keeps its
+rows apart. Operators are recorded where the pending array is on their left, and both sides have one shape.
+Any other function that meets a pending array is refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NoReturn
+
+import mxnet as mx
+import numpy as np
+import optree
+from mxnet import autograd, gluon
+
+from multifold import trusted
+from multifold.plain_values import Replacements
+from multifold.recording import CELL, CURRENT, Recording, Seen, refusal
+from multifold.tracing import (
+    ONE_SIDED,
+    OPERATORS,
+    PendingForm,
+    PendingOperators,
+    SettledOperators,
+    TracedCall,
+    TracedValues,
+    call_layer,
+    is_pending,
+)
+
+IN_A_FUNCTION = "A function of MXNet has met an array that is not computed yet, and cannot be recorded."
+CELLS = (
+    "make a cell of the function of yours that calls it, and write it for rows: multifold.op(rows=True). "
+    "Name the classes of Gluon blocks: batched(fn, ops=[gluon.nn.Dense])."
+)
+
+
+class PendingMxnet(PendingOperators):
+    """An array whose values are not computed yet."""
+
+    __slots__ = ()
+
+    def asnumpy(self) -> Any:
+        """Return the value: the example waits for it."""
+        return np.asarray(self._read())
+
+    def asscalar(self) -> Any:
+        """Return the only number: the example waits for it."""
+        return self.asnumpy().item()
+
+    def __iadd__(self, other: Any) -> NoReturn:
+        raise refusal(
+            "An array that is not computed yet cannot be changed in place.", "write x = x + y for x += y."
+        )
+
+    __isub__ = __imul__ = __itruediv__ = __imod__ = __iadd__
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if not name.startswith("_") and hasattr(mx.nd.NDArray, name):
+            raise refusal(IN_A_FUNCTION, CELLS)
+        raise AttributeError(f"'NDArray' object has no attribute {name!r}")
+
+
+class SettledMxnet(SettledOperators, PendingMxnet):
+    """An array that was pending, after its run: it stands for its value."""
+
+    __slots__ = ()
+
+
+# ---- calls -------------------------------------------------------------------------------------------
+
+
+def modes() -> tuple[bool, bool]:
+    """Return whether gradients are recorded, and whether blocks are trained."""
+    return autograd.is_recording(), autograd.is_training()
+
+
+def applied(found: tuple[bool, bool]) -> AbstractContextManager[Any]:
+    """Return a context in these modes."""
+    records, trains = found
+    scope: AbstractContextManager[Any] = autograd.record(trains) if records else autograd.pause(trains)
+    return scope
+
+
+class MxnetCell(TracedCall):
+    """A function that takes a row for each example."""
+
+    is_cell = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.modes = modes()
+
+    def learn(self, recording: Recording, forms: Sequence[PendingForm]) -> tuple[Sequence[Any], Any]:
+        own = mx.np if mx.util.is_np_array() else mx.nd
+        kinds = [own.ones if np.dtype(form.dtype).kind == "f" else own.zeros for form in forms]
+        ones = [make(form.shape, dtype=form.dtype) for make, form in zip(kinds, forms, strict=True)]
+        with recording.aside([self.func, *self.leaves]), autograd.pause(self.modes[1]):
+            found = self.one(*ones)
+        results, structure = optree.tree_flatten(found)
+        if not results or not all(isinstance(x, mx.nd.NDArray) for x in results):
+            raise refusal(f"Expected the cell {self.__name__} to return arrays. Received {found!r}.")
+        return results, None if found is results[0] else structure
+
+    def __call__(self, *operands: Any) -> Any:
+        with applied(self.modes):
+            found = optree.tree_leaves(self.on_rows(operands))
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def on_rows(self, operands: Sequence[Any]) -> Any:
+        """Run it on the rows of all examples."""
+        found = self.one(*self.mapped(self.as_rows, operands))
+        return optree.tree_map(lambda x: with_axis(x, 1), found)
+
+
+@trusted  # arrays of one shape: each number of a row meets that of the other
+class MxnetOperator(MxnetCell):
+    """An operator on arrays of one shape, and numbers."""
+
+    is_cell = False
+
+    def learn(self, recording: Recording, forms: Sequence[PendingForm]) -> tuple[Sequence[Any], Any]:
+        if self.func not in ELEMENTWISE or len({form.shape for form in forms}) > 1 or any(self.shared):
+            raise refusal(IN_A_FUNCTION, CELLS)
+        return super().learn(recording, forms)
+
+    def on_rows(self, operands: Sequence[Any]) -> Any:
+        return self.one(*operands)
+
+
+ELEMENTWISE = {getattr(operator, f"__{name}__") for name in [*OPERATORS.split(), *ONE_SIDED.split()]} - {
+    operator.matmul
+}
+"""Operators that compute each number by itself."""
+
+
+def with_axis(x: Any, axis: int) -> Any:
+    """Return a copy of an array with one axis more."""
+    return mx.np.expand_dims(x, axis) if isinstance(x, mx.np.ndarray) else x.expand_dims(axis)
+
+
+# ---- blocks ------------------------------------------------------------------------------------------
+
+
+def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls a block while programs record."""
+
+    def called(self: Any, *args: Any) -> Any:
+        recording = CURRENT.recording
+        if recording is not None:
+            if hasattr(type(self), CELL):
+                return recording.values.recorded(recording, MxnetCell, call_layer, (self, *args), {})
+            if type(self).__module__.startswith("mxnet.") and any(map(is_pending, args)):
+                raise refusal(IN_A_FUNCTION, CELLS)
+        return call(self, *args)
+
+    return called
+
+
+def refused_change(change: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what refuses to change parameters while programs record."""
+
+    def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if CURRENT.recording is not None:
+            raise refusal(
+                "The program changes parameters, which recorded calls read later than in the loop.",
+                "change them after the run.",
+            )
+        return change(self, *args, **kwargs)
+
+    return changed
+
+
+SEEN = Replacements(
+    (gluon.Block, "__call__", seen_call),
+    (gluon.Parameter, "set_data", refused_change),
+    (gluon.Trainer, "step", refused_change),
+)
+"""What sees calls of blocks, and changes of parameters."""
+
+
+class MxnetValues(TracedValues):
+    """What records plain programs in MXNet, and keeps what it has learnt of their calls.
+
+    Parameters
+    ----------
+    fn : callable
+        The program.
+    """
+
+    package = "mxnet"
+    arrays = (mx.nd.NDArray,)
+    calls = MxnetOperator, MxnetCell, MxnetCell
+    replaced = SEEN
+    in_a_function = IN_A_FUNCTION
+    cells = CELLS
+
+    def __init__(self, fn: Any) -> None:
+        super().__init__(PendingMxnet, SettledMxnet, None, (modes,))
+        self.outside = modes()
+
+    @contextmanager
+    def recording(self, same: Iterable[Any]) -> Iterator[None]:
+        before, self.outside = self.outside, modes()
+        try:
+            with super().recording(same):
+                yield
+        finally:
+            self.outside = before
+
+    def apart(self) -> AbstractContextManager[Any]:
+        return applied(self.outside)
+
+    def call(self, recording: Recording, fn: Any, rows: bool, args: Any, kwargs: Any) -> Any:
+        if not rows:
+            raise refusal(f"MXNet runs no function of one example, as {fn.__qualname__}, for many.", CELLS)
+        return super().call(recording, fn, rows, args, kwargs)
+
+    def look_at(self, recording: Recording, x: Any) -> Seen:
+        return Seen(x, recording.reached(x), attributes_of)
+
+    def row_of(self, recording: Recording, x: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            return np.array(x)[None]
+        return x.asnumpy()[None] if recording.is_trace else with_axis(x, 0)
+
+    # ---- results -------------------------------------------------------------------------------------
+
+    def computed(self, pending: Any, rows: Any) -> Any:
+        return rows[0]
+
+    def join(self, values: Sequence[Any], how: str) -> Any:
+        if not all(isinstance(x, mx.nd.NDArray) for x in values):
+            return [*values]
+        if isinstance(values[0], mx.np.ndarray):
+            return mx.np.stack(values) if how == "stack" else mx.np.concatenate(values)
+        return mx.nd.stack(*values) if how == "stack" else mx.nd.concat(*values, dim=0)
+
+
+def attributes_of(x: Any) -> dict[str, Any]:
+    """Return the attributes of an object that its calls may depend on."""
+    own = vars(x)
+    return {name: own[name] for name in own if name[0] != "_"} if isinstance(x, gluon.Block) else own
