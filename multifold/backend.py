@@ -264,6 +264,9 @@ class Backend(abc.ABC):
     tiles: ClassVar[bool] = False
     """Whether `Fold.program` pads launches to tiles of a fixed width, for a compiler that needs shapes."""
 
+    cycles: ClassVar[bool] = False
+    """Whether ops take turns in a fixed cycle where they share a loop, for an executor without a switch."""
+
     counts_changes: ClassVar[bool] = False
     """Whether arrays count how often they were changed in place, so that `version` can tell."""
 

@@ -201,6 +201,68 @@ def test_the_second_ragged_op_of_a_loop_has_its_own_members():
     ]
 
 
+# ---- turns ---------------------------------------------------------------------------------------
+
+
+def turning(words, fold=None):
+    """Return the tiler of chains with a call for each letter, whose ops take turns."""
+    tiler = tiler_for(lambda fold: letters(fold, words), fold)
+    return Tiler(tiler.program, cycles=True)
+
+
+def test_in_turns_a_tile_stays_empty_where_its_kernel_has_no_call_whose_operands_are_done():
+    packing = turning(["gf", "gfg"]).packed(1, 2, ((), ()), (0, 1))
+    assert packing.kernel.tolist() == [0, 1, 0, 1] and packing.counts == [2, 2]
+    assert packing.rows[0].tolist() == [-1, -1, 1, 0]
+    assert packing.rows[1].tolist() == [1, 0, 2, -1]
+
+
+def test_turns_are_those_that_need_the_fewest_tiles():
+    tiler = turning(["fgggfggg"] * 12)
+    own = tiler.own().phases[1]
+    assert (own.tile, own.turn, own.launches, own.kernels) == (16, (0, 1, 1, 1), 8, (2, 6))
+    assert tiler.freed(tiler.own()).phases[1].launches == 8
+    assert turning(["fgfg"] * 12).own().phases[1].turn == (0, 1)
+    assert turning(["ffff"] * 12).own().phases[1].turn == (0,)
+
+
+def test_turns_stay_unless_others_are_far_better():
+    tiler = turning(["fgggfggg"] * 12)
+    assert tiler.loop_size(1, 16, (0, 1, 1)).turn == (0, 1, 1, 1)
+    assert tiler.loop_size(1, 16, (0, 1, 1, 1, 1)).turn == (0, 1, 1, 1, 1)
+    assert tiler.loop_size(1, 16, (0,)).turn == (0, 1, 1, 1)
+
+
+def test_a_program_fits_into_turns_of_all_its_kernels():
+    fold = Fold(backend="numpy")
+    tiler = turning(["fgggfggg", "f"], fold)
+    sizes = tiler.own()
+    assert tiler.fits(sizes) and turning(["fgfg", "f"], fold).fits(sizes)
+    assert not turning(["fgfgfgfgfgfg", "f"], fold).fits(sizes)
+    only_f = sizes.phases[1]._replace(turn=(0,), launches=9, kernels=(9, 0))
+    assert not tiler.fits(sizes._replace(phases=(sizes.phases[0], only_f)))
+
+
+def test_the_launches_of_a_program_in_turns_name_each_kernel_in_its_turn():
+    tiler = turning(["gf", "gfg"])
+    program = tiler.tiled(tiler.own())
+    low, high = program.bounds[1:3]
+    turn = program.form.phases[1].turn
+    assert program.launches[low:high, 0].tolist() == [*turn] * ((high - low) // len(turn))
+    spans = list(program.form.tiles())
+    assert [span.number for span in spans] == list(range(len(program.launches)))
+    for span, (_, first, rows) in zip(spans, program.launches.tolist(), strict=True):
+        assert first == span.first and rows in (0, span.rows) and span.real == span.number
+
+
+def test_of_a_loop_with_one_kernel_the_first_tile_tells_what_is_real():
+    tiler = Tiler(tiler_of(4, 1, 1).program, cycles=True)
+    spans = list(tiler.tiled(tiler.own()).form.tiles())
+    assert [(span.kernel, span.first, span.real) for span in spans] == [
+        (1, 0, 0), (0, 0, 1), (0, 8, 1), (0, 16, 1), (0, 24, 1),
+    ]  # fmt: skip
+
+
 # ---- sizes ---------------------------------------------------------------------------------------
 
 
@@ -290,6 +352,8 @@ def test_larger_sizes_hold_both_programs():
     second = loop_sizes(8, 6, (3,))
     assert larger(first, second, pad=False) == loop_sizes(8, 6, (5,))
     assert larger(first, loop_sizes(16, 4), pad=False) is None
+    turned = first._replace(phases=(first.phases[0]._replace(turn=(0,)),))
+    assert larger(first, turned, pad=False) is None and larger(turned, turned, pad=False) == turned
     assert larger(first, loop_sizes(8, 4, groups=(3,)), pad=False) is None
     assert larger(first, loop_sizes(8, 4, groups=(3,)), pad=True) == loop_sizes(8, 4, groups=(3,))
 

@@ -77,16 +77,29 @@ from __future__ import annotations
 from multifold.operands import MissingRows
 from multifold.program.checks import (
     RowsSpec,
+    begin_trial,
     check_rows,
     follow,
     hint_of,
     naming,
+    raised,
     received,
     resolve_ops,
     verify_rows,
+    watch_operands,
 )
 from multifold.program.interpret import run
-from multifold.program.layout import Form, Kernel, KernelOperand, Phase, Program, RaggedColumn, Source
+from multifold.program.layout import (
+    Form,
+    Kernel,
+    KernelOperand,
+    Phase,
+    Program,
+    RaggedColumn,
+    Source,
+    TileSpan,
+    Unfit,
+)
 from multifold.program.make import Programs
 from multifold.program.shards import Shards
 from multifold.program.slabs import SlabClass, SlabClasses
@@ -106,13 +119,18 @@ __all__ = [
     "SlabClass",
     "SlabClasses",
     "Source",
+    "TileSpan",
     "Tiler",
+    "Unfit",
+    "begin_trial",
     "check_rows",
     "follow",
     "hint_of",
     "naming",
+    "raised",
     "received",
     "resolve_ops",
     "run",
     "verify_rows",
+    "watch_operands",
 ]

@@ -6,7 +6,7 @@ it names the op and the line that recorded its first call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,8 @@ from multifold._run import hints, messages, values
 from multifold._run.lookup import refuse_mixing, resolve
 from multifold._run.trial import BELIEVED, ENOUGH, Trial, Untried
 from multifold._run.values import Steps
-from multifold._run.verdicts import VERDICTS, static_key
+from multifold._run.verdicts import VERDICTS, ranks_of, static_key
+from multifold._run.writes import all_arrays, refuse_changed
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError
 from multifold.marks import MIXING, mark_of
@@ -71,6 +72,30 @@ def has_passed(op: Callable[..., Any], key: Hashable) -> bool:
     return mark_of(op) is not None or VERDICTS.has(op, (key, True), ENOUGH)
 
 
+def begin_trial(
+    backend: Backend,
+    kernel: Kernel,
+    op: Callable[..., Any],
+    leaves: Sequence[Any],
+    rows: int,
+    lengths: Mapping[int, np.ndarray],
+) -> Callable[[Any], None] | None:
+    """Return what a launch calls with its result, to refuse an op that mixes its rows.
+
+    Asked before the launch, which may change the state of the op; None if the op needs no trial.
+    """
+    own = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
+    batched = [leaf for leaf, rows_of_it in zip(leaves, own, strict=True) if rows_of_it]
+    key = kernel_key(kernel), ranks_of(batched), rows in values.sizes_of(batched)
+    if rows == 1 or kernel.solo or has_passed(op, key):
+        return None
+    pairs = zip(kernel.operands, leaves, strict=True)
+    given = [operand.value if operand.role == "static" else leaf for operand, leaf in pairs]
+    known = values.Values(backend, None)
+    trial = Trial(known, op, given, rows, own, lengths, kernel.nest, kernel.static)
+    return lambda result: refuse_mixed(kernel, trial, key, result)
+
+
 def refuse_mixed(
     kernel: Kernel | Named,
     trial: Trial,
@@ -98,6 +123,17 @@ def refuse_mixed(
         text = f"{naming(kernel)}, mixes its rows, and would return wrong values: {what.text}."
         raise LaunchError(text, trial.hint(what)) from what.error
     VERDICTS.add(op, key, trial.worth)
+
+
+def watch_operands(backend: Backend, kernel: Kernel, leaves: Sequence[Any]) -> Callable[[], None]:
+    """Return what a launch calls after its op, to refuse one that has written to an operand.
+
+    Shared arrays are the user's own, as the running mean of a batch norm is, and an op may change them.
+    """
+    numbers = [i for i, operand in enumerate(kernel.operands) if operand.role not in ("shared", "static")]
+    own = [leaves[i] for i in numbers]
+    before = backend.versions(all_arrays(own))
+    return lambda: refuse_changed(backend, numbers, own, before, backend.versions(all_arrays(own)))
 
 
 Spec = tuple[tuple[int, ...], np.dtype]

@@ -14,20 +14,10 @@ import optree
 
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._record.freezing import snapshot
-from multifold._run.trial import Trial
-from multifold._run.values import Values, sizes_of
-from multifold._run.verdicts import ranks_of
+from multifold._run.values import Values
 from multifold.backend import Ragged
 from multifold.operands import MissingRows
-from multifold.program.checks import (
-    check_rows,
-    follow,
-    has_passed,
-    kernel_key,
-    raised,
-    refuse_mixed,
-    resolve_ops,
-)
+from multifold.program.checks import begin_trial, check_rows, follow, raised, resolve_ops
 from multifold.program.layout import Kernel, KernelOperand, Program, RaggedColumn
 from multifold.program.slabs import SlabClass, SlabClasses
 
@@ -106,11 +96,8 @@ class Interpreter:
         leaves: Sequence[Any] = [self.operand(kernel, *pair, first, rows) for pair in pairs]
         if kernel.beside:
             leaves = self.values.narrowed(leaves, kernel.beside)
-        own = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
-        batched = [leaf for leaf, rows_of_it in zip(leaves, own, strict=True) if rows_of_it]
-        key = kernel_key(kernel), ranks_of(batched), rows in sizes_of(batched)
-        due = rows > 1 and not kernel.solo and not has_passed(self.ops[number], key)
-        trial = self.trial(number, leaves, own, first, rows) if due else None
+        lengths = self.program.lengths(number, first, rows)
+        tried = begin_trial(self.values.backend, kernel, self.ops[number], leaves, rows, lengths)
         try:
             result = self.ops[number](*kernel.nest(leaves), **snapshot(kernel.static))
         except Exception as error:
@@ -122,24 +109,8 @@ class Interpreter:
             for leaf in optree.tree_leaves(value):
                 check_rows(kernel, np.shape(leaf), rows)
             self.write(entry, value, first)
-        if trial is not None:
-            refuse_mixed(kernel, trial, key, result)
-
-    def trial(
-        self, number: int, leaves: Sequence[Any], batched: Sequence[bool], first: int, rows: int
-    ) -> Trial:
-        """Return a trial of a launch."""
-        kernel = self.form.kernels[number]
-        pairs = zip(kernel.operands, leaves, strict=True)
-        given = [operand.value if operand.role == "static" else leaf for operand, leaf in pairs]
-        lengths = {
-            i: np.diff(column.splits[first : first + rows + 1])
-            for i, column in enumerate(self.program.columns[number])
-            if isinstance(column, RaggedColumn)
-        }
-        return Trial(
-            self.values, self.ops[number], given, rows, batched, lengths, kernel.nest, kernel.static
-        )
+        if tried is not None:
+            tried(result)
 
     # ---- slabs -----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ one all launches of a loop have the same number of rows, and each size is one of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ import optree
 
 from multifold._compiled.arrays import Integers, starts
 from multifold._run.values import Steps
+from multifold._traces.minibatch import Minibatch
 from multifold.errors import RecordError
 from multifold.program.kept import ExampleParts
 
@@ -166,6 +167,9 @@ class Phase(NamedTuple):
     rows : tuple of int
         Of a tiled program: how many rows of each kernel it computes, padding included. They follow the
         rows that earlier phases computed.
+    turn : tuple of int
+        Of a loop whose kernels take turns in a fixed cycle: the kernel of each tile of one turn, as an
+        entry of ``kernels``. There are ``launches / len(turn)`` turns. Empty where launches name theirs.
     """
 
     kernels: tuple[int, ...]
@@ -173,6 +177,28 @@ class Phase(NamedTuple):
     tile: int | None = None
     launches: int | None = None
     rows: tuple[int, ...] = ()
+    turn: tuple[int, ...] = ()
+
+
+class TileSpan(NamedTuple):
+    """The rows of a kernel that one tile computes.
+
+    Attributes
+    ----------
+    number : int
+        Of the tile, which is that of its line in `Program.launches`.
+    kernel, first, rows : int
+        The kernel, the first of its rows, and how many they are.
+    real : int
+        The tile that has a call if this one has one, or repeats one: itself, or the first one of a loop
+        with one kernel, where tiles without a call come last.
+    """
+
+    number: int
+    kernel: int
+    first: int
+    rows: int
+    real: int
 
 
 class ProgramGroup(NamedTuple):
@@ -225,6 +251,40 @@ class Form:
         """Whether all sizes are fixed."""
         return all(phase.launches is not None for phase in self.phases)
 
+    @property
+    def begins(self) -> list[tuple[int, ...]]:
+        """Of a tiled program: for each phase the first row of each of its kernels that it computes."""
+        done = [0] * len(self.kernels)
+        found = []
+        for phase in self.phases:
+            found.append(tuple(done[kernel] for kernel in phase.kernels))
+            for kernel, count in zip(phase.kernels, phase.rows, strict=True):
+                done[kernel] += count
+        return found
+
+    @property
+    def stretches(self) -> tuple[list[int], list[int]]:
+        """Of a tiled program: where each source begins in its slab, and how many rows each slab has."""
+        begins = []
+        sizes = [0] * self.slabs
+        for source in self.sources:
+            begins.append(sizes[source.slab])
+            sizes[source.slab] += source.rows or 0
+        return begins, sizes
+
+    def tiles(self) -> Iterator[TileSpan]:
+        """Yield the tiles in order, of a form whose kernels take turns."""
+        number = 0
+        for phase, begins in zip(self.phases, self.begins, strict=True):
+            done = list(begins)
+            first = number
+            for entry in phase.turn * ((phase.launches or 0) // len(phase.turn)) if phase.loop else (0,):
+                rows = phase.tile or phase.rows[entry]
+                real = number if len(phase.turn) > 1 else first
+                yield TileSpan(number, phase.kernels[entry], done[entry], rows, real)
+                done[entry] += rows
+                number += 1
+
     def sources_of(self, kernel: int) -> list[tuple[int, Source]]:
         """Return number and source of everything that is read by rows from the results of a kernel."""
         return [(number, source) for number, source in enumerate(self.sources) if source.kernel == kernel]
@@ -274,6 +334,21 @@ class RaggedColumn(NamedTuple):
     segments: Any
 
 
+class Unfit(NamedTuple):
+    """Why a program has no sizes to be run in, and the traces that a fold runs instead.
+
+    Attributes
+    ----------
+    reason : str
+        For the user.
+    minibatch : Minibatch or None
+        For `multifold.Fold.run`; None for a program of outputs.
+    """
+
+    reason: str
+    minibatch: Minibatch | None
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """A schedule laid out as data; made by `multifold.Fold.program`.
@@ -304,6 +379,8 @@ class Program:
         How many rows of each result were asked for. With ``pad=True`` padding follows them.
     kept : ExampleParts or None
         What examples keep beside their results; None for what a compiled function receives.
+    unfit : Unfit or None
+        Of a ragged program that should be a tiled one: why it is not.
     """
 
     form: Form
@@ -317,11 +394,12 @@ class Program:
     shared: tuple[Any, ...]
     counts: Any
     kept: ExampleParts | None = None
+    unfit: Unfit | None = None
 
     @property
     def arrays(self) -> tuple[Any, ...]:
         """Everything that an executor is handed beside the form, as one nested tuple."""
-        names = [entry.name for entry in fields(self) if entry.name not in ("form", "kept")]
+        names = [entry.name for entry in fields(self) if entry.name not in ("form", "kept", "unfit")]
         return tuple(getattr(self, name) for name in names)
 
     def each(self, result: Any) -> Any:
@@ -363,6 +441,14 @@ class Program:
                 "return the results, and call program.each(results) outside of the function.",
             )
         return self.kept.fill(result)
+
+    def lengths(self, kernel: int, first: int, rows: int) -> dict[int, np.ndarray]:
+        """Return how many members some rows of a kernel have, for each of its ragged operands."""
+        return {
+            i: np.diff(column.splits[first : first + rows + 1])
+            for i, column in enumerate(self.columns[kernel])
+            if isinstance(column, RaggedColumn)
+        }
 
     def __str__(self) -> str:
         lines = [f"{'tiled' if self.form.tiled else 'ragged'} program of {len(self.form.phases)} phases"]

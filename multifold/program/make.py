@@ -9,20 +9,23 @@ Stanford Sentiment Treebank needs 4 or 5 compilations with it, for 134 minibatch
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from multifold._plan.plan import Plan
 from multifold._record.graph import warn_user
 from multifold._run.values import counted
+from multifold._traces.minibatch import Minibatch
 from multifold._traces.trace import Trace
 from multifold.backend import Backend
 from multifold.program.agree import ALONE, Agreement, Exchange, Processes
 from multifold.program.build import lay_out
 from multifold.program.kernels import Family
-from multifold.program.layout import Form, Program
+from multifold.program.layout import Form, Program, Unfit
 from multifold.program.refine import refine
 from multifold.program.shards import Shards, share_by_calls
-from multifold.program.shelf import Shelf
+from multifold.program.shelf import Shelf, cost
+from multifold.program.sizes import MOST_WORK
 from multifold.program.tiles import Tiler
 
 
@@ -68,7 +71,11 @@ class Programs:
         program = self.lay_out(plan, traces, backend, model, self.families[model is not None])
         # A backend that compiles for sizes needs few of them, so its programs are tiled.
         if backend.tiles:
-            tiler = Tiler(program, pad=pad)
+            tiler = Tiler(program, pad=pad, cycles=backend.cycles)
+            reason = too_much_work(tiler)
+            if reason:
+                batch = Minibatch(plan, tuple(traces)) if traces else None
+                return replace(program, unfit=Unfit(reason, batch))
             program = tiler.tiled(self.shelf.choose(tiler))
         self.count(program.form)
         return program
@@ -104,8 +111,9 @@ class Programs:
         processes = ALONE if exchange is None else Processes(exchange)
         batches = [[traces[i] for i in own] for own in examples]
         programs, counts = agreement.programs(lay, batches, processes)
-        if planned(agreement.sample, model)[1].tiles:
-            tilers = [Tiler(program, pad=True) for program in programs]
+        backend = planned(agreement.sample, model)[1]
+        if backend.tiles:
+            tilers = [Tiler(program, pad=True, cycles=backend.cycles) for program in programs]
             sizes = shelf.choose(*tilers, processes=processes)
             programs = [tiler.tiled(sizes) for tiler in tilers]
         self.count(programs[0].form)
@@ -132,6 +140,18 @@ class Programs:
         return "\n".join(lines)
 
 
+def too_much_work(tiler: Tiler) -> str | None:
+    """Return why the kernels of a program should not take turns; None if they may."""
+    own = tiler.own()
+    work = cost(own) / max(cost(tiler.freed(own)), 1)
+    if work <= MOST_WORK:
+        return None
+    turns = [len(size.turn) for size in own.phases]
+    phase = tiler.form.phases[turns.index(max(turns))]
+    names = ", ".join(f"'{tiler.form.kernels[kernel].name}'" for kernel in phase.kernels)
+    return f"in a fixed cycle of the ops {names} it would take {work:.1f} times the work"
+
+
 def sizes_of(form: Form) -> list[tuple[str, str]]:
     """Return a label and the sizes of each phase, array of given rows and result; of a ragged form none."""
     found = []
@@ -139,6 +159,7 @@ def sizes_of(form: Form) -> list[tuple[str, str]]:
         names = ", ".join(form.kernels[kernel].name for kernel in phase.kernels)
         edges = [o.edges for k in phase.kernels for o in form.kernels[k].operands if o.edges is not None]
         size = f"{phase.launches} tiles of {phase.tile} rows" if phase.tile else ""
+        size += f" in turns of {len(phase.turn)}" if len(phase.turn) > 1 else ""
         size = size or "".join(
             f"{rows} rows" for rows in phase.rows
         )  # a phase of one launch has one kernel

@@ -10,6 +10,9 @@ A chain of four calls and four calls that no other call reads, in tiles of two r
     schedule    a1 b c d e | a2 | a3 | a4         8 calls, 4 launches
     divided     a1 b | c d | e . | a2 . | a3 . | a4 .         6 tiles
     longest     a1 b | a2 c | a3 d | a4 e                     4 tiles
+
+An executor without a switch has the kernels take turns in a fixed cycle: by the longest path again, and a
+tile stays empty where its kernel has no call whose operands are done.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ class Packing(NamedTuple):
     kernel : int64 array of shape ``(tiles,)``
         The kernel of each tile, an entry of `Phase.kernels`.
     rows : list of int64 arrays
-        For each kernel the rows in its tiles, -1 where a tile is not full.
+        For each kernel the rows in its tiles, -1 where a tile is not full; the rows of a tile come first.
     counts : list of int
         The tiles of each kernel.
     """
@@ -173,11 +176,14 @@ class LoopCalls:
             readers.append(self.begin[entry] + reader[inside])
         return np.concatenate(sources), np.concatenate(readers)
 
-    def packed(self) -> Packing:
-        """Return the calls in tiles, in the better of two orders."""
-        tiles = self.divided()
-        if len(tiles) > self.bound:
-            tiles = min(tiles, self.longest_first(), key=len)
+    def packed(self, turn: tuple[int, ...] = ()) -> Packing:
+        """Return the calls in tiles, in the better of two orders; or in turns, each of these kernels."""
+        if len(set(turn)) > 1:
+            tiles = self.longest_first(turn)
+        else:
+            tiles = self.divided()
+            if len(tiles) > self.bound:
+                tiles = min(tiles, self.longest_first(), key=len)
         kernel = np.array([entry for entry, _ in tiles], np.int64)
         rows = []
         for number in range(len(self.kernels)):
@@ -225,8 +231,11 @@ class LoopCalls:
             np.maximum.at(height, sources[low:high], height[readers[low:high]] + 1)
         return height
 
-    def longest_first(self) -> Tiles:
-        """Return tiles of calls whose operands are done, those with the longest path ahead first."""
+    def longest_first(self, turn: tuple[int, ...] = ()) -> Tiles:
+        """Return tiles of calls whose operands are done, those with the longest path ahead first.
+
+        In turns, which name every kernel that is called, a tile may have no call.
+        """
         total = int(self.begin[-1])
         kernels = range(len(self.kernels))
         height = self.heights()
@@ -241,10 +250,13 @@ class LoopCalls:
         tiles: Tiles = []
         done = 0
         while done < total:
-            entry = max(
-                (entry for entry, calls in enumerate(ready) if len(calls)),
-                key=lambda entry: (height[ready[entry][0]], len(ready[entry])),
-            )
+            if turn:
+                entry = turn[len(tiles) % len(turn)]
+            else:
+                entry = max(
+                    (entry for entry, calls in enumerate(ready) if len(calls)),
+                    key=lambda entry: (height[ready[entry][0]], len(ready[entry])),
+                )
             calls = ready[entry]
             low = int(self.begin[entry])
             count = self.fitting(entry, calls - low)
@@ -260,6 +272,29 @@ class LoopCalls:
                 if len(own):
                     ready[other] = by_rank(np.concatenate([ready[other], own]), rank)
         return tiles
+
+
+def turns_like(packing: Packing) -> list[tuple[int, ...]]:
+    """Return turns in which the kernels have about as many tiles as in a packing, in the order of that.
+
+    One for each of some numbers of tiles that the kernel with most of them has in a turn.
+
+    Examples
+    --------
+    >>> turns_like(Packing(np.array([1, 0, 1, 1]), [], [1, 3]))
+    [(1, 0), (1, 1, 0), (1, 1, 1, 0)]
+    """
+    order = list(dict.fromkeys(packing.kernel.tolist())) or list(range(len(packing.counts)))
+    found = []
+    for most in TURNS if len(order) > 1 else (1,):
+        turns = max(-(-max(packing.counts) // most), 1)
+        tiles = [max(-(-packing.counts[entry] // turns), 1) for entry in order]
+        found.append(tuple(entry for entry, n in zip(order, tiles, strict=True) for _ in range(n)))
+    return list(dict.fromkeys(found))
+
+
+TURNS = (1, 2, 3, 4)
+"""How many tiles of the kernel that has most of them are tried in one turn."""
 
 
 def by_rank(calls: Integers, rank: Integers) -> Integers:

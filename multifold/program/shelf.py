@@ -79,7 +79,9 @@ def phase_cost(size: PhaseSize) -> int:
 def larger(own: Sizes, last: Sizes, pad: bool) -> Sizes | None:
     """Return sizes that hold both, so that sizes only grow; None if tiles or results differ."""
     pairs = zip(own.phases, last.phases, strict=True)
-    if (own.groups != last.groups and not pad) or any(a.loop and a.tile != b.tile for a, b in pairs):
+    if (own.groups != last.groups and not pad) or any(
+        a.loop and (a.tile, a.turn) != (b.tile, b.turn) for a, b in pairs
+    ):
         return None
     return largest([own, last])
 
@@ -99,14 +101,14 @@ def largest(several: Sequence[Sizes]) -> Sizes:
     phases = []
     for sizes in zip(*(one.phases for one in several), strict=True):
         first = max(sizes, key=lambda size: (phase_cost(size), size.tile))
-        alike = [size for size in sizes if not size.loop or size.tile == first.tile]
+        alike = [x for x in sizes if not x.loop or (x.tile, x.turn) == (first.tile, first.turn)]
         kernels = tuple(map(max, zip(*(size.kernels for size in alike), strict=True)))
         edges = tuple(
             tuple(map(max, zip(*own, strict=True))) for own in zip(*(s.edges for s in alike), strict=True)
         )
         tile = max(size.tile for size in alike)
         launches = max(size.launches for size in alike)
-        phases.append(PhaseSize(first.loop, tile, launches, kernels, edges))
+        phases.append(PhaseSize(first.loop, tile, launches, kernels, edges, first.turn))
     given, groups = (
         tuple(map(max, zip(*rows, strict=True)))
         for rows in ([one.given for one in several], [one.groups for one in several])

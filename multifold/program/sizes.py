@@ -20,7 +20,10 @@ FEWEST = 4
 """The tiles that a loop has at least."""
 
 CLOSE = 1.5
-"""A loop keeps the tiles of the program before unless others are that many times cheaper."""
+"""A loop keeps the tiles and the cycle of the program before unless others are that many times cheaper."""
+
+MOST_WORK = 1.6
+"""How many times the work of tiles in their best order a program in fixed cycles may have."""
 
 
 class PhaseSize(NamedTuple):
@@ -36,6 +39,8 @@ class PhaseSize(NamedTuple):
         The tiles of each kernel.
     edges : tuple of tuples of int
         For each kernel and ragged operand the members of a tile.
+    turn : tuple of int
+        See `Phase`.
     """
 
     loop: bool
@@ -43,6 +48,7 @@ class PhaseSize(NamedTuple):
     launches: int
     kernels: tuple[int, ...]
     edges: tuple[tuple[int, ...], ...]
+    turn: tuple[int, ...] = ()
 
 
 class Sizes(NamedTuple):

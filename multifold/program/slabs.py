@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from multifold.errors import LaunchError
-from multifold.operands import MissingRows
+from multifold.operands import MissingRows, name_of_dtype
 from multifold.program.checks import naming
 from multifold.program.layout import Form, Kernel
 
@@ -28,7 +28,7 @@ class SlabClass(NamedTuple):
         return cls(structure, tuple((tuple(x.shape[1:]), x.dtype) for x in leaves))
 
     def __str__(self) -> str:
-        return ", ".join(f"{dtype.name}{list(shape)}" for shape, dtype in self.leaves)
+        return ", ".join(f"{name_of_dtype(dtype)}{list(shape)}" for shape, dtype in self.leaves)
 
 
 class SlabClasses:

@@ -21,7 +21,7 @@ import numpy as np
 
 from multifold._compiled.arrays import Integers, ranges, starts
 from multifold.program.layout import KernelOperand, Phase, Program, RaggedColumn, stretches
-from multifold.program.packing import LoopCalls, Packing, SlabOwners, ragged_lengths, rows_of
+from multifold.program.packing import LoopCalls, Packing, SlabOwners, ragged_lengths, rows_of, turns_like
 from multifold.program.sizes import (
     CLOSE,
     FEWEST,
@@ -81,25 +81,30 @@ class Tiler:
         Ragged.
     pad : bool
         Pad the results, too: by repeating the first row of each.
+    cycles : bool
+        Have the kernels of each loop take turns in a fixed cycle; see `Phase`.
     """
 
-    def __init__(self, program: Program, *, pad: bool = False) -> None:
+    def __init__(self, program: Program, *, pad: bool = False, cycles: bool = False) -> None:
         self.program = program
         self.pad = pad
+        self.cycles = cycles
         self.form = program.form
         self.owners = SlabOwners(program)
-        self.packings: dict[tuple[int, int, tuple[tuple[int, ...], ...]], Packing] = {}
+        self.packings: dict[tuple[Any, ...], Packing] = {}
         self.launches = [program.launches[low:high] for low, high in pairwise(program.bounds.tolist())]
 
     # ---- sizes -----------------------------------------------------------------------------------
 
-    def packed(self, phase: int, tile: int, edges: tuple[tuple[int, ...], ...]) -> Packing:
+    def packed(
+        self, phase: int, tile: int, edges: tuple[tuple[int, ...], ...], turn: tuple[int, ...] = ()
+    ) -> Packing:
         """Return the calls of a phase in tiles."""
-        key = phase, tile, edges
+        key = phase, tile, edges, turn
         if key not in self.packings:
             if self.form.phases[phase].loop:
                 loop = LoopCalls(self.owners, phase, self.launches[phase], tile, edges)
-                self.packings[key] = loop.packed()
+                self.packings[key] = loop.packed(turn)
             else:
                 # Outside of a loop a kernel has one phase, and all its rows are there.
                 count = int(self.launches[phase][:, 2].sum())
@@ -116,7 +121,7 @@ class Tiler:
     def own(self, like: Sizes | None = None) -> Sizes:
         """Return the sizes that fit this program, with the tiles of others unless they are far off."""
         phases = [
-            self.loop_size(i, like.phases[i].tile if like is not None else None)
+            self.loop_size(i, *((like.phases[i].tile, like.phases[i].turn) if like is not None else ()))
             if phase.loop
             else self.once_size(i)
             for i, phase in enumerate(self.form.phases)
@@ -126,7 +131,9 @@ class Tiler:
     def within(self, sizes: Sizes) -> Sizes:
         """Return the sizes that this program has in the tiles of others, with as much room in each."""
         phases = [
-            self.packed_size(i, size.tile, size.edges) if size.loop else self.once_size(i, size.tile)
+            self.packed_size(i, size.tile, size.edges, size.turn)
+            if size.loop
+            else self.once_size(i, size.tile)
             for i, size in enumerate(sizes.phases)
         ]
         return Sizes(tuple(phases), self.given, self.groups)
@@ -154,7 +161,7 @@ class Tiler:
         size = max(bucket(rows + bool(edges)), least)  # members that pad need a row that pads
         return PhaseSize(False, size, 1, (1,), (tuple(bucket(edge + size - rows) for edge in edges),))
 
-    def loop_size(self, number: int, before: int | None) -> PhaseSize:
+    def loop_size(self, number: int, before: int | None = None, turn: tuple[int, ...] = ()) -> PhaseSize:
         """Return the sizes of a loop: the width that makes it cheapest, then as few tiles as fit."""
         kernels = self.form.phases[number].kernels
         launches = self.launches[number]
@@ -169,19 +176,54 @@ class Tiler:
         tile = min(NARROW if divided else WIDTHS, key=expected)
         if before is not None and expected(before) < CLOSE * expected(tile):
             tile = before
-        return self.packed_size(number, tile)
+        return self.packed_size(number, tile, turn=turn)
 
     def packed_size(
-        self, number: int, tile: int, least: tuple[tuple[int, ...], ...] | None = None
+        self,
+        number: int,
+        tile: int,
+        least: tuple[tuple[int, ...], ...] | None = None,
+        turn: tuple[int, ...] = (),
     ) -> PhaseSize:
-        """Return the sizes of a loop in tiles of a width: as few as fit, with at least so many members."""
+        """Return the sizes of a loop in tiles of a width: as few as fit, with at least so many members.
+
+        Where kernels take turns, they do so as in ``turn`` unless other turns need far fewer tiles.
+        """
         lengths = [ragged_lengths(self.program, kernel) for kernel in self.form.phases[number].kernels]
         edges = tuple(tuple(members_of(tile, x) for x in own) for own in lengths)
         if least is not None:
             edges = tuple(map(most_of, edges, least))
         packing = self.packed(number, tile, edges)
         tiles = tuple(bucket(count, FEWEST) for count in packing.counts)
-        return PhaseSize(True, tile, bucket(len(packing.kernel), FEWEST), tiles, edges)
+        free = PhaseSize(True, tile, bucket(len(packing.kernel), FEWEST), tiles, edges)
+        if not self.cycles:
+            return free
+        own = min((self.in_turns(number, free, one) for one in turns_like(packing)), key=launches_of)
+        if self.calls_only(number, turn):
+            kept = self.in_turns(number, free, turn)
+            own = kept if kept.launches < CLOSE * own.launches else own
+        return own
+
+    def in_turns(self, number: int, size: PhaseSize, turn: tuple[int, ...]) -> PhaseSize:
+        """Return the sizes of a loop whose kernels take such turns."""
+        count = -(-len(self.packed(number, size.tile, size.edges, turn).kernel) // len(turn))
+        count = bucket(count, -(-FEWEST // len(turn)))
+        tiles = tuple(count * turn.count(entry) for entry in range(len(size.kernels)))
+        return size._replace(launches=count * len(turn), kernels=tiles, turn=turn)
+
+    def calls_only(self, number: int, turn: tuple[int, ...]) -> bool:
+        """Return whether all calls of a loop are of kernels that have a turn."""
+        return set(self.launches[number][:, 0].tolist()) <= set(turn) and bool(turn)
+
+    def freed(self, sizes: Sizes) -> Sizes:
+        """Return the sizes with the tiles of each loop in their best order, not in turns."""
+        phases = [
+            size._replace(launches=bucket(len(self.packed(i, size.tile, size.edges).kernel), FEWEST))
+            if size.turn
+            else size
+            for i, size in enumerate(sizes.phases)
+        ]
+        return sizes._replace(phases=tuple(phases))
 
     def fits(self, sizes: Sizes) -> bool:
         """Return whether this program fits into some sizes."""
@@ -210,7 +252,9 @@ class Tiler:
             # The longest call must fit into a tile in which all other rows pad, with a member each.
             if any(edge < most + size.tile - 1 for edge, most in zip(edges, longest, strict=True)):
                 return False
-        packing = self.packed(number, size.tile, size.edges)
+        if size.turn and not self.calls_only(number, size.turn):
+            return False
+        packing = self.packed(number, size.tile, size.edges, size.turn)
         return len(packing.kernel) <= size.launches and covers(size.kernels, tuple(packing.counts))
 
     # ---- the tiled program -----------------------------------------------------------------------
@@ -264,23 +308,26 @@ class Tiler:
         """
         phase = self.form.phases[number]
         tile = size.tile
-        packing = self.packed(number, tile, size.edges)
+        packing = self.packed(number, tile, size.edges, size.turn)
         used = len(packing.kernel)
         table = np.zeros((size.launches, 3), np.int64)
         # the rest is idle
         table[:used, 0] = packing.kernel
         table[used:, 0] = len(phase.kernels)
-        table[:used, 2] = tile
+        if size.turn:
+            table[:, 0] = np.resize(size.turn, size.launches)
         own = {}
         for entry, (kernel, tiles) in enumerate(zip(phase.kernels, size.kernels, strict=True)):
             launches = np.flatnonzero(table[:, 0] == entry)
             table[launches, 1] = len(before[kernel].rows) + tile * np.arange(len(launches))
             rows = np.full(tiles * tile, -1)
-            rows[: len(launches) * tile] = packing.rows[entry]
+            rows[: len(packing.rows[entry])] = packing.rows[entry]
+            table[launches, 2] = tile * (rows[: len(launches) * tile : tile] >= 0)
             own[kernel] = KernelTiles(rows, tile, size.edges[entry])
         counts = tuple(tile * tiles for tiles in size.kernels)
         loop_tile = tile if phase.loop else None
-        return phase._replace(tile=loop_tile, launches=size.launches, rows=counts), table, own
+        made = phase._replace(tile=loop_tile, launches=size.launches, rows=counts, turn=size.turn)
+        return made, table, own
 
     def column_tiles(
         self, kernel: int, tiles: KernelTiles, moved: MovedRows
@@ -320,6 +367,11 @@ class Tiler:
                 old = tiles[source.kernel].rows[new]
             rows[source.slab][low + old] = begin[number] + new
         return MovedRows(rows, begin, slabs, count)
+
+
+def launches_of(size: PhaseSize) -> int:
+    """Return how many launches a phase has."""
+    return size.launches
 
 
 # ---- columns in tiles ----------------------------------------------------------------------------

@@ -100,13 +100,10 @@ class Forward:
         self.form = traced.form
         self.widest = max([phase.tile or 0 for phase in self.form.phases], default=0)
         self.stages = []
-        done = [0] * len(self.form.kernels)
         first = 0
-        for phase in self.form.phases:
-            self.stages.append(Stage(phase, first, tuple(done[kernel] for kernel in phase.kernels)))
+        for phase, begins in zip(self.form.phases, self.form.begins, strict=True):
+            self.stages.append(Stage(phase, first, begins))
             first += phase.launches or 0
-            for kernel, count in zip(phase.kernels, phase.rows, strict=True):
-                done[kernel] += count
 
     def kernels(self, phase: Phase) -> list[TracedKernel]:
         """Return the kernels of a phase, traced in the size that it runs them in."""

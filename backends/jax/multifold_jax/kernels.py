@@ -166,11 +166,7 @@ class Tracer:
         self.classes = SlabClasses(program.form)
         self.kernels: dict[tuple[int, int], TracedKernel] = {}
         self.wholes: dict[int, Any] = {}
-        self.starts: list[int] = []
-        self.rows = [0] * self.form.slabs
-        for source in self.form.sources:
-            self.starts.append(self.rows[source.slab])
-            self.rows[source.slab] += source.rows or 0
+        self.starts, self.rows = self.form.stretches
 
     def trace_all(self) -> None:
         """Trace all kernels, each as soon as the classes of the slabs that it reads are known.
