@@ -12,7 +12,12 @@ from multifold import Fold, LaunchError, RecordError, Unfold, ops, ragged, share
 from multifold._run.messages import dtype_name
 from multifold.operands import MissingRows
 
-EXECUTORS = {"numpy": "multifold.program", "jax": "multifold_jax", "tensorflow": "multifold_tensorflow"}
+EXECUTORS = {
+    "numpy": "multifold.program",
+    "jax": "multifold_jax",
+    "tensorflow": "multifold_tensorflow",
+    "torch": "multifold_torch",
+}
 
 TABLE = np.float32([0.5, 1.5, 2.5])
 

@@ -22,7 +22,12 @@ DTYPES = {"half": np.float16, "full": np.float32}
 PROMOTES = ("numpy", "torch", "jax")
 """Backends whose concatenation promotes; `tf.concat` and MXNet's refuse rows of two dtypes."""
 
-EXECUTORS = {"numpy": "multifold.program", "jax": "multifold_jax", "tensorflow": "multifold_tensorflow"}
+EXECUTORS = {
+    "numpy": "multifold.program",
+    "jax": "multifold_jax",
+    "tensorflow": "multifold_tensorflow",
+    "torch": "multifold_torch",
+}
 
 REFUSES = "its concatenation refuses rows of two dtypes, which the tests of cases look at"
 

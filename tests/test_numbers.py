@@ -19,7 +19,12 @@ NARROW = {
 }
 """The dtypes that are narrower than the default float of a backend."""
 
-EXECUTORS = {"numpy": "multifold.program", "jax": "multifold_jax", "tensorflow": "multifold_tensorflow"}
+EXECUTORS = {
+    "numpy": "multifold.program",
+    "jax": "multifold_jax",
+    "tensorflow": "multifold_tensorflow",
+    "torch": "multifold_torch",
+}
 
 CLOSE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-12}
 """What a few roundings to a dtype may change, relatively."""

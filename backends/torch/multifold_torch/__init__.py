@@ -12,11 +12,12 @@ from multifold_torch.backend import TorchBackend
 from multifold_torch.folded import Folded
 from multifold_torch.hooks import tell
 from multifold_torch.kit import TorchKit
+from multifold_torch.program import run
 
 if TYPE_CHECKING:
     from multifold_torch.compile import Compiler
 
-__all__ = ["Compiler", "Folded", "TorchBackend", "TorchKit"]
+__all__ = ["Compiler", "Folded", "TorchBackend", "TorchKit", "run"]
 
 tell()
 

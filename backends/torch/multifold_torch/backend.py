@@ -63,6 +63,8 @@ class TorchBackend(Backend):
     """
 
     name: ClassVar[str] = "torch"
+    tiles: ClassVar[bool] = True
+    cycles: ClassVar[bool] = True
     counts_changes: ClassVar[bool] = True
     puts: ClassVar[bool] = True
     kit = TorchKit()
