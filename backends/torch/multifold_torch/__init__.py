@@ -13,11 +13,12 @@ from multifold_torch.folded import Folded
 from multifold_torch.hooks import tell
 from multifold_torch.kit import TorchKit
 from multifold_torch.program import run
+from multifold_torch.step import ProgramStep
 
 if TYPE_CHECKING:
     from multifold_torch.compile import Compiler
 
-__all__ = ["Compiler", "Folded", "TorchBackend", "TorchKit", "run"]
+__all__ = ["Compiler", "Folded", "ProgramStep", "TorchBackend", "TorchKit", "run"]
 
 tell()
 

@@ -28,7 +28,7 @@ def run(model: Any, program: Program) -> Any:
     """Run a program and return the results, in the structure that was asked for.
 
     Values and gradients are those of `multifold.Fold.run`, and autograd, autocast, ``no_grad`` and the
-    modes of modules act as they do there.
+    modes of modules act as they do there. `ProgramStep` runs it so that a card replays it as one graph.
 
     Parameters
     ----------

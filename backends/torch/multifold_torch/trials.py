@@ -67,16 +67,22 @@ def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
             seed = torch.cuda.default_generators[device].manual_seed
             yield StateSlot(read, partial(torch.cuda.set_rng_state, device=device), random=True, seed=seed)
     modules = modules_in_order(owners)
-    for owner in (*owners, *modules):
-        for x in (owner, *getattr(owner, "__dict__", {}).values()):
-            if isinstance(x, torch.Generator):
-                yield StateSlot(x.get_state, x.set_state, random=True, seed=x.manual_seed)
+    for x in generators(owners):
+        yield StateSlot(x.get_state, x.set_state, random=True, seed=x.manual_seed)
     for module in modules:
         if not isinstance(module, torch.jit.ScriptModule):
             # An op may make modules and parameters in its first launch. A trial makes others, which go.
             yield StateSlot(partial(dict, module._buffers), partial(replace, module._buffers), clones)
             for own in (module._parameters, module._modules):
                 yield StateSlot(partial(dict, own), partial(replace, own), dict)
+
+
+def generators(owners: Sequence[Any]) -> Iterator[torch.Generator]:
+    """Yield the generators of random numbers that some objects and their modules are or have."""
+    for owner in (*owners, *modules_in_order(owners)):
+        for x in (owner, *getattr(owner, "__dict__", {}).values()):
+            if isinstance(x, torch.Generator):
+                yield x
 
 
 def clones(buffers: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import pickle
 import sys
@@ -522,3 +523,187 @@ def test_rows_of_two_shapes_need_the_model():
         run(model, fold.program(outputs))
     for rows, width in zip(run(model, fold.program(outputs, model)), (2, 3), strict=True):
         assert rows.tolist() == [[4.0] * width]
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+
+
+class FakeCard:
+    """Stands for a card: a replay runs what was captured, and writes into the results of the capture."""
+
+    def __init__(self, monkeypatch):
+        self.captured = self.replayed = self.beside = 0
+        for name in ("can_capture", "beside", "capture"):
+            monkeypatch.setattr(multifold_torch.graphs, name, getattr(self, f"on_{name}"))
+
+    def on_can_capture(self, device):
+        return True
+
+    def on_beside(self, device):
+        self.beside += 1
+        return contextlib.nullcontext()
+
+    def on_capture(self, compute, device, generators):
+        self.captured += 1
+        result = torch.zeros(())
+
+        def replay():
+            self.replayed += 1
+            found = compute()
+            result.resize_(found.shape).copy_(found)
+
+        return replay, result
+
+
+@pytest.fixture
+def card(monkeypatch):
+    return FakeCard(monkeypatch)
+
+
+class Powers(torch.nn.Module):
+    """Multiplies a number again and again, or drops it."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Linear(1, 1)
+        self.drop = torch.nn.Dropout(1.0)
+
+    def start(self, x):
+        return x[:, None]
+
+    def w(self, x):
+        return torch.tanh(self.scale(x))
+
+    def d(self, x):
+        return self.drop(x)
+
+
+def minibatches(count, letter="w"):
+    """Return traces of chains and what each of them should be."""
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        specs = [(float(rng.uniform()), letter * int(rng.integers(1, 9))) for _ in range(6)]
+        yield [multifold.trace(chain, spec) for spec in specs], torch.tensor(rng.uniform(size=(6, 1)))
+
+
+def trained(model, step, count=9):
+    """Return the losses of some steps, and the parameters that they lead to."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    losses = []
+    for i, (traces, labels) in enumerate(minibatches(count)):
+        if i % 2:  # every other step adds to the gradients of the one before
+            optimizer.zero_grad()
+        losses.append(step(traces, labels))
+        optimizer.step()
+    return torch.stack(losses), *model.parameters()
+
+
+def programs_trained(**options):
+    """Return the outcome of training by a step over programs, the step and its fold."""
+    torch.manual_seed(0)
+    model = Powers()
+    fold = Fold(backend="torch")
+    step = multifold_torch.ProgramStep(model, torch.nn.functional.mse_loss, **options)
+    return trained(model, lambda traces, labels: step(fold.program(traces), labels)), step, fold
+
+
+def folds_trained():
+    """Return the outcome of training by folds."""
+    torch.manual_seed(0)
+    model = Powers()
+    fold = Fold(backend="torch")
+
+    def step(traces, labels):
+        loss = torch.nn.functional.mse_loss(fold.run(model, traces), labels)
+        loss.backward()
+        return loss.detach()
+
+    return trained(model, step)
+
+
+def test_steps_over_programs_train_as_folds_do(wide):
+    outcome, step, fold = programs_trained()
+    for x, y in zip(outcome, folds_trained(), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
+    assert len(step.forms) == len(fold.programs) == 1
+
+
+def test_the_fourth_step_of_a_form_is_captured_and_replayed_with_other_numbers(wide, card):
+    outcome, _, _ = programs_trained()
+    for x, y in zip(outcome, folds_trained(), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
+    assert (card.beside, card.captured, card.replayed) == (3, 1, 6)
+
+
+def test_a_step_that_no_graph_can_hold_runs_as_before_and_says_why(wide, card, monkeypatch):
+    def refuse(compute, device, generators):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(multifold_torch.graphs, "capture", refuse)
+    with pytest.warns(UserWarning, match="without a CUDA graph: operation not permitted") as seen:
+        outcome, _, _ = programs_trained()
+    for x, y in zip(outcome, folds_trained(), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
+    assert len(seen) == 1 and seen[0].filename == __file__
+
+
+def test_a_graph_is_captured_anew_for_another_mode_and_other_parameters(card):
+    model = Powers()
+    fold = Fold(backend="torch")
+    step = multifold_torch.ProgramStep(model)
+    batches = [fold.program(traces) for traces, _ in minibatches(5, "d")]
+    for program in batches:
+        assert not step(program).any()
+    model.eval()
+    for program, (traces, _) in zip(batches, minibatches(5, "d"), strict=True):
+        torch.testing.assert_close(step(program), fold.run(model, traces).detach())
+    assert card.captured == 2
+    model.train()
+    step(batches[0])
+    assert (card.captured, card.replayed) == (2, 5)
+    model.scale.weight = torch.nn.Parameter(torch.ones(1, 1))
+    step(batches[0])
+    assert (card.captured, card.replayed) == (2, 5)
+
+
+def test_gradients_of_graphs_are_added_to_those_that_are_there(card):
+    model = Powers()
+    fold = Fold(backend="torch")
+    step = multifold_torch.ProgramStep(model, lambda found: found.sum())
+    programs = [fold.program(traces) for traces, _ in minibatches(6)]
+    for program in programs:
+        step(program)
+    expected = sum(torch.autograd.grad(run(model, p).sum(), model.scale.weight)[0] for p in programs)
+    torch.testing.assert_close(model.scale.weight.grad, expected)
+    model.zero_grad()
+    step(programs[0])
+    (expected,) = torch.autograd.grad(run(model, programs[0]).sum(), model.scale.weight)
+    torch.testing.assert_close(model.scale.weight.grad, expected)
+
+
+def test_a_step_returns_what_its_loss_does_and_no_later_step_changes_it(card):
+    model = Powers()
+    fold = Fold(backend="torch")
+    step = multifold_torch.ProgramStep(model, lambda found: (found.sum(), {"all": found}))
+    (first, _), (second, _) = minibatches(2)
+    value, rest = step(fold.program(first))
+    kept = rest["all"].clone()
+    step(fold.program(second))
+    assert torch.equal(rest["all"], kept) and value == kept.sum() and not value.requires_grad
+
+
+@pytest.mark.parametrize("what", [3, torch.ones(1, requires_grad=True)])
+def test_inputs_of_a_step_that_are_no_data_are_refused(what):
+    program = Fold(backend="torch").program([multifold.trace(chain, (1.0, "w"))])
+    with pytest.raises(LaunchError, match="tensors without a gradient"):
+        multifold_torch.ProgramStep(Powers(), lambda x, y: x.sum())(program, what)
+
+
+def test_steps_over_what_is_in_no_buffer_run_without_one(card):
+    fold = Fold(backend="torch")
+    model = {"twice": lambda x: 2 * x}
+    step = multifold_torch.ProgramStep(model)
+    for i in range(5):
+        program = fold.program([[fold.add("twice", torch.tensor([[float(i)]]))]])
+        assert step(program)[0].tolist() == [[2.0 * i]]
+    assert card.captured == 0 and not step.forms

@@ -1,0 +1,52 @@
+"""What a step needs of CUDA graphs: a stream beside for its first runs, and the capture of one run.
+
+This is the only module that a CPU never enters. It follows PyTorch's rules for the capture of a whole step
+(https://docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+
+def can_capture(device: torch.device) -> bool:
+    """Return whether a device replays graphs."""
+    return device.type == "cuda"
+
+
+@contextlib.contextmanager
+def beside(device: torch.device) -> Iterator[None]:
+    """Run on a stream beside that of the caller, as PyTorch wants the runs before a capture."""
+    own = torch.cuda.current_stream(device)
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(own)
+    with torch.cuda.stream(stream):
+        yield
+    own.wait_stream(stream)
+
+
+def capture(
+    compute: Callable[[], Any], device: torch.device, generators: Iterable[torch.Generator]
+) -> tuple[Callable[[], None], Any]:
+    """Return what replays a run, and the results that each replay overwrites; nothing is computed yet.
+
+    Raises
+    ------
+    RuntimeError
+        If an op does what no graph can hold, as to read a value.
+    """
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)  # what a graph has cast lies in its own memory
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph):
+            results = compute()
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+    return graph.replay, results
