@@ -107,7 +107,10 @@ class TorchBackend(Backend):
             return self.constant(values.view(np.int16), device).view(torch.bfloat16)
         constant = torch.from_numpy(values)
         # The device of an empty tensor is the default one, found in a tenth of get_default_device()'s time.
-        target = torch.empty(0).device if device is None else device
+        target = torch.empty(0).device if device is None else torch.device(device)
+        if target.type == "cuda":
+            # Out of memory that may be paged, a copy would wait for all that the GPU has still to do.
+            constant = constant.pin_memory()
         return constant.to(target, non_blocking=True)
 
     def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[torch.Tensor]:

@@ -903,6 +903,16 @@ def test_the_state_of_an_lstm_is_the_same_without_gradients(rows, cells, dtype):
         torch.testing.assert_close(x, y, rtol=0, atol=8 * torch.finfo(dtype).eps)
 
 
+def test_what_goes_to_a_gpu_is_copied_at_once_out_of_pinned_memory(monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: seen.append("pinned") or x)
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, *where, **how: seen.append((*where, how)) or x)
+    for device in ("cuda:1", torch.device("cuda:1")):
+        first, second = TorchBackend().constants([np.arange(3), np.arange(2)], device)
+        assert (first.tolist(), second.tolist()) == ([0, 1, 2], [0, 1])
+    assert seen == 2 * ["pinned", (torch.device("cuda:1"), {"non_blocking": True})]
+
+
 def test_numpy_sees_plain_tensors_of_the_host_where_no_gradient_is_recorded():
     class Named(torch.Tensor):
         pass
