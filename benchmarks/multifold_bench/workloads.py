@@ -1,7 +1,7 @@
 """The workloads by name: how their examples are read or drawn, and the tasks that run on them.
 
 Two families of trees are the core's own, from `multifold._compare`. The others are in `digits`, `pairs`,
-`parser` and `peers`.
+`parser`, `peers` and `typed`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multifold._compare.workloads import (
     read_python_ast,
     read_sst,
 )
-from multifold_bench import digits, pairs, parser, peers
+from multifold_bench import digits, pairs, parser, peers, typed
 from multifold_bench.examples import binary_tree, no_files, read_phrases
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.trees import random_tree
@@ -43,5 +43,6 @@ WORKLOADS = {
     **pairs.WORKLOADS,
     **parser.WORKLOADS,
     **peers.WORKLOADS,
+    **typed.WORKLOADS,
 }
 """What ``--workload`` takes."""

@@ -10,7 +10,8 @@ import click
 
 WORKLOADS = (
     *("synthetic", "sst", "sentences", "python-ast", "sick", "spinn", "mnist", "parser", "light-parser"),
-    *("mv-rnn", "lattice-lstm", "deep-tagger", "deep-tagger-spelling"),
+    *("mv-rnn", "lattice-lstm", "deep-tagger", "deep-tagger-spelling", "query-plans"),
+    "typed-graphs",
 )
 """The names in `multifold_bench.workloads.WORKLOADS`, which help texts can say without importing it."""
 
