@@ -136,19 +136,3 @@ def test_files_without_rows_are_refused(run, tmp_path, monkeypatch):
 def test_each_command_comes_from_this_distribution(run):
     for command in ("bench", "explain", "train"):
         assert run(command, "--help").exit_code == 0
-
-
-def test_bench_device_makes_one_pass_and_keeps_its_rows(run, tmp_path, backend):
-    if backend != "torch":
-        pytest.skip("PyTorch's pass shows the command; JAX's takes a minute of compilation")
-    file = tmp_path / "rows.jsonl"
-    page = tmp_path / "page.md"
-    options = ("--backend", backend, "--device", "cpu", "--seconds", 60, "--quick")
-    result = run("bench", "device", *options, "--json", file, "--report", page)
-    assert result.exit_code == 0, result.output
-    rows = rows_of(file)
-    short, long = (row for row in rows if row["stage"] == "transfers")
-    assert (short["copies"], short["waits"]) == (long["copies"], long["waits"])  # 10 and 1,000 launches
-    fold = next(row for row in rows if row.get("contender") == "fold" and row["mode"] == "train")
-    assert fold["median_ms"] > 0 and fold["difference"] < 1e-3
-    assert "| torch | train | 32 | 16 | fold |" in page.read_text()

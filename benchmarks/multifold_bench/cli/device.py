@@ -1,57 +1,58 @@
-"""``multifold bench device``: tests, copies and times on the device at hand, within a limit of seconds."""
+"""``multifold bench device``: one pass over the device at hand; or the page of the rows of one."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import click
 
 from multifold.cli.output import load
-from multifold_bench.cli.step import names_of
 
 
 @click.command()
-@click.option(
-    "--backend", "names", callback=names_of, default="torch,jax", show_default=True, metavar="NAMES",
-    help="torch, jax; with commas between. They share the time.",
-)  # fmt: skip
-@click.option("--device", metavar="NAME", help="PyTorch's device, as cuda. JAX takes a GPU by itself.")
-@click.option("--seconds", type=click.FloatRange(1), default=420.0, show_default=True, help="In all.")
+@click.option("--device", "name", metavar="NAME", default="cpu", show_default=True, help="cuda, or cpu.")
+@click.option("--seconds", type=click.FloatRange(1), default=480.0, show_default=True, help="In all.")
 @click.option(
     "--checkout",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Run the tests in this checkout first.",
+    help="Run tests of this checkout on the device.",
 )
-@click.option("--quick", is_flag=True, help="One small cell only.")
+@click.option("--small", is_flag=True, help="In sizes that show nothing, but that it runs.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Append the rows to this file.")
-@click.option("--report", type=click.Path(path_type=Path), help="Write them as a page of Markdown.")
+@click.option(
+    "--page",
+    nargs=2,
+    type=click.Path(exists=True, path_type=Path),
+    metavar="ROWS DOCS",
+    help="Measure nothing; make gpu.md of rows in a folder of pages, and lines of the README beside it.",
+)
 def device(
-    names: list[str],
-    device: str | None,
+    name: str,
     seconds: float,
     checkout: Path | None,
-    quick: bool,
+    small: bool,
     json_file: Path | None,
-    report: Path | None,
+    page: tuple[Path, Path] | None,
 ) -> None:
-    """Make one pass over the device at hand: the tests on it, its copies and synchronisations, then times.
+    """Make one pass over the device at hand: tests, copies, and the times of a step in many ways.
 
-    Each row is kept as soon as it is measured, and nothing new begins when the seconds are over.
+    Each row is kept as soon as it is measured, and the pass ends when the seconds are over.
     """
     from multifold_bench import results
-    from multifold_bench.device import CELLS, Pass, page
+    from multifold_bench.device.page import summary, write_page
 
-    rows = []
-    start = time.monotonic()
-    for number, name in enumerate(names, start=1):
-        own = device if name == "torch" else None
-        one = Pass(load(name), own, start + seconds * number / len(names))
-        for row in one.rows(checkout, [(32, 16)] if quick else CELLS):
-            rows.append(row)
-            if json_file is not None:
-                results.append(json_file, [row])
-            click.echo(f"{one.left:5.0f} s left  {row['stage']} {row.get('contender', '')}", err=True)
-    if report is not None:
-        report.write_text(page(rows), encoding="utf-8")
-    click.echo(page(rows))
+    if page is not None:
+        rows, docs = page
+        for path in write_page(results.read(rows), docs):
+            click.echo(path)
+        return
+    from multifold_bench.device.blocks import BLOCKS, SMALL, PassSizes
+    from multifold_bench.device.running import Lease, run_pass
+
+    load("torch")
+    lease = Lease(name, SMALL if small else PassSizes(), checkout)
+    for row in run_pass(BLOCKS, lease, seconds):
+        row = {"command": "bench device", **row}
+        if json_file is not None:
+            results.append(json_file, [row])
+        click.echo(summary(row))
