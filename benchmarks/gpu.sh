@@ -28,7 +28,7 @@ if [ "${1:-}" = --download ]; then
     exit
 fi
 
-wheels=${1:?$usage} out=${2:?$usage}
+wheels=$(cd "${1:?$usage}" && pwd) out=${2:?$usage}
 mkdir -p "$out"
 site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
