@@ -734,6 +734,7 @@ def with_jax(lease: Lease) -> Iterator[Row]:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch holds some of the memory
     import jax
 
+    jax.config.update("jax_default_matmul_precision", "highest")  # as PyTorch multiplies float32
     backend = multifold.load_backend("jax")
     benchmark = trees(sizes.width)
     subject = Subject(benchmark, backend, benchmark.model().on(backend), True)
