@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,7 +18,9 @@ from multifold.cli.output import load
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Run tests of this checkout on the device.",
 )
-@click.option("--small", is_flag=True, help="In sizes that show nothing, but that it runs.")
+@click.option(
+    "--small", is_flag=True, help="In sizes that show that it runs; each block may take all the time."
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Append the rows to this file.")
 @click.option(
     "--page",
@@ -51,7 +54,8 @@ def device(
 
     load("torch")
     lease = Lease(name, SMALL if small else PassSizes(), checkout)
-    for row in run_pass(BLOCKS, lease, seconds):
+    blocks = [replace(block, seconds=seconds) for block in BLOCKS] if small else BLOCKS
+    for row in run_pass(blocks, lease, seconds):
         row = {"command": "bench device", **row}
         if json_file is not None:
             results.append(json_file, [row])

@@ -104,7 +104,7 @@ def rows(lease: Lease) -> Iterator[Row]:
     yield {"workload": "trees", "backend": "nothing", **asked(CountingBackend(), NOTHING, trees)}
     chains = [multifold.trace(chain, max(sizes.chains))] * 8
     yield {"workload": "chains", "backend": "nothing", **asked(CountingBackend(), NOTHING, chains)}
-    for device in dict.fromkeys(("meta", lease.device)):
+    for device in (lease.device, "meta"):
         model = benchmark.model().on("torch", device)
         yield {"workload": "trees", "backend": device, **asked("torch", model, trees)}
 

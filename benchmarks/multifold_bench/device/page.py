@@ -1,6 +1,6 @@
 """The page of a pass over a GPU: tables, two figures, and what they say; and four lines of the README.
 
-Everything on it is made of the rows, bad figures too. Rows of a CPU make no page.
+Everything on it is made of the rows, bad figures too. PassRows of a CPU make no page.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def summary(row: Row) -> str:
     return f"  {row['block']}: {', '.join(parts)}"
 
 
-class Rows:
+class PassRows:
     """The rows of a pass, found by what they say."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -220,7 +220,7 @@ def write_page(rows: Iterable[Row], docs: Path) -> list[Path]:
     MultifoldError
         If the rows are not those of a GPU.
     """
-    found = Rows(row for row in rows if row.get("command") == "bench device")
+    found = PassRows(row for row in rows if row.get("command") == "bench device")
     devices = sorted({row["device"] for row in found.all if "device" in row})
     if not devices or any(not device.startswith("cuda") for device in devices):
         raise MultifoldError(
@@ -270,7 +270,7 @@ def table(columns: Columns, rows: Sequence[Row]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
-def page(found: Rows) -> str:
+def page(found: PassRows) -> str:
     """Return the page as Markdown."""
     first = found.first
     versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
@@ -300,7 +300,7 @@ def page(found: Rows) -> str:
     return "\n".join([*lines, "## The command", "", "```sh", COMMAND, "```", ""])
 
 
-def claims(found: Rows) -> list[str]:
+def claims(found: PassRows) -> list[str]:
     """Return what was wanted and what was measured, a line each."""
     traced = {"block": "steps", "mode": "train", "contender": "fold-traced"}
     floor = found.value("ms", block="floor", mode="train", contender="hand-ready", graph=True)
@@ -336,7 +336,7 @@ def by(x: float | None, other: float | None) -> float | None:
     return None if x is None or not other else x / other
 
 
-def lines_of(found: Rows) -> str:
+def lines_of(found: PassRows) -> str:
     """Return the four lines of the README."""
     first = found.first
 
@@ -367,7 +367,7 @@ On {first["machine"]}, {trees} train in {traced} ms a step by traces, in {record
 # ---- figures -----------------------------------------------------------------------------------------
 
 
-def draw(found: Rows, docs: Path) -> list[Path]:
+def draw(found: PassRows, docs: Path) -> list[Path]:
     """Draw what steps take, and what a pipeline gives, as far as that was measured; return the files."""
     import matplotlib as mpl
 
