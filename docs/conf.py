@@ -132,6 +132,23 @@ def read(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = lead_to_pages(name, source[0])
 
 
+ROW = re.compile(r"^\| \[(.+?)\]\((.+?)\) \| (.+) \|$", re.MULTILINE)
+
+
+def for_models(app: Sphinx, error: Exception | None) -> None:
+    """Write llms.txt (https://llmstxt.org), for language models: what multifold is, and its pages."""
+    if error is not None:
+        return
+    about = (ROOT / "README.md").read_text().split("\n\n")[1].replace("\n", " ").replace("**", "")
+    rows = ROW.findall((ROOT / "docs" / "README.md").read_text())
+    lines = []
+    for title, target, said in rows:
+        page = normpath(join("docs", target)).removesuffix(".md")
+        lines.append(f"- [{title}]({root_doc if page == 'README' else page}.html): {said}")
+    text = "\n".join(["# multifold", "", f"> {about}", "", "## Pages", "", *lines, ""])
+    Path(app.outdir, "llms.txt").write_text(text)
+
+
 def unlink_words(app: Sphinx, doctree: document) -> None:
     """Take the links off words in the types of parameters: "arrays" is not `Program.arrays`."""
     for node in list(doctree.findall(pending_xref)):
@@ -165,3 +182,4 @@ def setup(app: Sphinx) -> None:
     app.connect("env-updated", drop_modules_without_source)
     app.connect("source-read", read)
     app.connect("doctree-read", unlink_words)
+    app.connect("build-finished", for_models)
