@@ -15,21 +15,28 @@ WEIGHTS = np.random.default_rng(0).normal(size=(64, 64)) / 8
 
 
 class Tree:
-    """A model that keeps something on itself."""
-
-    seen = 0
+    """A recursive model."""
 
     def join(self, left, right):
         return np.tanh((left + right) @ WEIGHTS)
 
     def encode(self, tree):
-        self.seen += 1
-        return (
-            self.join(*map(self.encode, tree)) if isinstance(tree, tuple) else np.multiply(WEIGHTS[tree], 1)
-        )
+        if isinstance(tree, tuple):
+            return self.join(*map(self.encode, tree))
+        return np.multiply(WEIGHTS[tree], 1)
 
     def __call__(self, tree):
         return self.encode(tree)
+
+
+class Counting(Tree):
+    """A model that keeps something on itself."""
+
+    seen = 0
+
+    def encode(self, tree):
+        self.seen += 1
+        return super().encode(tree)
 
 
 TREES = [((1, 2), (3, i)) for i in range(40)]
@@ -62,7 +69,7 @@ def test_it_is_shown_as_a_table(advice):
 
 
 def test_what_the_program_leaves_on_its_model_is_put_back():
-    model = Tree()
+    model = Counting()
     multifold.advise(model, TREES[:3], backend="numpy")
     assert model.seen == 0
 
@@ -72,7 +79,7 @@ def test_no_more_examples_run_than_asked_for():
 
 
 def test_functions_are_found_that_return_arrays_and_do_not_call_themselves(advice):
-    assert advice.ops in ([], ["Tree.join"])
+    assert advice.ops == ["Tree.join"]
     with WatchedLoop(multifold.load_backend("numpy")) as watch:
         Tree()(((1, 2), 3))
     assert [fn.__qualname__ for fn in watch.cells()] == ["Tree.join"]

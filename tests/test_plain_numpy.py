@@ -433,3 +433,10 @@ def test_each_rule_gives_way_where_it_does_not_hold(func):
     one = np.ones((2, 2))
     args = (one, one) if func is operator.getitem else (one, one, one, one)
     assert on_rows(func, args, {"where": one}, lambda x: True) is None
+
+
+def test_a_program_that_begins_with_no_cell_says_that_it_ran_as_a_loop():
+    run = multifold.batched(np.tanh, backend="numpy")
+    with pytest.warns(UserWarning, match=r"ran as a loop: none of its calls.*(?s:.*)ops="):
+        found = run(XS)
+    np.testing.assert_array_equal(found, np.tanh(XS))

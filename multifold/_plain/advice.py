@@ -206,12 +206,15 @@ def advise(
         ops: list[FunctionType] = []
         for cell in (None, *watch.cells()):
             trial = run if cell is None else program(fn, (*ops, cell), known, own)
-            name = "multifold.batched(fn)" if cell is None else f"  with ops=[{cell.__qualname__}]"
+            name = "multifold.batched(fn)"
+            if cell is not None:
+                said = f"ops=[{cell.__qualname__}]"
+                name = f"  with {said}" if ways else f"multifold.batched(fn, {said})"
             advance(name.strip())
             try:
                 way = bench.measure(trial, name)
             except MultifoldError as error:
-                notes.append(f"{name.strip()} does not run: {error.message}")
+                notes.append(f"{name.strip()}: {error.message}")
                 continue
             if not ways or way.low > WORTH * ways[-1].low:
                 ways.append(way)
@@ -317,6 +320,8 @@ class AdviceBench:
             return trial.run(self.examples, {})[0]
 
         results = optree.tree_leaves(self.step(batched)[1])
+        if not len(trial.fold or ()):
+            raise RecordError("none of its calls is recorded, since it begins with no layer or cell.")
         if len(results) != len(self.wanted) or not all(map(trial.same, results, self.wanted)):
             raise RecordError(
                 "it returns other values than the loop, as programs may that draw random numbers."

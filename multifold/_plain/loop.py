@@ -156,7 +156,7 @@ class Batched:
             )
         self.fn = fn
         self.program = PlainProgram(fn, ops, backend)
-        self.unused = self.program.ops
+        self.is_new = True
         self.join = join
         self.device = device
         self.own = own
@@ -232,20 +232,26 @@ class Batched:
         failures = {**failures, **raised}
         if raised and self.on_error == "raise":
             raise raised[min(raised)]
-        if not failures:
+        if self.is_new and not failures:
             self.warn_of_unused()
+            self.is_new = False
         return results, failures
 
     def warn_of_unused(self) -> None:
-        """Warn after the first run of each of the ops that no example has called."""
-        for op in self.unused:
+        """Warn of the ops that no example has called, and of a program none of whose calls was recorded."""
+        for op in self.program.ops:
             if not self.values.has_recorded(op):
                 warn_user(
-                    f"No example has called {op.__qualname__} of ops=[...] with a tensor of the framework."
+                    f"No example has called {op.__qualname__} of ops=[...] with an array of the framework."
                     "\n\nHint: a module whose forward is called directly is a cell by that method: name it "
                     "as Class.forward."
                 )
-        self.unused = ()
+        if not self.program.ops and not len(self.fold or ()):
+            warn_user(
+                f"{getattr(self.fn, '__qualname__', type(self.fn).__name__)} ran as a loop: none of its "
+                "calls was recorded, since it begins with no layer or cell.\n\nHint: name functions that "
+                "take arrays by batched(fn, ops=[...])."
+            )
 
     def traces(self, *iterables: Iterable[Any], **shared: Any) -> list[PlainTrace]:
         """Record each example once, for `replay`: the code of the program does not run again.
