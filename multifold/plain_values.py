@@ -292,10 +292,23 @@ class Replacements:
     ----------
     *places : tuple of (class, str, callable)
         A class, the name of a method, and what takes the method and returns another one.
+
+    Examples
+    --------
+    >>> class Layer:
+    ...     def call(self):
+    ...         return "called"
+    >>> seen = Replacements((Layer, "call", lambda call: lambda self: f"seen and {call(self)}"))
+    >>> with seen.applied():
+    ...     Layer().call()
+    'seen and called'
+    >>> Layer().call()
+    'called'
     """
 
     def __init__(self, *places: tuple[type, str, Callable[[Any], Any]]) -> None:
-        self.places = [(owner, name, vars(owner)[name], make) for owner, name, make in places]
+        self.places = places
+        self.kept: list[Any] = []
         self.lock = threading.Lock()
         self.users = 0
 
@@ -305,16 +318,20 @@ class Replacements:
         with self.lock:
             self.users += 1
             if self.users == 1:
-                for owner, name, kept, make in self.places:
-                    setattr(owner, name, make(kept))
+                self.kept = [vars(owner).get(name) for owner, name, _ in self.places]
+                for owner, name, make in self.places:
+                    setattr(owner, name, make(vars(owner).get(name, getattr(owner, name))))
         try:
             yield
         finally:
             with self.lock:
                 self.users -= 1
                 if not self.users:
-                    for owner, name, kept, _ in self.places:
-                        setattr(owner, name, kept)
+                    for (owner, name, _), kept in zip(self.places, self.kept, strict=True):
+                        if kept is None:  # it was inherited
+                            delattr(owner, name)
+                        else:
+                            setattr(owner, name, kept)
 
 
 METHODS = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -123,3 +125,14 @@ def test_the_command_says_which_names_a_file_has(program):
     result = CliRunner().invoke(main, ["advise", str(program), "--fn", "model"])
     assert result.exit_code == 2
     assert "to define 'model'. It defines examples, fn, np, weights." in result.stderr
+
+
+def test_a_profiler_of_the_user_goes_on_after_the_loop_was_watched():
+    seen = []
+    sys.setprofile(lambda *event: seen.append(event))
+    try:
+        with WatchedLoop(multifold.load_backend("numpy")):
+            pass
+        assert sys.getprofile() is not None
+    finally:
+        sys.setprofile(None)

@@ -1,8 +1,8 @@
 """Advice: what a program would gain by each way of running it, before anything is rewritten.
 
 `advise` runs a program on some of its examples in the ways that need no change of it: the loop, the batched
-program as it stands, and with the functions as cells that the explanation of that run names. Each is
-measured. What calls of `Fold.add` would gain is estimated from the calls and launches of the best of these.
+program as it stands, and with some of its functions as cells. Each is measured. What calls of `Fold.add`
+would gain is estimated from the calls and launches of the best of these.
 
 Functions are worth trying as cells if they return arrays, and call neither themselves nor anything that
 does: `compose` of a recursive model, and not its `encode`. One watched run of the loop finds them.
@@ -213,17 +213,18 @@ def advise(
             advance(name.strip())
             try:
                 way = bench.measure(trial, name)
+                backward = bench.backward
             except MultifoldError as error:
                 notes.append(f"{name.strip()}: {error.message}")
                 continue
             if not ways or way.low > WORTH * ways[-1].low:
                 ways.append(way)
-                run = trial
+                run, rest = trial, backward
                 ops += [] if cell is None else [cell]
     if ways and ways[-1].low < 1:
         notes += run.explain().slow
     if ways:
-        ways.append(bench.by_hand(run, ways[-1], watch.seconds_with_arrays()))
+        ways.append(bench.by_hand(run, ways[-1], rest, watch.seconds_with_arrays()))
     loop = MeasuredWay(LOOP, 0, 0, bench.loop, 1.0, 1.0)
     return Advice(len(examples), bench.trains, [loop, *ways], [op.__qualname__ for op in ops], notes)
 
@@ -257,6 +258,8 @@ class AdviceBench:
         Whether gradients are part of a step: known after the first one.
     loop : float
         Seconds of the loop: the median.
+    backward : float
+        Seconds of the backward pass of the last step.
     """
 
     def __init__(
@@ -337,8 +340,8 @@ class AdviceBench:
         seconds = statistics.median(times)
         return MeasuredWay(name, len(fold), len(trial.explain()), seconds, gain / SPREAD, gain * SPREAD)
 
-    def by_hand(self, run: Batched, best: MeasuredWay, with_arrays: float) -> MeasuredWay:
-        """Return what calls of `Fold.add` of the same cells are expected to take.
+    def by_hand(self, run: Batched, best: MeasuredWay, backward: float, with_arrays: float) -> MeasuredWay:
+        """Return what calls of `Fold.add` are expected to take, given the best way and its backward pass.
 
         What the loop takes beside functions that return arrays, and beside gradients, stays as it is: the
         rules of a game, say. The loop was watched for ``with_arrays``, the seconds of these functions; that
@@ -347,7 +350,7 @@ class AdviceBench:
         explained = run.explain()
         launching = sum([explained.seconds.get(name, 0.0) for name in ("upload", "gather", "op")])
         alone = max(0.0, self.loop - self.in_loop - with_arrays)
-        seconds = launching + alone + self.backward * OF_BACKWARD + RECORDED * best.calls
+        seconds = launching + alone + backward * OF_BACKWARD + RECORDED * best.calls
         gain = self.loop / seconds
         name = "fold.run, with await" if len(explained.rounds) > 1 else "fold.run, with calls of fold.add"
         return MeasuredWay(name, best.calls, best.launches, seconds, gain / SPREAD, gain * SPREAD)
@@ -363,21 +366,22 @@ class WatchedLoop:
         self.active: Counter[CodeType] = Counter()
         self.seconds: defaultdict[CodeType, float] = defaultdict(float)
         self.own: defaultdict[CodeType, float] = defaultdict(float)
-        self.returning: Counter[CodeType] = Counter()
+        self.returning: set[CodeType] = set()  # those that have returned an array
         self.callers: defaultdict[CodeType, set[CodeType | None]] = defaultdict(set)
         self.recursive: set[CodeType] = set()
 
     def __enter__(self) -> WatchedLoop:
+        self.before = sys.getprofile()
         sys.setprofile(self.see)
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
+        sys.setprofile(self.before)
 
     def see(self, frame: FrameType, event: str, result: Any) -> None:
         """Note that a function was called, or returns."""
         code = frame.f_code
-        module = frame.f_globals.get("__name__", "")
+        module = frame.f_globals.get("__name__") or ""
         if event not in ("call", "return") or code.co_name.startswith("<"):
             return
         if module.startswith("multifold") or not is_written_here(module):
@@ -398,7 +402,8 @@ class WatchedLoop:
             self.active[code] -= 1
             if not self.active[code]:
                 self.seconds[code] += spent
-            self.returning[code] += any(map(self.backend.owns, optree.tree_leaves(result)))
+            if any(map(self.backend.owns, optree.tree_leaves(result))):
+                self.returning.add(code)
 
     def cells(self) -> list[FunctionType]:
         """Return the functions that are worth trying as cells, those first that take longest."""
@@ -408,7 +413,7 @@ class WatchedLoop:
 
     def seconds_with_arrays(self) -> float:
         """Return the seconds that were spent in functions that return arrays, and in what these call."""
-        return self.total - sum([own for code, own in self.own.items() if not self.returning[code]])
+        return self.total - sum([own for code, own in self.own.items() if code not in self.returning])
 
     @property
     def total(self) -> float:
@@ -423,7 +428,7 @@ class WatchedLoop:
         known = {
             code
             for code, callers in self.callers.items()
-            if code not in looping and None not in callers and self.returning[code]
+            if code not in looping and None not in callers and code in self.returning
         }
         return [
             code

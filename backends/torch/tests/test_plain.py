@@ -7,6 +7,7 @@ import functools
 import pickle
 import threading
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
@@ -431,3 +432,26 @@ def test_a_check_raises_what_an_example_raises():
 def test_a_function_has_no_copy_of_its_own():
     with pytest.raises(RecordError, match="own=True"):
         multifold.batched(lambda x: x, backend="torch", own=True)
+
+
+def test_a_kept_tensor_has_its_gradient_whatever_the_mode_in_which_it_is_first_asked_for():
+    kept = []
+    multifold.batched(lambda x: kept.append(LIN(x)), join="list")(XS)
+    with torch.no_grad():
+        assert not (kept[0] + 1).requires_grad
+    (kept[0] * 1).sum().backward()
+    assert LIN.weight.grad is not None
+    LIN.zero_grad()
+
+
+def test_nothing_of_pytorch_stays_replaced_after_a_run():
+    before = nn.Module.__call__, vars(torch.autograd.Function)["apply"]
+    multifold.batched(LIN)(XS)
+    assert (nn.Module.__call__, vars(torch.autograd.Function)["apply"]) == before
+    assert "__new__" not in vars(torch.autograd.Variable)
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, lambda x: np.array([x, 1.0])])
+def test_numbers_that_a_program_computes_from_what_it_reads_are_compared_up_to_rounding(kind):
+    run = multifold.batched(lambda x: x, backend="torch")
+    assert run.same(kind(0.3), kind(0.3 + 1e-7)) and not run.same(kind(0.3), kind(0.31))

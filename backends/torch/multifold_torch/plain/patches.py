@@ -2,75 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 
+from multifold.plain_values import Replacements
 from multifold.recording import CELL, CURRENT
 from multifold_torch.plain.changes import ATTRIBUTE_SETS, LAYERS, Called, Layer
 from multifold_torch.plain.pending import refuse
 from multifold_torch.plain.written import is_pending
 
 
-class Patches:
-    """Lets calls be seen while any program records, in any thread."""
+def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls a module; a cell and a layer are recorded."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.users = 0
+    def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        recording = CURRENT.recording
+        if recording is not None:
+            values: Any = recording.values
+            if self._buffers:
+                values.shares(self)
+            rows = getattr(type(self), CELL, None)  # an instance would look among its modules, too
+            if rows is not None:
+                return values.call(recording, values.called(Called, self), rows, args, kwargs)
+            is_layer = type(self) in LAYERS and is_plain(self)
+            if is_layer and args and isinstance(args[0], Tensor) and not kwargs:
+                return values.call(recording, values.called(Layer, self), False, args, kwargs)
+            if isinstance(self, torch.jit.ScriptModule):  # compiled code takes no pending tensors
+                return values.call(recording, values.called(Called, self), False, args, kwargs)
+            if (self._backward_hooks or self._backward_pre_hooks) and any(map(is_pending, args)):
+                refuse("given to a module that has backward hooks")
+            self = getattr(self, "_orig_mod", self)  # torch.compile makes no graphs of pending tensors
+        return call(self, *args, **kwargs)
 
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """Apply them until the last program has ended."""
-        with self.lock:
-            self.users += 1
-            if self.users == 1:
-                self.call = nn.Module.__call__
-                self.set = nn.Module.__setattr__
-                self.apply = torch.autograd.Function.__dict__["apply"]
-                Variable.__new__ = staticmethod(variable)
-                nn.Module.__setattr__ = module_setattr
-                nn.Module.__call__ = module_call
-                torch.autograd.Function.apply = classmethod(function_apply)
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.users -= 1
-                if not self.users:
-                    nn.Module.__call__ = self.call
-                    nn.Module.__setattr__ = self.set
-                    torch.autograd.Function.apply = self.apply
-                    del Variable.__new__
-                    ATTRIBUTE_SETS.forget()
-
-
-PATCHES = Patches()
-
-
-def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Call a module; a cell and a layer are recorded."""
-    recording = CURRENT.recording
-    if recording is not None:
-        values: Any = recording.values
-        if self._buffers:
-            values.shares(self)
-        rows = getattr(type(self), CELL, None)  # an instance would look among its modules, too
-        if rows is not None:
-            return values.call(recording, values.called(Called, self), rows, args, kwargs)
-        if type(self) in LAYERS and is_plain(self) and args and isinstance(args[0], Tensor) and not kwargs:
-            return values.call(recording, values.called(Layer, self), False, args, kwargs)
-        if isinstance(self, torch.jit.ScriptModule):  # compiled code takes no pending tensors
-            return values.call(recording, values.called(Called, self), False, args, kwargs)
-        if (self._backward_hooks or self._backward_pre_hooks) and any(map(is_pending, args)):
-            refuse("given to a module that has backward hooks")
-        self = getattr(self, "_orig_mod", self)  # torch.compile makes no graphs of pending tensors
-    return PATCHES.call(self, *args, **kwargs)
+    return module_call
 
 
 def is_plain(module: Any) -> bool:
@@ -81,39 +49,65 @@ def is_plain(module: Any) -> bool:
     return type(module) is not nn.Embedding or not (module.max_norm or module.scale_grad_by_freq)
 
 
-def module_setattr(self: nn.Module, name: str, value: Any) -> None:
-    """Set an attribute of a module, and count it if it is another object: ``eval()`` may change nothing."""
-    if CURRENT.recording is not None and vars(self).get(name, self) is not value:
-        ATTRIBUTE_SETS.note(self)
-    PATCHES.set(self, name, value)
+def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
+    """Return what sets an attribute of a module, and counts it if it is another object.
+
+    ``eval()`` may change nothing. The counts begin anew where no program has recorded before.
+    """
+    ATTRIBUTE_SETS.forget()
+
+    def module_setattr(self: nn.Module, name: str, value: Any) -> None:
+        if CURRENT.recording is not None and vars(self).get(name, self) is not value:
+            ATTRIBUTE_SETS.note(self)
+        set_attribute(self, name, value)
+
+    return module_setattr
 
 
-def function_apply(cls: Any, *args: Any) -> Any:
-    """Apply an autograd function; one that meets a pending tensor is recorded."""
-    recording = CURRENT.recording
-    if recording is None or not any(map(is_pending, args)):
-        return PATCHES.apply.__func__(cls, *args)
-    function: Any = Applied(cls)
-    return recording.values.call(recording, function, False, args, {})
+def seen_apply(apply: Any) -> Any:
+    """Return what applies an autograd function; one that meets a pending tensor is recorded."""
+
+    def function_apply(cls: Any, *args: Any) -> Any:
+        recording = CURRENT.recording
+        if recording is None or not any(map(is_pending, args)):
+            return apply.__func__(cls, *args)
+        function: Any = Applied(cls, apply.__func__)
+        return recording.values.call(recording, function, False, args, {})
+
+    return classmethod(function_apply)
 
 
-def variable(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make a ``Variable``, as programs did before tensors had gradients: a tensor that is detached."""
-    if not args or not is_pending(args[0]):
-        return torch._C._LegacyVariableBase.__new__(cls, *args, **kwargs)
-    if True in (*args[1:2], kwargs.get("requires_grad")):
-        refuse("a leaf")
-    return args[0].detach()
+def seen_new(new: Callable[..., Any]) -> Any:
+    """Return what makes a ``Variable``, by which programs detached tensors that had no gradients yet."""
+
+    def variable(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not args or not is_pending(args[0]):
+            return new(cls, *args, **kwargs)
+        if True in (*args[1:2], kwargs.get("requires_grad")):
+            refuse("a leaf")
+        return args[0].detach()
+
+    return staticmethod(variable)
 
 
 class Applied(NamedTuple):
     """An autograd function as a function."""
 
     function: Any
+    apply: Callable[..., Any]
 
     @property
     def __name__(self) -> str:
         return str(self.function.__name__)
 
     def __call__(self, *args: Any) -> Any:
-        return PATCHES.apply.__func__(self.function, *args)
+        return self.apply(self.function, *args)
+
+
+PATCHES = Replacements(
+    (nn.Module, "__call__", seen_call),
+    (nn.Module, "__setattr__", seen_setattr),
+    (torch.autograd.Function, "apply", seen_apply),
+    (Variable, "__new__", seen_new),
+)
+"""What sees them."""

@@ -100,7 +100,7 @@ class Settled(Pending):
     def value(self) -> Tensor:
         """Its value. Programs keep more than is asked for, so it is taken out of its row when it is."""
         if self.host is None:
-            with torch.inference_mode(False), torch.enable_grad():  # as where the run has ended
+            with torch.inference_mode(False):  # it turns gradients on, too
                 self.host = first_of(self.rows, self.form.requires_grad)
         return self.host
 
