@@ -1,7 +1,9 @@
-"""What adapters share whose arrays never change, and that compile the calls of plain programs.
+"""What the adapters of JAX, TensorFlow and MXNet share: arrays never change, so operators are recorded.
 
-A pending array records its operators and its indexing. A call is compiled once for each kind, and what its
-function finds around it becomes constants: so it is looked at in each run, and compiled anew if it changed.
+``x * 2 + y[0]`` of pending arrays is three parts: two operators that are recorded, and an entry that costs
+no call. JAX and TensorFlow compile a call once for each kind, and what its function finds around it (a
+global, an attribute) becomes a constant. So it is looked at in each run, and the call is compiled anew if
+it changed.
 """
 
 from __future__ import annotations

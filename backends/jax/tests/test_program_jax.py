@@ -369,7 +369,7 @@ def test_rows_of_two_shapes_need_the_model():
         np.testing.assert_array_equal(rows, np.full((1, width), 4.0))
 
 
-# ---- rows that nobody asked for ------------------------------------------------------------------
+# ---- rows of padding --------------------------------------------------------------------------------
 
 
 def without_then_with(record_absent, record_present, model):

@@ -119,7 +119,7 @@ class MxnetCell(TracedCall):
         return optree.tree_map(lambda x: with_axis(x, 1), found)
 
 
-@trusted  # arrays of one shape: each number of a row meets that of the other
+@trusted  # its operands have one shape, so a number of a row meets only the number at its place
 class MxnetOperator(MxnetCell):
     """An operator on arrays of one shape, and numbers."""
 

@@ -353,7 +353,7 @@ def test_a_child_sum_tree_lstm_knows_its_children_in_a_graph():
     np.testing.assert_allclose(got, fold.run(model, traces), rtol=1e-5, atol=1e-6)
 
 
-# ---- rows that nobody asked for ------------------------------------------------------------------
+# ---- rows of padding --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tiled", [False, True])

@@ -383,7 +383,7 @@ def test_dropout_drops_as_many_as_it_says_and_the_same_forward_and_backward():
     torch.testing.assert_close(gradient, found.detach().sum(0))
 
 
-# ---- rows that nobody asked for ------------------------------------------------------------------
+# ---- rows of padding --------------------------------------------------------------------------------
 
 
 SINGULAR = {

@@ -218,7 +218,7 @@ def write_page(rows: Iterable[Row], docs: Path) -> list[Path]:
     Raises
     ------
     MultifoldError
-        If the rows are not those of a GPU.
+        If the rows were measured on a CPU, of which the page claims nothing.
     """
     found = PassRows(row for row in rows if row.get("command") == "bench device")
     devices = sorted({row["device"] for row in found.all if "device" in row})

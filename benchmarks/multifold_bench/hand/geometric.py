@@ -1,7 +1,8 @@
 """PyTorch Geometric by hand: one pass of messages for each height of the trees, as its users write it.
 
 A node of height k gets a message from its left child and one from its right child; each of the two is a
-``MessagePassing`` along edges of its own. The ops are those of the same model.
+``MessagePassing`` along edges of its own. What a node computes is the benchmark's own model, so that the
+results of all contenders can be compared.
 """
 
 from __future__ import annotations
