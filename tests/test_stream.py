@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 import types
+from itertools import groupby
 
 import numpy as np
 import pytest
 from streamed import make_model, parse, raise_odd, threads, total, total_of_total, unvisited
 
 from multifold import LaunchError, RecordError, each, stream
+from multifold._stream import minibatches
 
 TREES = [1, (2, 3), ((4, 5), 6), (7, (8, (9, 10)))] * 25
 TOTALS = [1, 5, 15, 34] * 25
@@ -122,7 +124,16 @@ def test_examples_are_read_as_results_are_taken(fn):
     found = stream(make_model(), (read.append(x) or x for x in range(1000)), fn, backend="numpy", calls=20)
     for _ in range(30):
         next(found)
-    assert len(read) == 40
+    assert len(read) == 60  # a minibatch of which results were taken, and the next one
+
+
+def test_a_minibatch_is_recorded_while_the_one_before_is_computed(monkeypatch):
+    order = []
+    monkeypatch.setattr(minibatches, "hosted", lambda backend, x: order.append("copy") or x)
+    model = {"leaf": lambda x: order.append("launch") or x}
+    list(stream(model, range(6), lambda fold, x: order.append("record") or fold.add("leaf", x), calls=2))
+    middle = ["record", "copy", "launch"]
+    assert [step for step, _ in groupby(order)] == ["record", "launch", *middle, *middle, "copy"]
 
 
 def test_workers_have_two_chunks_each_under_way():

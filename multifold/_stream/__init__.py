@@ -90,13 +90,13 @@ def stream(
     bcd [ 98  99 100]
     """
     check(model, fn, calls, workers, make_model)
-    keyed = ((number if key is None else key(x), x) for number, x in enumerate(examples))
+    keys: list[Any] = []  # of the examples that were read, and of which no result was yielded yet
+    read = noting(examples, key, keys)
     if workers > 1:
-        pairs = in_workers(model, fn, backend, calls, workers, make_model, keyed)
+        found = in_workers(model, fn, backend, calls, workers, make_model, read)
     else:
-        runner = StreamRunner(model if make_model is None else make_model(), fn, backend, calls)
-        pairs = here(runner, keyed)
-    return reported(pairs, progress)
+        found = StreamRunner(model if make_model is None else make_model(), fn, backend, calls).run(read)
+    return reported(found, keys, progress)
 
 
 def check(model: Any, fn: Any, calls: int, workers: int, make_model: Callable[[], Any] | None) -> None:
@@ -125,18 +125,10 @@ def check(model: Any, fn: Any, calls: int, workers: int, make_model: Callable[[]
         )
 
 
-def here(runner: StreamRunner, keyed: Iterator[tuple[Any, Any]]) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Yield the keys and the results of each minibatch, run in this process."""
-    keys: list[Any] = []
-    for results in runner.run(noting(keyed, keys)):
-        yield keys[: len(results)], results
-        del keys[: len(results)]
-
-
-def noting(keyed: Iterable[tuple[Any, Any]], keys: list[Any]) -> Iterator[Any]:
-    """Yield examples; append the key of each to a list."""
-    for key, example in keyed:
-        keys.append(key)
+def noting(examples: Iterable[Any], key: Callable[[Any], Any] | None, keys: list[Any]) -> Iterator[Any]:
+    """Yield examples; append the key of each to a list, which is its number if nothing makes one of it."""
+    for number, example in enumerate(examples):
+        keys.append(number if key is None else key(example))
         yield example
 
 
@@ -147,27 +139,27 @@ def in_workers(
     calls: int,
     workers: int,
     make_model: Callable[[], Any] | None,
-    keyed: Iterator[tuple[Any, Any]],
-) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Yield the keys and the results of each chunk, traced or run in workers."""
+    examples: Iterator[Any],
+) -> Iterator[list[Any]]:
+    """Yield the results of each chunk, traced or run in workers."""
     # Imported here: it loads the multiprocessing of Python, which `import multifold` need not wait for.
     from multifold._stream.pool import Work, pooled
 
-    runner = None if make_model is not None else StreamRunner(model, fn, backend, calls)
-    for keys, done in pooled(Work(fn, backend, calls, make_model), workers, keyed):
-        results = (
-            done.found if runner is None else [x for batch in done.found for x in runner.traced(batch)]
-        )
-        yield keys[: len(results)], results
+    chunks = pooled(Work(fn, backend, calls, make_model), workers, examples)
+    if make_model is not None:
+        return chunks
+    runner = StreamRunner(model, fn, backend, calls)
+    return runner.overlapped(chunks, runner.traced)
 
 
 def reported(
-    pairs: Iterator[tuple[list[Any], list[Any]]], progress: Callable[[int], Any] | None
+    found: Iterator[list[Any]], keys: list[Any], progress: Callable[[int], Any] | None
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield each key with its result, and say how many there were."""
+    """Yield each result with its key, the first of those that are left, and say how many there were."""
     count = 0
-    for keys, results in pairs:
-        yield from zip(keys, results, strict=True)
+    for results in found:
+        yield from zip(keys, results, strict=False)
+        del keys[: len(results)]
         count += len(results)
         if progress is not None and results:
             progress(count)

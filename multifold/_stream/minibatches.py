@@ -66,7 +66,7 @@ class StreamRunner:
 
     Attributes
     ----------
-    recorded : int
+    ran : int
         The calls of all examples that were run.
     """
 
@@ -78,15 +78,35 @@ class StreamRunner:
         self.awaits = awaits(fn)
         self.fold = Fold(backend=backend)
         self.calls = calls
-        self.recorded = 0
+        self.ran = 0
 
     def run(self, examples: Iterable[Any], first: int = 0) -> Iterator[list[Any]]:
         """Yield the results of each minibatch; the examples are numbered from ``first`` on."""
         source = enumerate(examples, first)
-        return self.rounds(source) if self.awaits else self.batches(source)
+        return self.rounds(source) if self.awaits else self.overlapped(self.recorded(source), self.apply)
 
-    def batches(self, source: Iterable[tuple[int, Any]]) -> Iterator[list[Any]]:
-        """Record examples one after the other, and run them when they have as many calls as allowed."""
+    def overlapped(self, batches: Iterator[Any], launch: Callable[[Any], list[Any]]) -> Iterator[list[Any]]:
+        """Yield the results of each minibatch that is launched, as soon as the next one is there.
+
+        A device works on one minibatch while the host makes the next. The copy of results waits for the
+        device, so it comes after that, and before the next launches, which it would have to wait for, too.
+        """
+        failures: list[Exception] = []
+        launched: list[Any] = []
+        for batch in guarded(batches, failures):
+            before = self.hosted(launched)
+            try:
+                launched = launch(batch)
+            finally:  # a launch that fails loses nothing of what came before
+                if before:
+                    yield before
+        if launched:
+            yield self.hosted(launched)
+        if failures:
+            raise failures[0]
+
+    def recorded(self, source: Iterable[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
+        """Record examples one after the other; yield them when they have as many calls as allowed."""
         waiting: list[tuple[int, Any]] = []
         try:
             for number, example in source:
@@ -95,29 +115,28 @@ class StreamRunner:
                 if max(len(self.fold), len(waiting)) >= self.calls:  # examples may have no calls at all
                     batch = waiting
                     waiting = []
-                    yield self.apply(batch)
+                    yield batch
         except Exception:
             if waiting:  # what was recorded before, not what failed itself
-                yield self.apply(waiting)
+                yield waiting
             raise
         if waiting:
-            yield self.apply(waiting)
+            yield waiting
 
     def apply(self, batch: list[tuple[int, Any]]) -> list[Any]:
-        """Run what some examples recorded."""
+        """Launch what some examples recorded."""
         first = batch[0][0]
         last = batch[-1][0]
         with self.inference(), naming(first, last):
             found = self.fold.apply(self.model, [marked for _, marked in batch])
-        self.recorded += len(self.fold)
+        self.ran += len(self.fold)
         self.fold.reset()
-        return self.hosted(found)
+        return found
 
-    def traced(self, batch: Minibatch) -> list[Any]:
-        """Run traces that another process has merged."""
+    def traced(self, batches: Iterable[Minibatch]) -> list[Any]:
+        """Launch traces that another process has merged."""
         with self.inference():
-            found = self.fold.run(self.model, batch)
-        return self.hosted(found)
+            return [x for batch in batches for x in self.fold.run(self.model, batch)]
 
     def rounds(self, source: Iterable[tuple[int, Any]]) -> Iterator[list[Any]]:
         """Run as many examples at once as had the calls that are allowed before."""
@@ -137,7 +156,7 @@ class StreamRunner:
                 with naming(first + number):
                     raise failed[number]
             yield self.hosted(found)
-            self.recorded += len(self.fold)
+            self.ran += len(self.fold)
             size = next_size(size, self.calls, len(batch), len(self.fold))
         if failures:
             raise failures[0]

@@ -129,12 +129,12 @@ def runner() -> StreamRunner:
 def run_chunk(examples: list[Any], first: int) -> Done:
     """Run a chunk of examples with the model of this worker."""
     mine = runner()
-    before = mine.recorded
+    before = mine.ran
     found = list[Any]()
     failures: list[Exception] = []
     for batch in guarded(mine.run(examples, first), failures):
         found += batch
-    return Done(found, mine.recorded - before, sent(failures))
+    return Done(found, mine.ran - before, sent(failures))
 
 
 def trace_chunk(examples: list[Any], first: int) -> Done:
@@ -191,8 +191,8 @@ def sent(failures: list[Exception]) -> Exception | None:
 # ---- in the process that started the workers -----------------------------------------------------
 
 
-def pooled(work: Work, workers: int, keyed: Iterator[tuple[Any, Any]]) -> Iterator[tuple[list[Any], Done]]:
-    """Yield the keys of each chunk, and what became of it, in order.
+def pooled(work: Work, workers: int, examples: Iterator[Any]) -> Iterator[list[Any]]:
+    """Yield what was found for each chunk, in order: results, or minibatches of traces without a model.
 
     Parameters
     ----------
@@ -200,33 +200,32 @@ def pooled(work: Work, workers: int, keyed: Iterator[tuple[Any, Any]]) -> Iterat
         What each worker is told.
     workers : int
         How many processes are spawned.
-    keyed : iterator of pairs
-        Key and example.
+    examples : iterator
+        Read a chunk at a time.
     """
     told = pickled(work)
     run = trace_chunk if work.make_model is None else run_chunk
     failures: list[Exception] = []
-    under_way: deque[tuple[int, list[Any], Future[Done]]] = deque()
+    under_way: deque[tuple[int, int, Future[Done]]] = deque()
     first = 0
     size = FIRST
-    source = guarded(keyed, failures)
+    source = guarded(examples, failures)
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), tell, (told,))
     all_done = False
     try:
         while True:
             while len(under_way) < AHEAD * workers and (chunk := list(islice(source, size))):
-                keys, examples = map(list, zip(*chunk, strict=True))
                 with one_thread_each():
-                    under_way.append((first, keys, submitted(pool, run, examples, first)))
+                    under_way.append((first, len(chunk), submitted(pool, run, chunk, first)))
                 first += len(chunk)
             if not under_way:
                 break
-            number, keys, future = under_way.popleft()
-            done = result_of(future, number, number + len(keys) - 1)
-            yield keys, done
+            number, count, future = under_way.popleft()
+            done = result_of(future, number, number + count - 1)
+            yield done.found
             if done.failure is not None:
                 raise done.failure
-            size = next_size(size, work.calls, len(keys), done.calls)
+            size = next_size(size, work.calls, count, done.calls)
         all_done = True
     finally:
         # Workers without work end at once. One that is busy, as the stream is closed or has failed, ends
