@@ -92,7 +92,7 @@ def fold_traced(subject: Subject) -> Contender:
 
 
 def fold_program(subject: Subject) -> Contender:
-    """The schedule as data, in one function that is compiled once."""
+    """The schedule as data, in shapes that repeat."""
     refuse_rounds(subject, "fold-program")
     return ByProgram(*subject)
 

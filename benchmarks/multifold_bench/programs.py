@@ -1,7 +1,8 @@
-"""The contender `fold-program`: a schedule as data, inside one function that the framework compiles once.
+"""The contender `fold-program`: a schedule as data, in shapes that repeat, run by one function.
 
-Traces of the examples are there already, as for `fold-traced`. A step lays the schedule out, hands it to
-the compiled function with the weights of the loss, and waits for the result. One fold serves all steps, so
+JAX and TensorFlow compile that function once; PyTorch runs it as it stands. Traces of the examples are
+there already, as for `fold-traced`. A step lays the schedule out, hands it to the function with the weights
+of the loss, and waits for the result. One fold serves all steps, so
 that programs keep their form.
 """
 
@@ -20,8 +21,8 @@ from multifold._compare.timing import Step
 from multifold.errors import BackendError
 from multifold_bench.harness import Contender
 
-Compiled = Callable[[Any, Any], Any]
-"""``compiled(program, weights)`` returns the logits, or the loss and its gradients by name."""
+Executor = Callable[[Any, Any], Any]
+"""``run(program, weights)`` returns the logits, or the loss and its gradients by name."""
 
 
 class ByProgram(Contender):
@@ -44,14 +45,14 @@ class ByProgram(Contender):
         make = EXECUTORS.get(backend.name)
         if make is None:
             raise BackendError(
-                f"Backend '{backend.name}' runs no programs; {' and '.join(EXECUTORS)} do.",
+                f"Backend '{backend.name}' runs no programs; {', '.join(EXECUTORS)} do.",
                 "take fold-traced.",
             )
         self.benchmark = benchmark
         self.backend = backend
         self.train = train
         self.fold = multifold.Fold(backend=backend)
-        self.compiled = make(backend, model, train)
+        self.run = make(backend, model, train)
 
     def prepare(self, minibatch: Batch) -> Any:
         """Trace the examples."""
@@ -62,7 +63,7 @@ class ByProgram(Contender):
         """Lay the schedule out and run it, to the end."""
         traces, weights = prepared
         start = time.perf_counter()
-        result = self.compiled(self.fold.program(traces), weights)
+        result = self.run(self.fold.program(traces), weights)
         if self.train:
             value, gradients = result
             arrays = {"the loss": value}
@@ -79,7 +80,7 @@ def adapter(backend: Any) -> Any:
     return importlib.import_module(type(backend).__module__.partition(".")[0])
 
 
-def jax(backend: Any, model: Any, train: bool) -> Compiled:
+def jax(backend: Any, model: Any, train: bool) -> Executor:
     """Compile by `jax.jit`."""
     import jax
 
@@ -102,7 +103,7 @@ def jax(backend: Any, model: Any, train: bool) -> Compiled:
     return compiled
 
 
-def tensorflow(backend: Any, model: Any, train: bool) -> Compiled:
+def tensorflow(backend: Any, model: Any, train: bool) -> Executor:
     """Trace by `tf.function`."""
     import tensorflow as tf
 
@@ -122,5 +123,24 @@ def tensorflow(backend: Any, model: Any, train: bool) -> Compiled:
     return lambda program, weights: function(as_tensors(program), tf.constant(weights))
 
 
-EXECUTORS: Mapping[str, Callable[[Any, Any, bool], Compiled]] = {"jax": jax, "tensorflow": tensorflow}
-"""Backend -> what makes its compiled function."""
+def torch(backend: Any, model: Any, train: bool) -> Executor:
+    """Run the tiles one after the other, with nothing compiled."""
+    run = adapter(backend).run
+
+    def infer(program: Any, weights: Any) -> Any:
+        with backend.inference():
+            return run(model, program)
+
+    def loss(program: Any, weights: Any) -> Any:
+        held = backend.constant(weights, backend.device(model))
+        return backend.kit.value_and_grad(lambda model: (run(model, program) * held).sum(), model)
+
+    return loss if train else infer
+
+
+EXECUTORS: Mapping[str, Callable[[Any, Any, bool], Executor]] = {
+    "jax": jax,
+    "tensorflow": tensorflow,
+    "torch": torch,
+}
+"""Backend -> what makes the function that runs a program."""

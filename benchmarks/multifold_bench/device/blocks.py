@@ -503,24 +503,6 @@ def fold_compiled(lease: Lease, subject: Subject) -> Contender:
     return InProcess("fold, compiled", subject, made.forward, made.payload)
 
 
-def of_adapter(name: str) -> Any:
-    """Return what PyTorch's adapter has under a name; refuse where it has nothing."""
-    found = getattr(importlib.import_module("multifold_torch"), name, None)
-    if found is None:
-        raise BackendError(f"multifold_torch.{name} is not there")
-    return found
-
-
-def fold_program(lease: Lease, subject: Subject) -> Contender:
-    """Programs, whose tiles run one after the other."""
-    run = of_adapter("run")
-    fold = multifold.Fold(backend=subject.backend)
-    made: Any = MAKERS["fold-traced"](subject)
-    return InProcess(
-        "fold, program", subject, lambda model, traces: run(model, fold.program(traces)), made.payload
-    )
-
-
 @final
 class AsGraphs(Contender):
     """Programs, whose whole step is one CUDA graph for each form where the device has such graphs."""
@@ -528,11 +510,11 @@ class AsGraphs(Contender):
     name = "fold, graphs"
 
     def __init__(self, lease: Lease, subject: Subject) -> None:
+        from multifold_torch import ProgramStep
+
         self.subject = subject
         self.fold = multifold.Fold(backend=subject.backend)
-        self.run = of_adapter("ProgramStep")(
-            subject.model, lambda logits, weights: (logits * weights).sum()
-        )
+        self.run = ProgramStep(subject.model, lambda logits, weights: (logits * weights).sum())
 
     def prepare(self, minibatch: Batch) -> Any:
         """Trace the examples."""
@@ -564,7 +546,7 @@ def geometric(lease: Lease, subject: Subject) -> Contender:
 
 RIVALS: dict[str, Callable[[Lease, Subject], Contender]] = {
     "fold, graphs": AsGraphs,
-    "fold, program": fold_program,
+    "fold, program": lambda lease, subject: MAKERS["fold-program"](subject),
     "hand, compiled": hand_compiled,
     "hand, reduce-overhead": hand_reduced,
     "fold, compiled": fold_compiled,
