@@ -33,7 +33,7 @@ their times.
 | `stacked` | the plain program once on all examples, where they have one structure |
 | `fold` | records, schedules and runs, anew each time |
 | `fold-traced` | merges traces, which were made once, and runs |
-| `fold-program` | the schedule as data, inside one compiled function (JAX, TensorFlow) or in tiles (PyTorch) |
+| `fold-program` | the schedule as data: one compiled function (JAX, TensorFlow), or tiles (PyTorch) |
 | `...-jit` | the same with each op compiled by the framework |
 | `dynet` | DyNet with automatic batching, in a process of its own |
 """

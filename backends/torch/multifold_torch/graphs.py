@@ -7,6 +7,7 @@ This is the only module that a CPU never enters. It follows PyTorch's rules for 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -19,13 +20,30 @@ def can_capture(device: torch.device) -> bool:
 
 
 @contextlib.contextmanager
-def beside(device: torch.device) -> Iterator[None]:
-    """Run on a stream beside that of the caller, as PyTorch wants the runs before a capture."""
+def beside(device: torch.device) -> Iterator[list[str]]:
+    """Run on a stream beside that of the caller, as PyTorch wants the runs before a capture.
+
+    What it gives becomes a list of what made the host wait for the device, which no graph can hold. To find
+    that out by a capture would not do: one that fails leaves PyTorch's generators of random numbers
+    unusable for the steps that then run without a graph.
+    """
+    waits: list[str] = []
     own = torch.cuda.current_stream(device)
     stream = torch.cuda.Stream(device)
     stream.wait_stream(own)
-    with torch.cuda.stream(stream):
-        yield
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as seen, torch.cuda.stream(stream):
+            warnings.simplefilter("always")
+            yield waits
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+    for warning in seen:
+        if "synchronizing CUDA operation" in str(warning.message):
+            waits.append(f"an op waits for the device, at {warning.filename}:{warning.lineno}")
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     own.wait_stream(stream)
 
 

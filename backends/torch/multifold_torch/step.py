@@ -179,12 +179,17 @@ class FormStep:
         for own, x in zip(self.inputs, inputs, strict=True):
             own.copy_(x)
         if self.captures and self.replay is None and self.runs >= RUNS_BEFORE:
-            self.capture()
+            try:
+                self.capture()
+            except Exception as error:  # noqa: BLE001 - whatever an op does that no graph can hold
+                self.refuse(str(error).partition("\n")[0])
         self.runs += 1
         if self.replay is None:
-            with graphs.beside(self.device) if self.captures else contextlib.nullcontext():
+            with self.beside() as waits:
                 found = self.compute()
             self.leaves = self.step.leaves
+            if waits and self.runs == RUNS_BEFORE:  # an op may wait in its first run and in no other
+                self.refuse(waits[0])
             return found
         self.step.attach(self.leaves)
         self.replay()
@@ -201,17 +206,19 @@ class FormStep:
             self.backend, ops, self.program.form, self.data, Witness(self.backend, self.program)
         )
 
+    def beside(self) -> contextlib.AbstractContextManager[list[str]]:
+        """Return a context for a run before a capture; it gives what made the host wait."""
+        return graphs.beside(self.device) if self.captures else contextlib.nullcontext([])
+
     def capture(self) -> None:
-        """Capture a step, or find that it cannot be."""
-        try:
-            self.step.attach(self.leaves)
-            self.replay, self.results = graphs.capture(
-                self.compute, self.device, generators([self.step.model])
-            )
-        except Exception as error:  # noqa: BLE001 - whatever an op does that no graph can hold
-            self.captures = False
-            text = str(error).partition("\n")[0]
-            warnings.warn(f"This step runs without a CUDA graph: {text}", stacklevel=4)
+        """Capture a step."""
+        self.step.attach(self.leaves)
+        self.replay, self.results = graphs.capture(self.compute, self.device, generators([self.step.model]))
+
+    def refuse(self, why: str) -> None:
+        """Run without a graph from now on, and say why."""
+        self.captures = False
+        warnings.warn(f"This step runs without a CUDA graph: {why}", stacklevel=4)
 
 
 def each_tensor(change: Callable[[torch.Tensor], torch.Tensor], found: Any) -> Any:

@@ -6,6 +6,8 @@ import contextlib
 import importlib.util
 import pickle
 import sys
+import types
+import warnings
 from pathlib import Path
 
 import multifold_torch
@@ -533,6 +535,7 @@ class FakeCard:
 
     def __init__(self, monkeypatch):
         self.captured = self.replayed = self.beside = 0
+        self.waits = []
         for name in ("can_capture", "beside", "capture"):
             monkeypatch.setattr(multifold_torch.graphs, name, getattr(self, f"on_{name}"))
 
@@ -541,7 +544,7 @@ class FakeCard:
 
     def on_beside(self, device):
         self.beside += 1
-        return contextlib.nullcontext()
+        return contextlib.nullcontext(self.waits)
 
     def on_capture(self, compute, device, generators):
         self.captured += 1
@@ -647,6 +650,13 @@ def test_a_step_that_no_graph_can_hold_runs_as_before_and_says_why(wide, card, m
     assert len(seen) == 1 and seen[0].filename == __file__
 
 
+def test_a_step_in_which_an_op_waits_for_the_device_is_not_captured(wide, card):
+    card.waits.append("an op waits for the device, at model.py:7")
+    with pytest.warns(UserWarning, match="without a CUDA graph: an op waits.*model.py:7") as seen:
+        programs_trained()
+    assert (card.beside, card.captured, len(seen)) == (3, 0, 1) and seen[0].filename == __file__
+
+
 def test_a_graph_is_captured_anew_for_another_mode_and_other_parameters(card):
     model = Powers()
     fold = Fold(backend="torch")
@@ -707,3 +717,22 @@ def test_steps_over_what_is_in_no_buffer_run_without_one(card):
         program = fold.program([[fold.add("twice", torch.tensor([[float(i)]]))]])
         assert step(program)[0].tolist() == [[2.0 * i]]
     assert card.captured == 0 and not step.forms
+
+
+def test_runs_before_a_capture_note_what_waits_for_the_device_and_pass_other_warnings_on(monkeypatch):
+    stream = types.SimpleNamespace(wait_stream=lambda other: None)
+    modes = []
+    stands_for = {
+        "current_stream": lambda device: stream,
+        "Stream": lambda device: stream,
+        "stream": lambda stream: contextlib.nullcontext(),
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": modes.append,
+    }
+    for name, own in stands_for.items():
+        monkeypatch.setattr(torch.cuda, name, own)
+    with warnings.catch_warnings(record=True) as seen, multifold_torch.graphs.beside("cuda") as waits:
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("another", stacklevel=1)
+    assert [str(x.message) for x in seen] == ["another"] and modes == ["warn", 0]
+    assert [where.partition(":")[0] for where in waits] == [f"an op waits for the device, at {__file__}"]
