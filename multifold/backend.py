@@ -1,10 +1,11 @@
 """The seam between multifold and a framework: what an adapter implements.
 
-Rows are axis 0 everywhere. An adapter is a final subclass of `Backend`: eight small methods that the core
-calls once per result or once per launch, never once per node. It has no state except what a user hands
-over, such as a compiler of ops. What a framework can do beyond that, it declares in class variables
-(`Backend.tiles`, `Backend.pads`); what it cannot do, with `unsupported`. The gap is then the text of the
-error and a row in the table of ``multifold backends``. A `TrainingKit` serves `Fold.check` and tests.
+Rows are axis 0 everywhere. An adapter is a final subclass of `Backend` with a name and eight methods. The
+core calls these for a result, an operand, a launch or an array that is recorded, and never once for each
+row. Some forty methods and seven flags have defaults: they stand in groups, and the lines above a group say
+what an adapter does without it. What a framework cannot do, its adapter declares by `unsupported`: the gap
+is then the text of the error and a row in the table of ``multifold backends``. An adapter has no state
+except what a user hands over, such as a compiler of ops.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Ragged(NamedTuple):
 
 
 def owner_of(x: Any, otherwise: Any) -> Any:
-    """Return the object of a method, in C perhaps; something else of what is no method.
+    """Return the object of a method, a compiled one too; something else of what is no method.
 
     >>> owner_of([1].append, None), owner_of(len, None) is len.__self__, owner_of(3, "none")
     ([1], True, 'none')
@@ -256,33 +257,12 @@ def promoted(
 
 
 class Backend(abc.ABC):
-    """One framework, as the core sees it. No state, no globals, no device moves of its own."""
+    """One framework, as the core sees it: what is required, and then what has a default, in groups."""
+
+    # ---- required --------------------------------------------------------------------------------
 
     name: ClassVar[str]
     """The one spelling of the framework: ``Fold(backend=name)`` and the entry point's name."""
-
-    tiles: ClassVar[bool] = False
-    """Whether `Fold.program` pads launches to tiles of a fixed width, for a compiler that needs shapes."""
-
-    cycles: ClassVar[bool] = False
-    """Whether ops take turns in a fixed cycle where they share a loop, for an executor without a switch."""
-
-    counts_changes: ClassVar[bool] = False
-    """Whether arrays count how often they were changed in place, so that `version` can tell."""
-
-    pads: ClassVar[bool] = False
-    """Whether `padded_rows` adds rows to launches, for a framework that compiles for each size."""
-
-    protects: ClassVar[bool] = False
-    """Whether `protected` keeps ops from writing to their operands."""
-
-    puts: ClassVar[bool] = False
-    """Whether `put` can write rows of an array without a copy of the others."""
-
-    writeable: ClassVar[bool] = True
-    """Whether an op can write to an array at all, so that ``Fold(debug=True)`` looks whether it did."""
-
-    # ---- the eight methods of the seam -------------------------------------------------------
 
     @abc.abstractmethod
     def owns(self, x: Any) -> bool:
@@ -295,15 +275,6 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def rows(self, x: Array) -> int:
         """Return the length of axis 0; raise `TypeError` or `IndexError` if there is none."""
-
-    def rows_and_signature(self, x: Array) -> tuple[int, Hashable]:
-        """Return `rows` and `signature` of an array that is recorded; one reading of its shape may do."""
-        return self.rows(x), self.signature(x)
-
-    def are_like(self, xs: Sequence[Array], rows: int, signatures: Sequence[Hashable]) -> bool:
-        """Return whether arrays have so many rows and these signatures: asked of each result."""
-        found = map(self.rows_and_signature, xs)
-        return all(x == (rows, signature) for x, signature in zip(found, signatures, strict=True))
 
     @abc.abstractmethod
     def constant(self, values: np.ndarray, device: Any) -> Array:
@@ -333,21 +304,9 @@ class Backend(abc.ABC):
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         """Run one launch: ``fn(*operands, **static)``."""
 
-    # ---- what has a default ------------------------------------------------------------------
-
-    passes: ClassVar[tuple[type[BaseException], ...]] = ()
-    """Exceptions that are the framework's own business: they pass the core as they are."""
-
-    kit: ClassVar[TrainingKit] = unsupported(  # type: ignore[assignment]
-        "it declares no training kit; give the adapter one to compare gradients"
-    )
-
-    def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[Array]:
-        """Return numbers, or indices, of one dtype on the device, in one upload; no arrays of users."""
-        if len(arrays) == 1:
-            return (self.constant(arrays[0], device),)
-        whole = self.constant(np.concatenate(arrays), device)
-        return self.split(whole, [len(array) for array in arrays])
+    # ---- models, devices and dtypes --------------------------------------------------------------
+    # Without these a model is an object of the package called `name` or a mapping that holds one, numbers
+    # are on the framework's default device in 64 bits, and rows of two dtypes are refused where they meet.
 
     def hosts(self, model: Any) -> bool:
         """Return whether ``model`` belongs to this framework; asked only once it is imported.
@@ -360,36 +319,9 @@ class Backend(abc.ABC):
                 return True
         return False
 
-    def context(self) -> Hashable:
-        """Return what `with` statements of the framework have changed in this thread, as gradients off.
-
-        No example may be inside of one while it waits: others go on. A false value says there is none.
-        """
-        return None
-
-    def version(self, x: Array) -> int:
-        """Return how often an array was changed in place: asked before and after a launch of operands."""
-        return 0
-
-    def versions(self, xs: Sequence[Any]) -> list[Any]:
-        """Return the `version` of each array among some operands, in one step where that is quicker."""
-        return [self.version(x) for x in xs if self.owns(x)]
-
-    def protected(self, x: Array) -> Array:
-        """Return an array of the same memory that can't be written to; no array is returned as it is."""
-        return x
-
-    def unprotected(self, x: Array) -> Array:
-        """Return an array that can be written to: a copy of what `protected` made; no array as it is."""
-        return x
-
     def unwrap(self, model: Any) -> Any:
         """Return the model on which op names are looked up (inside a data-parallel wrapper, say)."""
         return model
-
-    def device(self, model: Any) -> Any:
-        """Return the device of a model or an array, or None to use the framework's default."""
-        return None
 
     def arrays_of(self, model: Any) -> Iterable[Array]:
         """Return the parameters of a model, or of anything else: the hint of an error names their dtype."""
@@ -398,12 +330,24 @@ class Backend(abc.ABC):
         except Exception:  # noqa: BLE001 - it may be any object, and there may be no kit
             return ()
 
+    def device(self, model: Any) -> Any:
+        """Return the device of a model or an array, or None to use the framework's default."""
+        return None
+
     def placed(self, device: Any) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which a run happens, with the device of its numbers; None is the default.
 
         Some ops follow the device of a surrounding `with` statement, rather than that of their operands.
         """
         return contextlib.nullcontext()
+
+    def number_dtype(self, kind: type) -> np.dtype:
+        """Return the dtype of a batch of Python numbers: ``kind`` is `int`, `float` or `bool`."""
+        return NUMBER_DTYPES[kind]
+
+    def cast(self, x: Array, dtype: str) -> Array:
+        """Return an array in another dtype, by the name that NumPy, or ml_dtypes, has for it."""
+        return x.astype(dtype)
 
     def promoted(self, signatures: Sequence[Hashable]) -> Hashable | None:
         """Return the signature of what `concat` makes of rows of these; None if it takes no such rows.
@@ -413,13 +357,49 @@ class Backend(abc.ABC):
         """
         return None
 
-    def number_dtype(self, kind: type) -> np.dtype:
-        """Return the dtype of a batch of Python numbers: ``kind`` is `int`, `float` or `bool`."""
-        return NUMBER_DTYPES[kind]
+    def to_numpy(self, x: Array) -> np.ndarray:
+        """Return a copy of an array on the host, detached from any gradient."""
+        found = np.array(x)
+        if found.dtype == object:  # what NumPy makes of a class that it knows nothing of
+            expected = f"Expected NumPy to read {type_of(x)}. It made one object of it."
+            raise BackendError(expected, f"override {type(self).__name__}.to_numpy.")
+        return found
 
-    def cast(self, x: Array, dtype: str) -> Array:
-        """Return an array in another dtype, by the name that NumPy, or ml_dtypes, has for it."""
-        return x.astype(dtype)
+    # ---- quicker ways ----------------------------------------------------------------------------
+    # Without these the required methods do the same.
+
+    def rows_and_signature(self, x: Array) -> tuple[int, Hashable]:
+        """Return `rows` and `signature` of an array that is recorded; one reading of its shape may do."""
+        return self.rows(x), self.signature(x)
+
+    def are_like(self, xs: Sequence[Array], rows: int, signatures: Sequence[Hashable]) -> bool:
+        """Return whether arrays have so many rows and these signatures: asked of each result."""
+        found = map(self.rows_and_signature, xs)
+        return all(x == (rows, signature) for x, signature in zip(found, signatures, strict=True))
+
+    def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[Array]:
+        """Return numbers, or indices, of one dtype on the device, in one upload; no arrays of users."""
+        if len(arrays) == 1:
+            return (self.constant(arrays[0], device),)
+        whole = self.constant(np.concatenate(arrays), device)
+        return self.split(whole, [len(array) for array in arrays])
+
+    def pieces(self, rows: int, device: Any) -> int:
+        """Return in how many launches so many rows run: never fewer of more; on CPUs `cached_pieces`."""
+        return 1
+
+    pads: ClassVar[bool] = False
+    """Whether `padded_rows` adds rows to launches, for a framework that compiles for each size."""
+
+    def padded_rows(self, rows: int) -> int:
+        """Return how many rows a launch of that many is padded to, of few sizes; asked if it `pads`."""
+        return rows
+
+    # ---- rows that stay in place from round to round ---------------------------------------------
+    # Without these each round puts the results of earlier ones together.
+
+    puts: ClassVar[bool] = False
+    """Whether `put` can write rows of an array without a copy of the others."""
 
     def put(self, x: Array, rows: Array, values: Array) -> Array:
         """Return ``x``, which is written in place or given up, with values ``(n, *s)`` in n of its rows."""
@@ -433,21 +413,50 @@ class Backend(abc.ABC):
         """Return an array of the memory of a new NumPy array; asked for rows of a `host_view`."""
         raise NotImplementedError
 
-    def padded_rows(self, rows: int) -> int:
-        """Return how many rows a launch of that many is padded to, of few sizes; asked if it `pads`."""
-        return rows
+    def inference(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which the framework's users run inference: gradients need nothing of it."""
+        return contextlib.nullcontext()
 
-    def pieces(self, rows: int, device: Any) -> int:
-        """Return in how many launches so many rows run: never fewer of more; on CPUs `cached_pieces`."""
-        return 1
+    def is_inference(self) -> bool:
+        """Return whether the framework was told that no gradient is wanted, as by ``torch.no_grad()``."""
+        return False
 
-    def to_numpy(self, x: Array) -> np.ndarray:
-        """Return a copy of an array on the host, detached from any gradient."""
-        found = np.array(x)
-        if found.dtype == object:  # what NumPy makes of a class that it knows nothing of
-            expected = f"Expected NumPy to read {type_of(x)}. It made one object of it."
-            raise BackendError(expected, f"override {type(self).__name__}.to_numpy.")
-        return found
+    # ---- writes to operands ----------------------------------------------------------------------
+    # Without these a write is found where operands are compared: in launches that are tried, by
+    # `Fold.check`, and with ``Fold(debug=True)``.
+
+    writeable: ClassVar[bool] = True
+    """Whether an op can write to an array at all, so that ``Fold(debug=True)`` looks whether it did."""
+
+    counts_changes: ClassVar[bool] = False
+    """Whether arrays count how often they were changed in place, so that `version` can tell."""
+
+    def version(self, x: Array) -> int:
+        """Return how often an array was changed in place: asked before and after a launch of operands."""
+        return 0
+
+    def versions(self, xs: Sequence[Any]) -> list[Any]:
+        """Return the `version` of each array among some operands, in one step where that is quicker."""
+        return [self.version(x) for x in xs if self.owns(x)]
+
+    protects: ClassVar[bool] = False
+    """Whether `protected` keeps ops from writing to their operands."""
+
+    def protected(self, x: Array) -> Array:
+        """Return an array of the same memory that can't be written to; no array is returned as it is."""
+        return x
+
+    def unprotected(self, x: Array) -> Array:
+        """Return an array that can be written to: a copy of what `protected` made; no array as it is."""
+        return x
+
+    # ---- gradients, cells, profiles, contexts ----------------------------------------------------
+    # Without these gradients are not checked, cells of the framework not unrolled, and launches not named
+    # in a profiler; and an example that waits inside of a `with` statement of the framework is not refused.
+
+    kit: ClassVar[TrainingKit] = unsupported(  # type: ignore[assignment]
+        "it declares no training kit; give the adapter one to compare gradients"
+    )
 
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         """Return one of the framework's recurrent cells in the form that `Fold.unroll` knows."""
@@ -460,15 +469,22 @@ class Backend(abc.ABC):
         """Return a context that names a range in the framework's own profiler."""
         return contextlib.nullcontext()
 
-    def inference(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which the framework's users run inference: gradients need nothing of it."""
-        return contextlib.nullcontext()
+    def synchronize(self) -> None:
+        """Wait until all work that was handed to a device is done (for timing)."""
 
-    def is_inference(self) -> bool:
-        """Return whether the framework was told that no gradient is wanted, as by ``torch.no_grad()``."""
-        return False
+    passes: ClassVar[tuple[type[BaseException], ...]] = ()
+    """Exceptions that are the framework's own business: they pass the core as they are."""
 
-    # ---- trials: a launch runs again, and leaves no trace ------------------------------------------
+    def context(self) -> Hashable:
+        """Return what `with` statements of the framework have changed in this thread, as gradients off.
+
+        No example may be inside of one while it waits: others go on. A false value says there is none.
+        """
+        return None
+
+    # ---- trials and dry runs: an op runs again, and leaves no trace ------------------------------
+    # Without these the core puts back what it knows: attributes, and random generators of NumPy and Python.
+    # An op that draws other random numbers cannot be tried, as a warning says. A dry run computes on zeros.
 
     def slots(self, owners: Sequence[Any]) -> Iterable[StateSlot]:
         """Return what an op may change in the framework and its modules: random state, running means.
@@ -510,20 +526,9 @@ class Backend(abc.ABC):
         """Return what decides how modules compute besides their numbers, as whether they are trained."""
         return None
 
-    def advice(self, owners: Sequence[Any], mixes: bool = True) -> str | None:
-        """Return what to do about an op that mixes its rows, by the modules that it consists of.
-
-        Where it does not ``mix`` them, it has too many or too few of them, or cannot take them.
-        """
-        return None
-
     def untried(self, owners: Sequence[Any]) -> str | None:
         """Return why an op cannot run once more, as where processes wait for each other; None if it can."""
         return None
-
-    def abstract(self, fn: Callable[[Any], Any], arrays: Sequence[Array], owners: Sequence[Any]) -> Any:
-        """Return arrays shaped as those of ``fn(arrays)``, a list; if this raises, that is computed."""
-        return fn(arrays)
 
     def draws(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> bool:
         """Return whether an op draws random numbers that are the same each time, as by a key of JAX.
@@ -532,7 +537,19 @@ class Backend(abc.ABC):
         """
         return False
 
-    # ---- plain programs ----------------------------------------------------------------------------
+    def advice(self, owners: Sequence[Any], mixes: bool = True) -> str | None:
+        """Return what to do about an op that mixes its rows, by the modules that it consists of.
+
+        Where it does not ``mix`` them, it has too many or too few of them, or cannot take them.
+        """
+        return None
+
+    def abstract(self, fn: Callable[[Any], Any], arrays: Sequence[Array], owners: Sequence[Any]) -> Any:
+        """Return arrays shaped as those of ``fn(arrays)``, a list; if this raises, that is computed."""
+        return fn(arrays)
+
+    # ---- programs --------------------------------------------------------------------------------
+    # Without these `multifold.batched` refuses the framework, and programs are ragged.
 
     def plain_values(self, fn: Callable[..., Any]) -> Any:
         """Return what records the code of examples: a `multifold.plain_values.PlainValues`."""
@@ -545,8 +562,13 @@ class Backend(abc.ABC):
         """Return what `multifold.batched` makes of a module of the framework: a module that has it."""
         return run
 
-    def synchronize(self) -> None:
-        """Wait until all work that was handed to a device is done (for timing)."""
+    tiles: ClassVar[bool] = False
+    """Whether `Fold.program` pads launches to tiles of a fixed width, for a compiler that needs shapes."""
+
+    cycles: ClassVar[bool] = False
+    """Whether ops take turns in a fixed cycle where they share a loop, for an executor without a switch."""
+
+    # ---- not overridden --------------------------------------------------------------------------
 
     def gaps(self) -> dict[str, str]:
         """Return the declared gaps: attribute name to reason."""
