@@ -70,7 +70,7 @@ def ancestors(
         columns.opened(ragged_starts),
     )
     columns.marked(found, wanted)
-    return found.nonzero()[0]  # the method is C, the function four of Python
+    return found.nonzero()[0]  # the function would call this method by several others
 
 
 @cython.cfunc
@@ -675,7 +675,7 @@ def numbered(types: Any) -> Any:
         types.max(initial=0) > 8 * len(types) + 65536
     ):  # a table of all types would be larger than what is read
         return np.unique(types, return_inverse=True)[1].ravel()
-    present = np.bincount(types) > 0  # in a tenth of the time of a sort
+    present = np.bincount(types) > 0  # quicker than a sort
     return (present.cumsum() - 1)[types]
 
 

@@ -375,7 +375,7 @@ cdef int64_t choose(Beam beam, Option *options, int64_t count, int64_t limit, in
     """Move the best options that lead to different states to the front, in order; return how many there are.
 
     At most as many are chosen as the beam is wide. Most options are no better than the last one of so many, which
-    takes one comparison; to sort all took twice as long.
+    one comparison shows: so they are not sorted.
     """
     cdef int64_t i, j, chosen = 0, most = beam.width
     cdef uint64_t hash

@@ -245,7 +245,7 @@ cdef class NodeBase:
             set_entry(parts, i, new_node(type(self), self._graph, self._ref + <int64_t>offsets[i]))
         return parts
 
-    # A `__getattr__` of Python, or of Cython, would be called through two more lookups: `split` takes 40 ns more.
+    # A `__getattr__` would be called through two more lookups, at each `split` too.
     def __getattribute__(self, name):
         """Return an attribute; the class says what it means that a node has none of that name."""
         try:
@@ -275,7 +275,7 @@ cdef tuple offsets_of(NodeBase node, n):
     if type(n) is not int or not isinstance(node._graph, GraphBase):
         return node._offsets(n)
     graph = <GraphBase>node._graph
-    # Nearly all splits are like the last one. A look into the dictionary makes a key, which takes 60 ns.
+    # Nearly all splits are like the last one, which is found without a key for the dictionary.
     if graph.split_offsets is None or graph.split_part != part or len(graph.split_offsets) != <Py_ssize_t>n:
         graph.split_offsets = graph.splits.get((part, n)) or node._offsets(n)
         graph.split_part = part
@@ -286,7 +286,7 @@ cdef tuple NO_ARGUMENTS = ()
 
 
 cdef inline NodeBase new_node(type node_type, graph, int64_t ref):
-    """Return a node without a call of its class, which takes three times as long."""
+    """Return a node without a call of its class, which takes longer than all else here."""
     cdef NodeBase node = <NodeBase>(<PyTypeObject*>NodeBase).tp_new(node_type, <PyObject*>NO_ARGUMENTS, NULL)
     node._graph, node._ref = graph, ref
     return node
@@ -590,8 +590,8 @@ cdef object record(recorder, PyObject** args, Py_ssize_t count, PyObject* names)
     return add(recorder, PySequence_Fast_ITEMS(call), count - 1, NULL)
 
 
-# A method that Cython makes would get a tuple of its operands and a dictionary of its keywords. These two take
-# 80 ns, of the 200 that a call of `add` takes, so both functions become methods by the C API.
+# A method that Cython makes would get a tuple of its operands and a dictionary of its keywords. To make these two
+# takes a good part of a call's time, so both functions become methods by the C API.
 cdef PyMethodDef[2] methods
 cdef bytes added = f"add($self, op, /, *operands, **static)\n--\n\n{reference.RecorderBase.add.__doc__}".encode()
 cdef bytes recorded = f"record($self, batch_axis, op, *args)\n--\n\n{reference.DoorBase.record.__doc__}".encode()

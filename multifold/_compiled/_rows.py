@@ -208,7 +208,7 @@ class RowOrder:
             if not -columns.MOST_SMALL <= self.layout[i] < columns.MOST_SMALL:
                 columns.missing()
         self.heights = heights
-        # Few allocations, in parts: each array that NumPy makes takes half a microsecond, however short.
+        # Few allocations, in parts: an array takes NumPy as long to make however short it is.
         noted: columns.Write = columns.zeros(count + self.launches)
         self.parts_read = columns.part(noted, 0, count)
         self.stamp = columns.part(noted, count, count + self.launches)

@@ -144,8 +144,7 @@ class TableBase:
     def reserve(self, calls: columns.Int) -> None:
         """Make room for so many calls at once, in memory that is not touched before they are recorded.
 
-        Room that doubles is copied: 262,144 calls took 48 ms, which all requests of a server waited for.
-        Here rooms only double.
+        Room that has to double is copied, for which all requests of a server would wait.
         """
         if calls > self._room:
             self._make_room(calls)

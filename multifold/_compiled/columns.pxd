@@ -10,7 +10,7 @@ ctypedef const int64_t[::1] Read
 ctypedef int64_t[::1] Write
 ctypedef const int64_t* RawRead  # a view that is a local variable of a function is counted, a pointer is not
 ctypedef int64_t* Raw
-ctypedef int[::1] Small  # as much as fits into 32 bits: a loop over these takes half of the time
+ctypedef int[::1] Small  # integers of 32 bits, of which caches and vectors hold twice as many
 ctypedef unsigned char[::1] Flags
 
 ctypedef fused Column:

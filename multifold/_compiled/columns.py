@@ -2,8 +2,8 @@
 
 A module such as `_calls` is compiled by Cython where a C compiler is at hand, and runs as it is elsewhere.
 It writes ``columns.opened(column)`` and indexes what it gets. Compiled, that is a view of the array (see
-`columns.pxd`, which has each name of this module once more, as C). Otherwise it is a list: a Python loop
-reads a list three times as fast as an array.
+`columns.pxd`, which has each name of this module once more, as C). Otherwise it is a list, which a Python
+loop reads faster than an array.
 
 =========================  ========================  ==============================
 name                       compiled                  as Python
@@ -56,7 +56,7 @@ MOST_CODES = 1 << 62
 """Two integers that are packed into one stay below it, and so one more than that has 64 bits."""
 
 MOST_TYPES = 32
-"""Up to so many types have a table of all pairs of them. Compiled, it is 1,024: C walks faster."""
+"""Up to so many types have a table of all pairs of them. Compiled, it is 1,024: C walks it faster."""
 
 MOST_PAIRS = 1 << 10
 """The largest table of all pairs of launches. Compiled, it is ``1 << 16``."""
@@ -127,7 +127,7 @@ def fresh(made: Integers) -> Any:
 
 def closed(made: Any, column: Any) -> None:
     """Write a column into the array that it was made for."""
-    pack_into(f"{len(column)}q", made, 0, *column)  # half the time that NumPy takes to look at each integer
+    pack_into(f"{len(column)}q", made, 0, *column)  # NumPy would look at each integer by itself
 
 
 def array(size: int) -> Integers:

@@ -90,7 +90,7 @@ class GraphBase:
     def __init__(self, node_type: type[Any], merges: bool) -> None:
         self.node_type = node_type
         self.merged: dict[Hashable, int] | None = {} if merges else None
-        self.signature: list[int] = []  # `array.append` takes three times as long as that of a list
+        self.signature: list[int] = []  # a list, whose `append` is quicker than that of an array
         self.refs: list[int] = []
         self.ints = array("q")  # its append refuses what does not fit into 64 bits
         self.floats: list[float] = []
@@ -298,7 +298,7 @@ class RecorderBase:
         column.append(number)
         graph.codes.append(frame.f_code)
         graph.instructions.append(frame.f_lasti)
-        node = new_object(graph.node_type)  # a third faster than a call of the class
+        node = new_object(graph.node_type)  # quicker than a call of the class
         node._graph = graph
         node._ref = call
         return node
