@@ -60,7 +60,7 @@ DOCUMENTATION = ["sphinx==9.0.*", "furo==2025.12.*", "myst-nb==1.4.*", "sphinx-c
 
 PROCESSES = ("--numprocesses", "auto", "--maxprocesses", "2", "--dist", "worksteal")
 """Two processes share the tests of a session, on two cores or more: each test takes one core. What JAX
-compiles during its suite fills 6 GB in each, so more would not fit into the memory of common machines."""
+compiles during its suite fills some gigabytes in each, so more would not fit into common machines."""
 
 DOCTESTS = {name: "multifold" if name == "numpy" else f"multifold_{name}" for name in FRAMEWORKS}
 """The package whose docstrings hold examples that are run with a backend."""
@@ -150,8 +150,8 @@ def distributed(session: nox.Session, backend: str) -> None:
     """Run two to four local processes of one backend, and the trainers that start them, on the loopback."""
     adapter = Path("backends", backend)
     # Processes that wait for each other must not wait for ever. "thread" ends pytest itself: Ray's compiled
-    # code hears no signal, and a trainer whose worker had died was seen to wait there on a busy machine.
-    # Some processes abort while they end, once in twenty runs: a test that fails is run once more.
+    # code hears no signal, and a trainer whose worker has died may wait there.
+    # Some processes abort while they end: a test that fails is run once more.
     patience = ("pytest-timeout==2.*", "pytest-rerunfailures>=15")
     packages = (*FRAMEWORKS[backend], *DISTRIBUTED[backend], *patience)
     install(session, "arrow,cli,examples,test", "-e", "./benchmarks", "-e", f"./{adapter}", *packages)
@@ -255,7 +255,7 @@ def wheels(session: nox.Session) -> None:
 
 @nox.session(name="third-party-backend")
 def third_party_backend(session: nox.Session) -> None:
-    """Run the conformance suite on the backend in examples/, as a stranger would."""
+    """Run the conformance suite on the backend in examples/, as its author would."""
     example = Path("examples", "third_party_backend")
     install(session, "test", "-e", f"./{example}", "mlx[cpu]")
     session.run("pytest", str(example / "tests"), *session.posargs)

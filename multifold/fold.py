@@ -58,10 +58,11 @@ class Fold(FrameworkRecorder, Awaiting):
         Merge calls that are equal in op, operands and static arguments. Off by default, so that two
         calls of dropout stay two.
     schedule : str
-        How launches are ordered: ``"auto"``; ``"search"``, in some graphs fewer launches for 4 to 40 µs
-        a call; to compare with, the rules of TorchFold, ``"depth"``, and of DyNet, ``"agenda"``.
+        How launches are ordered: ``"auto"``; ``"search"``, which finds fewer launches in some graphs and
+        takes some ten microseconds a call; to compare with, the rules of TorchFold, ``"depth"``, and of
+        DyNet, ``"agenda"``.
     profile : bool
-        Name each launch in the framework's own profiler, for microseconds a launch.
+        Name each launch in the framework's own profiler, which takes some microseconds a launch.
     debug : bool
         Copy all operands before a launch and compare them after it, to find an op that writes to them.
     trials : bool
@@ -136,7 +137,7 @@ class Fold(FrameworkRecorder, Awaiting):
 
     def __str__(self) -> str:
         """Return what was recorded: a line for each call, or for each op where there are many."""
-        from multifold.explain import listing  # a quarter of the package: loaded when asked for
+        from multifold.explain import listing  # much of the package: loaded when asked for
 
         return "\n".join(filter(None, [repr(self), listing(self._columns())]))
 
@@ -522,7 +523,7 @@ class Fold(FrameworkRecorder, Awaiting):
         if recording is not None:
             self._warn_of_growth()
         frame = Frame(self._columns(), asked, graph.site, graph, recording=recording)
-        if recording is None:  # to be looked at, seldom twice, and a plan's key takes a fifth of its time
+        if recording is None:  # to be looked at, seldom twice: not worth a key
             return make_plan(frame, self._policy)
         return self._plans.plan(frame, runs=True)
 

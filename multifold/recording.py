@@ -213,7 +213,7 @@ class Around:
 
     def is_now(self) -> bool:
         """Return whether all is as it was."""
-        # It is asked at each call of a cell, and a loop takes half of the time of `all`.
+        # It is asked at each call of a cell, where a loop is quicker than `all`.
         for own, name, value in self.names:
             if own.get(name, MISSING) is not value:
                 return False

@@ -200,7 +200,7 @@ def test_wrong_results_end_with_exit_code_1(run, sst, monkeypatch):
 
 
 class Point:
-    """An entry point of a stranger's backend: NumPy under another name."""
+    """An entry point of a backend from outside of the project: NumPy under another name."""
 
     value = "stranger:Backend"
     dist = type("Distribution", (), {"name": "multifold-stranger", "version": "3.2"})

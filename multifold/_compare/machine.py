@@ -115,8 +115,8 @@ def one_blas_thread(backend: Backend | None = None) -> Iterator[None]:
     """Let NumPy's OpenBLAS use one thread until the block ends, unless another backend runs.
 
     OpenBLAS's threads spin while they wait, and NumPy is imported before this function could forbid it.
-    Where other programs use the same cores, a product of some hundred rows then takes ten times as long on
-    two threads as on one. A single row always runs on one thread, so the loop would look better than it is.
+    Where other programs use the same cores, a product of some hundred rows is then slower on two threads
+    than on one. A single row always runs on one thread, so the loop would look better than it is.
     """
     import threadpoolctl
 

@@ -47,7 +47,7 @@ class NumpyBackend(Backend):
         return [x[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
 
     def gather(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        # 0.4 us for 32 rows of 128 numbers, where x[rows] takes 1.1. `take` copies all of other arrays.
+        # Quicker than x[rows] for few rows; but `take` copies all of an array that is not contiguous.
         return x.take(rows, 0) if x.flags.c_contiguous else x[rows]
 
     def put(self, x: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:

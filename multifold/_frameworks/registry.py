@@ -39,8 +39,8 @@ def install_line(name: str) -> str:
 
 @functools.cache
 def entry_points() -> dict[str, EntryPoint]:
-    """Return the installed adapters by name; what is installed does not change while we run."""
-    import importlib.metadata  # a third of the time of `import multifold`, and often not needed
+    """Return the installed adapters by name; what is installed does not change while a program runs."""
+    import importlib.metadata  # slow to import, and often not needed
 
     return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
 
@@ -78,7 +78,7 @@ def refuse_strangers(parts: Iterable[Any]) -> None:
 
 
 def refuse_another_number(point: EntryPoint) -> None:
-    """Refuse an adapter of ours whose number is not the core's: it uses what is private in the core."""
+    """Refuse an adapter of this project whose number is not the core's: it uses what is private there."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -31,10 +31,10 @@ from multifold.backend import Backend
 from multifold.errors import BackendError, MultifoldError, RecordError
 
 SPREAD = 1.35
-"""A gain is said to lie between the measured one divided by this number, and multiplied by it."""
+"""A gain lies between the measured one divided by this and multiplied by it: less than twice apart."""
 
 RECORDED = 3e-6
-"""Seconds that one call of `Fold.add` takes to record, to plan and to wire."""
+"""About how many seconds one call of `Fold.add` takes to record, to plan and to wire."""
 
 LOOP = "one example at a time"
 

@@ -74,7 +74,7 @@ def batched(
         As of `Fold`.
     own : bool
         Whether each example gets a copy of the model that shares its parameters. A model needs that if it
-        keeps something on itself, and then reads a value. A copy takes some 200 µs.
+        keeps something on itself, and then reads a value. A copy takes as long as some dozens of calls.
     seed : int, optional
         If given, the random generators of Python, NumPy, the framework and the model begin anew for each
         example, from the seed and its number. So the code of an example draws the same numbers here and in

@@ -36,7 +36,7 @@ from multifold.recording import entries_of, refusal, same_entries
 
 WATCHED, TURNS = 8, 16
 """So many examples of a run, and so many turns of each, are watched for random numbers that they draw: to
-ask takes some 20 µs."""
+ask takes longer than to record some calls."""
 
 Snapshot = list[tuple[list[Any], list[Any]]]
 """Of each shared object what its names stand for, with what containers hold, and what marks its arrays."""

@@ -34,8 +34,8 @@ def resting_collector() -> Iterator[None]:
     """Let Python's collector of circles rest while examples record.
 
     Each recorded call makes some objects that live until the run ends. The collector would go through them
-    again and again, for a third to a half of the time. What the examples drop is freed without it, except
-    for circles, which `go_on` looks for once there are many objects.
+    again and again, for a good part of the time. What the examples drop is freed without it, except for
+    circles, which `go_on` looks for once there are many objects.
     """
     if not gc.isenabled():
         yield

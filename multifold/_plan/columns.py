@@ -101,7 +101,7 @@ class Columns:
         """Return columns of which all is known, where the entries of each call begin too.
 
         A round of awaited values and a merged minibatch know these, so nothing is computed here. The usual
-        constructor of this frozen class takes four times as long.
+        constructor of this frozen class would take longer than all else.
         """
         columns = object.__new__(cls)
         ragged = bool(len(known["lengths"]))

@@ -45,7 +45,7 @@ PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
 def each_of(x: Any, change: Callable[[Any], Any]) -> Any:
     """Return a list, tuple or dictionary with another value for each of its own; anything else as it is.
 
-    Plain values stay as they are, whatever ``change`` is: to ask it would take a microsecond for each.
+    Plain values stay as they are, whatever ``change`` is: results are mostly made of these.
     """
     if type(x) is list:
         return [y if type(y) in PLAIN else change(y) for y in x]

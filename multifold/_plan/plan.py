@@ -27,10 +27,10 @@ from multifold._plan.wiring import Place, Planned, Wiring, plan_and_wire, wire
 from multifold._record.damage import damaged
 
 MOST_CALLS = 1 << 15
-"""How many calls the kept plans may have in all: they take 6 to 40 MB."""
+"""How many calls the kept plans may have in all: they take some ten megabytes."""
 
 MOST_PLANS = 256
-"""How many plans are kept, however small: one takes 5 kB besides its calls."""
+"""How many plans are kept, however small: one takes some kilobytes besides its calls."""
 
 MOST_FORMS = 1 << 12
 """How many forms are known to have been met."""
@@ -220,7 +220,7 @@ def make_plan(frame: Frame, policy: str, schedule: Schedule | None = None, *, ru
     began = perf_counter()
     columns = frame.columns
     seconds = {} if frame.recording is None else {"record": frame.recording}
-    # Two steps take 30 microseconds more for 16 trees: their columns are handed over twice.
+    # In two steps the columns would be handed over twice.
     if runs and frame.is_plain(policy):
         found = plan_and_wire(
             columns, frame.graph, frame.asked.batched, frame.places(), frame.pending, frame.keeps
@@ -257,12 +257,10 @@ def make_plan(frame: Frame, policy: str, schedule: Schedule | None = None, *, ru
 class PlanCache:
     """The one cache of plans: those of frames that came twice. Several threads may use one object.
 
-    To plan 16 trees takes 150 microseconds, and a policy takes milliseconds where it has to choose the
-    launches of a lattice. Many programs run the same examples again and again in form: a policy that is
-    asked once a step, an evaluation that is not shuffled. What differs between two such runs are ops,
-    numbers and arrays, none of which planning reads. So when a form is met for the second time, its plan is
-    kept without these. A run that finds its plan has the launches and the order of rows of one that does
-    not.
+    Many programs run the same examples again and again in form: a policy that is asked once a step, an
+    evaluation that is not shuffled. What differs between two such runs are ops, numbers and arrays, none of
+    which planning reads. So when a form is met for the second time, its plan is kept without these. A run
+    that finds its plan has the launches and the order of rows of one that does not.
 
     Parameters
     ----------

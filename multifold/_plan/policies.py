@@ -20,10 +20,10 @@ from multifold._compiled.arrays import Integers, by_launch, starts
 from multifold._plan.levels import Problem
 
 WIDTH = 12
-"""How many partial schedules ``auto`` keeps: lattices take 0.2 µs a call, with 64 they would take 1.2."""
+"""How many partial schedules ``auto`` keeps: its time grows with them, and more seldom save a launch."""
 
 EXPANSIONS = 8
-"""How many launches ``search`` may try for each call: it takes 1 to 11 µs a call."""
+"""How many launches ``search`` may try for each call: some microseconds a call."""
 
 LARGEST = 1 << 21
 """How many calls the partial schedules of ``search`` may have in all: each takes 8 bytes or more."""
@@ -54,8 +54,8 @@ def search(problem: Problem, expansions: int | None = None) -> Launches:
     problem : Problem
         The calls.
     expansions : int, optional
-        How many launches the search may try in all; by default eight for each call, and at least 2,000,
-        which take half a millisecond. More of them take longer, and nearly always find a schedule that is
+        How many launches the search may try in all; by default eight for each call, and at least 2,000.
+        More of them take longer, and nearly always find a schedule that is
         at least as short; it is never longer than that of ``auto``.
     """
     found = auto(problem)

@@ -30,7 +30,7 @@ from multifold._record.ways import Identity
 from multifold.errors import RecordError
 
 SMALL = 4096
-"""The content of a shared array of up to this many bytes is compared in each call, in a microsecond."""
+"""The content of a shared array of up to this many bytes is compared in each call."""
 
 
 def users_frame() -> FrameType:
@@ -448,7 +448,7 @@ FORGOTTEN = ("before", "busy", "copies_before", "forms", "value_of")
 
 @lru_cache(maxsize=4096)
 def line_of(code: CodeType, instruction: int) -> int:
-    """Return the line of an instruction: twice as cheap as asking the frame while recording."""
+    """Return the line of an instruction, so that recording need not ask the frame for it."""
     for low, high, line in code.co_lines():
         if low <= instruction < high and line is not None:
             return line

@@ -1,9 +1,9 @@
 """Recording one call: its operands are sorted into columns, its signature is looked up.
 
 `Recorder.add` runs once for every call of every example. It has a quick path for calls of a form that was
-recorded before (`multifold._compiled.forms`, or the same compiled, which takes a quarter of a microsecond),
-and `Recorder._record` here for all others. `_record` alone decides what a call means and refuses wrong
-ones; it opens the quick path to each new form that the quick path can take.
+recorded before (`multifold._compiled.forms`), and `Recorder._record` here for all others. `_record` alone
+decides what a call means and refuses wrong ones; it opens the quick path to each new form that the quick
+path can take.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Recorder(RecorderBase):
     def _value(self, x: Any) -> Hashable | None:
         """Return the key that `_Call.slot` gives to an array, a shared or a static operand."""
         if type(x) is np.ndarray and x.ndim and x.shape[0] == 1 and not x.dtype.hasobject:
-            return "numpy", x.shape[1:], x.dtype  # as `numpy_class`, in half of its time
+            return "numpy", x.shape[1:], x.dtype  # as `numpy_class`, without a call
         if type(x) is Shared:
             return self.shared_key(x.value)
         return freeze(x.value) if type(x) is Static else self.array_class(x)

@@ -214,7 +214,7 @@ def take_in(signature: Signature, keys: dict[Hashable, int], signatures: list[Si
     both have one number, and the signature of that number says the shape. Another shape is another number.
     """
     new = len(signatures)
-    number = keys.setdefault(signature.key, new)  # once: to hash a key takes a microsecond
+    number = keys.setdefault(signature.key, new)  # once: a key is long, and slow to hash
     if number != new or not signature.ragged:
         if number == new:
             signatures.append(signature)

@@ -4,15 +4,15 @@ A result may be dropped when no node can ask for it any more, so `multifold._rou
 nodes are alive. There are two ways to know:
 
 - Count the nodes of each call while they are made and deleted. Each recorded call would pay for that,
-  and `Fold.apply` and traces too, where nothing is dropped before the end: recording a call takes half a
-  microsecond, and making and deleting a node is a good part of it.
+  and `Fold.apply` and traces too, where nothing is dropped before the end: making and deleting a node is a
+  good part of recording a call.
 - Ask the garbage collector when it matters. Each node refers to its graph, so ``gc.get_referrers(graph)``
-  finds all nodes. It looks at every object that the collector tracks, however few nodes there are:
-  17 ms right after ``import torch`` (180,000 objects), 36 ms with a million small lists besides.
+  finds all nodes. It looks at every object that the collector tracks, however few nodes there are: tens of
+  milliseconds in a process that has imported a framework.
 
-This module does the second. `multifold._rounds.store.Store.sweep` makes it rare: 10,000 calls, which take
-some 5 ms to record and many times that to run, or results of 64 MB lie between two walks. A run of fewer
-and lighter calls, as of most minibatches, never asks.
+This module does the second. `multifold._rounds.store.Store.sweep` makes it rare: between two walks lie
+10,000 calls, which take many times as long to run, or results of 64 MB. A run of fewer and lighter calls,
+as of most minibatches, never asks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HeldNodes:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         # Is frozen with the nodes of this graph, if any is; objects that were frozen before are no nodes
-        # of it. Counting frozen objects would walk all of them: 8 ms in each run after `import torch`.
+        # of it. Counting frozen objects in each run would walk all of them.
         self._witness: list[None] | None = None if len(graph.signature) else []
 
     @property

@@ -44,7 +44,7 @@ TOGETHER = 1024
 """Rows that small results which are put together may have."""
 
 MANY = 10_000
-"""Calls that are recorded between two sweeps; see `multifold._rounds.held_nodes` for the price of one."""
+"""Calls that are recorded between two sweeps; `multifold._rounds.held_nodes` says what one costs."""
 
 HEAVY = 1 << 24
 """Numbers that the results may hold before the next sweep: 64 MB of float32."""

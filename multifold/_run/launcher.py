@@ -2,9 +2,8 @@
 
 It calls the op once, checks what the op has returned, and notes what the result was. All that the checks
 ask follows from shapes, dtypes and devices. So the result of a later launch of the same signature, on rows
-of the same classes, is only compared with what was noted, an *outcome*. Of the 16 launches of ``children``
-in a minibatch of trees the first is checked in full; the others cost a third as much, not counting the op.
-A result that does not fit is checked in full.
+of the same classes, is only compared with what was noted, an *outcome*. A result that does not fit is
+checked in full.
 
 A launch is *square* if it has as many rows as one of its arrays has entries along another dimension. Only
 there may broadcasting lay rows along that dimension without any error, as ``x * s`` does for three rows of
@@ -209,7 +208,7 @@ class Launched(NamedTuple):
     def times(self, begin: float) -> LaunchTimes:
         """Return the moments of a launch from ``begin`` until now, as if its trial had come before it."""
         moments = begin + self.trial, self.called, self.returned, perf_counter()
-        # The class itself would call a function of Python, which takes half a microsecond.
+        # The class itself would call a function of Python.
         return tuple.__new__(LaunchTimes, moments)
 
 

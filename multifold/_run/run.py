@@ -180,7 +180,7 @@ class Run:
         """Note the class of a part of a result."""
         if self.common is None:
             self.common = found
-        # To compare two classes takes a third of the time of hashing one, and many are one object.
+        # Two classes are compared faster than one is hashed, and many are one object.
         elif self.uniform and found is not self.common:
             self.uniform = found == self.common
         self.notes.classes[launch, part] = found

@@ -275,7 +275,7 @@ def write_cell(cell: CellType, value: Any) -> None:
     if value is NOTHING:
         delattr(cell, "cell_contents")
     else:
-        setattr(cell, "cell_contents", value)  # noqa: B010 - a variable of the user, no attribute of ours
+        setattr(cell, "cell_contents", value)  # noqa: B010 - a variable of the user
 
 
 # ---- random numbers ------------------------------------------------------------------------------

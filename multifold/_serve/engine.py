@@ -61,8 +61,7 @@ from multifold.fold import Fold
 LONG = 32
 """An engine is left after so many times the calls that a round has room for, of 200 bytes each.
 
-While its last requests end, it and the next one have rounds of their own, and fewer of these make that
-rarer: 3,200 parsed sentences have this many calls.
+While its last requests end, it and the next one have rounds of their own, which many calls make rare.
 """
 
 GONE = 4

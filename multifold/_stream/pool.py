@@ -121,7 +121,7 @@ def runner() -> StreamRunner:
     if make_model is None:
         raise TypeError("A worker that only traces has no model.")
     made = StreamRunner(make_model(), fn, backend, calls)
-    # A full collection visits all that `import torch` has made, for 130 ms, and a worker keeps it anyway.
+    # Else each full collection would visit all that `import torch` has made, which a worker keeps.
     gc.freeze()
     return made
 

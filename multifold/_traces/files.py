@@ -83,7 +83,7 @@ def load(path: Path, ops: Mapping[str, Callable[..., Any]] | None = None) -> lis
     """Return the traces of a file that `save` wrote, in their order.
 
     Nothing of the file is executed, and no module is imported. Running a trace calls its ops, though: of a
-    stranger's file run those traces only whose ops you know.
+    file that is not yours run those traces only whose ops you know.
 
     Parameters
     ----------

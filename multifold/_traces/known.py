@@ -1,8 +1,7 @@
 """What graphs of traces have learned, handed on from one to the next.
 
-A graph learns the forms of calls anew, which costs 30 µs a form; a call of a form that it knows takes a
-quarter of a microsecond. And the vocabulary of an example is made once for all examples that met the same
-signatures in the same order.
+To learn a form of calls takes as long as a hundred calls of a form that is known. And the vocabulary of an
+example is made once for all examples that met the same signatures in the same order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Recording traces: `traces` records many examples on one graph, and `trace` is `traces` of one example.
 
-A new graph learns the forms of calls anew, which costs 30 µs a form; a call of a form that it knows takes
-a quarter of a microsecond. So examples are recorded on one graph one after the other, and cut apart
-afterwards (`multifold._traces.cutting`). What the graph has learned is handed on to the next one.
+To learn a form of calls takes as long as a hundred calls of a form that is known. So examples are recorded
+on one graph one after the other, and cut apart afterwards (`multifold._traces.cutting`). What the graph has
+learned is handed on to the next one.
 """
 
 from __future__ import annotations

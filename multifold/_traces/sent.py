@@ -19,7 +19,7 @@ from multifold.errors import RecordError
 @cache
 def watch_pickles() -> None:
     """Let the pickles of multiprocessing, and no others, tell of what cannot be pickled."""
-    from multiprocessing.reduction import ForkingPickler  # 4 ms that `import multifold` need not wait for
+    from multiprocessing.reduction import ForkingPickler  # `import multifold` need not wait for it
 
     def reduce(sent: Minibatch | Trace) -> tuple[Callable[..., Any], tuple[Any]]:
         try:

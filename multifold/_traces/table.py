@@ -220,7 +220,7 @@ def from_arrow(data: Any, ops: Mapping[str, Callable[..., Any]] | None = None) -
     """Return the traces of the rows of a table that `to_arrow` made, in their order.
 
     Nothing of the table is executed, and no module is imported. Running a trace calls its ops, though: of a
-    stranger's table run those traces only whose ops you know.
+    table that is not yours run those traces only whose ops you know.
 
     Parameters
     ----------

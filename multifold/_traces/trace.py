@@ -202,7 +202,7 @@ class Trace(metaclass=Shown):
     ) -> Trace:
         """Return a trace of columns that were made just now, so that none of them need be looked at."""
         self = object.__new__(cls)
-        # Entries of `vars(self)` would take twice as long: Python makes that dictionary only for who asks.
+        # Not as entries of `vars(self)`: Python makes that dictionary only for who asks.
         self.vocabulary = vocabulary
         self.integers = integers
         self.floats = floats

@@ -1,7 +1,7 @@
 """From blocks to one Python function: what a person would write by hand for the same model.
 
-A block that called those inside of it would take three to six times as long as a function written by hand,
-most of it in calls of Python. So a block writes itself: ``emit(code, x)`` appends lines to `Code` that do
+A block that called those inside of it would take several times as long as a function written by hand, most
+of it in calls of Python. So a block writes itself: ``emit(code, x)`` appends lines to `Code` that do
 what the block does with the value of an expression, and returns the expression of the result. The block
 ``{"x": Scalar(), "y": Scalar()} >> Function("add", out=[])`` becomes, but for errors,
 

@@ -1,8 +1,8 @@
 """Fused functions in terms of the others: what they mean, and what runs where nothing is quicker.
 
 A fused function does in one step what a model would write in several. An adapter that gains by it brings a
-function of the same name in its module ``ops``. All others, a stranger's among them, run these, and
-the tests compare every adapter's with them.
+function of the same name in its module ``ops``. All others run these, and the tests
+compare every adapter's with them.
 """
 
 from __future__ import annotations

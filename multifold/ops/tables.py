@@ -2,7 +2,7 @@
 
 An array's type says its framework, so the answer is kept by type; a call of a neutral function
 costs one lookup more than the framework's own. A framework's modules are found in the package of
-its adapter by name, so that an adapter, ours or a stranger's, adds one by adding the file.
+its adapter by name, so that any adapter adds one by adding the file.
 """
 
 from __future__ import annotations

@@ -159,8 +159,8 @@ class GivenRows:
 
     def class_of(self, value: Any) -> Hashable:
         """Return what the values of one array of given rows have in common."""
-        # Numbers and NumPy arrays get classes of ours: the program holds them as NumPy arrays, whatever
-        # backend will run it, and only a backend knows the class of an array of its own.
+        # Numbers and NumPy arrays have classes by themselves: the program holds them as NumPy arrays,
+        # whatever backend will run it, and only a backend knows the class of an array of its own.
         number = number_type(value)
         if number is not None:
             return "number", (), number

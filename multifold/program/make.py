@@ -2,8 +2,8 @@
 
 An executor compiles once for each form. The first programs of a fold teach it its kernels and sizes; most
 later ones take a form that is there already. Sizes that are rounded up are still a dozen for each phase of
-a tiled program, so a `Shelf` keeps those that were compiled. An epoch over the training trees of the
-Stanford Sentiment Treebank needs 4 or 5 compilations with it, for 134 minibatches.
+a tiled program, so a `Shelf` keeps those that were compiled: an epoch of a hundred minibatches of sentences
+then needs some five compilations.
 """
 
 from __future__ import annotations

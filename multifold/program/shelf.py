@@ -13,7 +13,7 @@ from multifold.program.tiles import Tiler
 WASTE = 2
 SPARE = 512
 """A program takes sizes that were compiled before if they cost at most `WASTE` times its own rows and
-`SPARE` rows more: a compilation takes 2.2 s of processor time where a step takes 85 ms."""
+`SPARE` rows more: a compilation takes as long as dozens of steps."""
 
 
 class Shelf:

@@ -54,8 +54,8 @@ class CallBudget:
     Parameters
     ----------
     costs : sequence of float
-        Of each example what its work is, as the number of its calls, ``len(trace)``. On sentences it
-        explains 99.4 % of how much the times of steps differ (docs/recipes.md).
+        Of each example what its work is, as the number of its calls, ``len(trace)``. The time of
+        a step follows it closely (docs/recipes.md).
     calls : float
         What a minibatch of one shard may cost at most. An example that costs more is one of its own.
     shards, shard : int
@@ -185,8 +185,8 @@ class CallBudget:
             high = int(np.searchsorted(done, before + self.calls * self.shards, side="right"))
             step = None if high > low else shared(low, high := low + 1)
             while step is None and (step := shared(low, high)) is None:
-                # It would fit if examples could be divided. A thousand shards share out some 400,000
-                # examples in each attempt, which takes a second, so leave out a thousandth of them at once.
+                # It would fit if examples could be divided. To share out many examples takes long, so each
+                # attempt leaves out a thousandth of them.
                 high -= 1 + (high - low) // 1000
             bounds.append(high)
             steps.append(step)

@@ -16,8 +16,8 @@ class SeamTests(Suite):
     def test_owns_its_arrays_and_nothing_else(self) -> None:
         seam = self.seam
         x = self.array([[1.0, 2.0]])
-        for stranger in (None, 1, 2.0, "x", [x], (x,), {"x": x}, object()):
-            self.must(not seam.owns(stranger), f"owns() claims {stranger!r}")
+        for other in (None, 1, 2.0, "x", [x], (x,), {"x": x}, object()):
+            self.must(not seam.owns(other), f"owns() claims {other!r}")
         self.must(seam.owns(x) and seam.owns(x + x), "owns() does not know the framework's own arrays")
 
     def test_what_a_backend_can_do_is_declared(self) -> None:
