@@ -76,7 +76,7 @@ def _affine(xs: Any, weight: Any, bias: Any) -> Any:
 def lstm_state(
     gates: jax.Array, cells: Sequence[jax.Array], kept: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-    # One call of compiled code for a dozen of eager ones: 0.12 of their time at one row, 0.4 at 600.
+    # One call of compiled code in the place of a dozen of eager ones.
     return _lstm_state(gates, tuple(cells), kept)
 
 

@@ -4,10 +4,10 @@ The schedule is data. Rows lie in slabs, one array for each leaf of what is read
 launch reads and writes stretches of them, a loop is a `lax.scan` over tiles with a `lax.switch` over its
 kernels.
 
-The gradient is our own. JAX's gradient of a scan would fill a whole slab of zeros for every tile, so its
-cost would grow with tiles times rows: for 256 steps of 32 rows by 8,192 rows each. Here slabs of gradients
-go backwards through the same tiles, each tile adds the rows that it has read, and the gradient of a
-kernel's parameters is computed once, after the loop, for all its rows. The cost is linear in rows.
+The gradient is written by hand. JAX's gradient of a scan would fill a whole slab of zeros for every tile,
+so its cost would grow with tiles times rows. Here slabs of gradients go backwards through the same tiles,
+each tile adds the rows that it has read, and the gradient of a kernel's parameters is computed once, after
+the loop, for all its rows. The cost is linear in rows.
 """
 
 from __future__ import annotations
