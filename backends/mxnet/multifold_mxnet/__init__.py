@@ -1,6 +1,6 @@
 """MXNet Gluon behind the seam of multifold: blocks, hybridized or not, and both kinds of arrays.
 
-One idea: an eager MXNet operation costs 20 microseconds or more, so each method is one operation or
+One idea: an eager MXNet operation costs tens of microseconds, so each method is one operation or
 none. Legacy (`mx.nd`) and NumPy-like (`mx.np`) arrays are two views of one buffer, and an operator
 takes one kind only: where indices are of another kind than the rows they are viewed, never copied.
 """
@@ -117,7 +117,7 @@ class MxnetBackend(Backend):
         return x.shape[0]
 
     def rows_and_signature(self, x: Array) -> tuple[int, Hashable]:
-        shape = x.shape  # a microsecond, since MXNet is asked through ctypes
+        shape = x.shape  # asked once, since MXNet is asked through ctypes
         return shape[0], (shape[1:], x.dtype, x.ctx, type(x))
 
     def constant(self, values: np.ndarray, device: Any) -> Array:
@@ -137,8 +137,7 @@ class MxnetBackend(Backend):
         """Return views; on the tape, views of views.
 
         MXNet has no linear way. The gradient of a slice is as large as its whole source, and
-        `split_v2` searches all sections for every element: 8,192 x 256 in 256 sections take 980 and
-        290 ms forward and backward, these 46. `autograd.Function` would take 10, but ignores
+        `split_v2` searches all sections for every element. `autograd.Function` ignores
         ``grad_req="add"`` and can hang at exit, when its Python callback comes too late.
         """
         if len(sizes) <= BRANCHES or not x.shape[0] or not autograd.is_recording():

@@ -55,7 +55,7 @@ MANY = 8192
 
 
 def _activation(operator: Callable[..., Array], name: str) -> Callable[[Array], Array]:
-    """Return a function of vectorised code where that pays: a third of the time at 600 rows of 512."""
+    """Return a function of vectorised code where that pays."""
 
     def activate(x: Array) -> Array:
         if x.size < MANY or x.dtype != np.float32 or x.ctx.device_type != "cpu":
@@ -102,8 +102,8 @@ FEW = 8
 
 @defined
 def split(x: Array, sections: int | Sequence[int], axis: int) -> Sequence[Array]:
-    # MXNet's operators divide integers for each element: 1,000 x 500 in two unequal sections take 7.7 ms
-    # forward, and 17 with the gradient; as slices 0.5 and 4.6. But each slice has a gradient as large as x.
+    # MXNet's operators divide integers for each element, which slices don't. But each slice has a gradient
+    # as large as x.
     length = x.shape[axis]
     if isinstance(sections, int):
         if length % sections:
@@ -155,8 +155,8 @@ def matmul(a: Array, b: Array) -> Array:
 
 @defined
 def linear(x: Array, weight: Array, bias: Array) -> Array:
-    # MXNet's fully connected layer reads the weight's transpose, whose copy pays from many rows on: 0.8 of
-    # the time at 600 rows and width 128, with gradients 0.6. Neither it nor nd.dot is differentiable twice.
+    # MXNet's fully connected layer reads the weight's transpose, whose copy pays from many rows on.
+    # Neither it nor nd.dot is differentiable twice.
     if x.shape[0] < 128:
         return nd.dot(x, weight) + bias
     return nd.FullyConnected(x, weight.T, bias, num_hidden=weight.shape[1])
@@ -168,7 +168,7 @@ def lstm_state(gates: Array, cells: Sequence[Array], kept: Array | None) -> tupl
     rows = gates.shape[0]
     width = gates.shape[1] // count
     if autograd.is_recording() and gates.size >= MANY:
-        # A split of the middle one of three axes takes a quarter of the time of one of columns.
+        # MXNet splits the middle one of three axes faster than columns.
         cut = nd.reshape(gates, shape=(rows, count, width))
         parts = nd.split(cut, count, axis=1, squeeze_axis=True)
     else:
