@@ -45,16 +45,15 @@ def split(x: tf.Tensor, sections: int | Sequence[int], axis: int) -> Sequence[tf
 
 
 def linear(x: tf.Tensor, weight: Any, bias: Any) -> tf.Tensor:
-    # BiasAdd has a simpler gradient than a sum that broadcasts: with gradients 0.7 of its time up to 64
-    # rows, and 0.95 at 600.
+    # BiasAdd has a simpler gradient than a sum that broadcasts, which counts where rows are few.
     return raw.BiasAdd(value=raw.MatMul(a=_array(x), b=_array(weight)), bias=_array(bias))
 
 
 def lstm_state(
     gates: tf.Tensor, cells: Sequence[tf.Tensor], kept: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    # Raw operations skip names and conversions, which take half of the time of such small ones, and one
-    # split in place of two saves a copy.
+    # Raw operations skip names and conversions, which take long beside such small ones, and one split in
+    # place of two saves a copy.
     take_in, *keep, out, candidate = raw.Split(axis=1, value=gates, num_split=3 + len(cells))
     c = raw.Mul(x=raw.Sigmoid(x=take_in), y=raw.Tanh(x=candidate))
     for gate, cell in zip(keep, cells, strict=True):

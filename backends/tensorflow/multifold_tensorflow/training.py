@@ -28,7 +28,7 @@ Loss = Callable[[Any, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 SHORT = 200
-"""A run of fewer steps is over before programs pay: tracing one takes as long as 8 to 60 steps save."""
+"""A run of fewer steps is over before programs pay: tracing one takes as long as dozens of steps save."""
 FORMS = 4
 STEPS_PER_FORM = 8
 """More than 4 + steps / 8 forms do not pay either."""
@@ -38,7 +38,7 @@ STEPS_PER_FORM = 8
 class TensorflowTrainer:
     """A `tf.Module` in training; see `multifold_bench.train.seam.Trainer`.
 
-    A minibatch is one call of a `tf.function` that takes its program as data, which is five times faster
+    A minibatch is one call of a `tf.function` that takes its program as data, which is several times faster
     than an op at a time, once it is traced for the form of the program. Where nearly every minibatch has a
     form of its own, as query plans have whose operators differ, the trainer goes on without programs.
     """
