@@ -1,4 +1,4 @@
-"""The seam for PyTorch: each of the eight methods is one call of PyTorch or none.
+"""The seam for PyTorch: nearly every method is one call of PyTorch or none.
 
 Nothing is wrapped, so tensors stay on autograd's graph, and `TorchBackend.version` reads the count by which
 autograd itself finds tensors that were changed in place.
@@ -85,11 +85,11 @@ class TorchBackend(Backend):
         return x.shape[0]
 
     def rows_and_signature(self, x: torch.Tensor) -> tuple[int, Hashable]:
-        shape = x.shape  # each reading makes a new one, in a tenth of a microsecond
+        shape = x.shape  # each reading makes a new one
         return shape[0], (shape[1:], x.dtype, x.device)
 
     def are_like(self, xs: Sequence[torch.Tensor], rows: int, signatures: Sequence[Any]) -> bool:
-        # No slice of a shape is made, which takes half a microsecond.
+        # No slice of a shape is made, which takes longer than to compare.
         for x, (tail, dtype, device) in zip(xs, signatures, strict=True):
             if x.shape != (rows, *tail) or x.dtype is not dtype or x.device != device:
                 return False
@@ -98,15 +98,15 @@ class TorchBackend(Backend):
     def constant(self, values: np.ndarray, device: Any) -> torch.Tensor:
         if not values.flags.writeable:
             return shared(self, values, device)
-        # from_numpy takes 2-8 us, tensor(list) 10-40. It refuses negative strides.
+        # `from_numpy` refuses negative strides.
         if min(values.strides, default=0) < 0:
             values = values.copy()
         # NumPy has no bfloat16. The one of the package ml_dtypes has the kind "V"; ask for that first,
-        # since NumPy takes microseconds to spell a dtype's name.
+        # since NumPy is slow to spell a dtype's name.
         if values.dtype.kind == "V" and values.dtype.name == "bfloat16":
             return self.constant(values.view(np.int16), device).view(torch.bfloat16)
         constant = torch.from_numpy(values)
-        # The device of an empty tensor is the default one, found in a tenth of get_default_device()'s time.
+        # The device of an empty tensor is the default one, found faster than by get_default_device().
         target = torch.empty(0).device if device is None else torch.device(device)
         if target.type == "cuda":
             # Out of memory that may be paged, a copy would wait for all that the GPU has still to do.
@@ -118,7 +118,7 @@ class TorchBackend(Backend):
         if getattr(target, "type", target) != "cpu":
             found = super().constants(arrays, device)
         else:
-            # Nothing travels: to copy each array takes a third of the time of joining and splitting them.
+            # Nothing travels: to copy each array is quicker than to join and split them.
             copies = map(np.ndarray.copy, arrays) if len(arrays) > 1 else arrays
             found = list(map(torch.from_numpy, copies))
         # NumPy has no bfloat16, the default where a trainer's precision is "bf16-true": floats become it
@@ -140,8 +140,8 @@ class TorchBackend(Backend):
         return x.index_copy_(0, rows, values)
 
     def host_view(self, x: torch.Tensor) -> np.ndarray | None:
-        # Rows of 128 numbers, 32 of them: NumPy takes 0.9 us to gather them for a tensor, `index_select`
-        # 1.7; to write them 1.9, `index_copy_` 4.6 (PyTorch 2.13). A subclass may be anything.
+        # NumPy gathers and writes few rows faster than `index_select` and `index_copy_`. A subclass may be
+        # anything.
         if is_grad_enabled() or type(x) not in PLAIN or not x.is_cpu:
             return None
         try:
@@ -169,7 +169,7 @@ class TorchBackend(Backend):
             return None
 
     def context(self) -> Hashable:
-        # Asked for after each step of a task: names that are looked up once save a third of the time.
+        # Asked for after each step of a task, so these functions are not looked up in modules.
         if not is_any_autocast_enabled():
             return GRADIENTS if is_grad_enabled() else NO_GRADIENTS
         return torch.is_grad_enabled(), *map(torch.get_autocast_dtype, ("cpu", "cuda"))
@@ -182,7 +182,7 @@ class TorchBackend(Backend):
 
     def versions(self, xs: Sequence[Any]) -> list[Any]:
         try:
-            return list(map(VERSION, xs))  # in a third of the time that a call for each of them takes
+            return list(map(VERSION, xs))  # without a call for each of them
         except (AttributeError, RuntimeError):
             return super().versions(xs)
 
@@ -193,7 +193,7 @@ class TorchBackend(Backend):
         if isinstance(model, torch.Tensor):
             return model.device
         if isinstance(model, torch.nn.Module):
-            # A module has no other tensors, and to list them all would take 3 us for each.
+            # A module has no other tensors, and to list them all takes long.
             return first_device(model)
         others = list(model.values()) if isinstance(model, (dict, Mapping)) else [model]
         for x in others:
@@ -201,7 +201,7 @@ class TorchBackend(Backend):
                 for state in state_of(x):
                     return state.device
         if type(model) is dict and all(type(x) is FunctionType for x in others):
-            return None  # such a model has no tensors, and few examples of it run in 0.1 ms
+            return None  # such a model has no tensors, and none need be looked for
         return next((x.device for x in tensors(model).values()), None)
 
     def arrays_of(self, model: Any) -> Iterable[torch.Tensor]:
@@ -312,7 +312,7 @@ class TorchBackend(Backend):
 def first_device(module: torch.nn.Module) -> torch.device | None:
     """Return the device of the first parameter of a module, or of its first buffer."""
     part: torch.nn.Module | None = module
-    while part is not None:  # the way to the first parameter, in 2 us where PyTorch's generators take 15
+    while part is not None:  # the way to the first parameter, without PyTorch's generators
         for x in part._parameters.values():
             if x is not None:
                 return x.device
@@ -332,9 +332,9 @@ KEPT: dict[Hashable, tuple[weakref.ref[np.ndarray], torch.Tensor, int]] = {}
 def shared(backend: TorchBackend, values: np.ndarray, device: Any) -> torch.Tensor:
     """Return a read-only array as a tensor: the same memory in each run, until an op writes to it.
 
-    An array that calls share enters every run, and a copy of 40 MB takes some 10 ms. PyTorch has no tensors
-    that can't be written to, but it counts the changes: a tensor that was changed is made anew. Tensors of
-    inference mode count none, so they are not kept.
+    An array that calls share enters every run, and may be too large to be copied for each. PyTorch has no
+    tensors that can't be written to, but it counts the changes: a tensor that was changed is made anew.
+    Tensors of inference mode count none, so they are not kept.
     """
     key = id(values), torch.empty(0).device if device is None else device
     array, tensor, version = KEPT.get(key, (None, None, 0))

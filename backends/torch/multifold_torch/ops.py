@@ -36,8 +36,8 @@ def affine(xs: Sequence[torch.Tensor], weight: torch.Tensor, bias: torch.Tensor 
     if len(xs) == 1 or xs[0].dim() == 2 or bias is not None:
         x = xs[0] if len(xs) == 1 else torch.cat(list(xs), -1)
         return torch.matmul(x, weight) if bias is None else torch.addmm(bias, x, weight)
-    # A matrix for each row is large: adding up products takes 0.85 of the time of a copy and one product
-    # (120 pairs of 128 x 128). To copy rows of a hundred numbers costs less than another call.
+    # A matrix for each row is large: to add up products costs less than a copy and one product. Rows of a
+    # hundred numbers are copied for less than another call costs.
     first, *others = weight.split_with_sizes([x.shape[-1] for x in xs], 0)
     result = torch.mm(xs[0].reshape(-1, first.shape[0]), first)
     for x, part in zip(xs[1:], others, strict=True):
@@ -46,17 +46,15 @@ def affine(xs: Sequence[torch.Tensor], weight: torch.Tensor, bias: torch.Tensor 
 
 
 def tanh(x: torch.Tensor) -> torch.Tensor:
-    # A gate is a strided view of all gates. On two threads of a CPU its tanh takes 250 us, a copy and the
-    # tanh of that 31 (PyTorch 2.13 with MKL, 760 rows of 100); on one thread 62 and 50. Few numbers run on
-    # one thread, where asking for a copy takes as long as it saves.
+    # A gate is a strided view of all gates, of which PyTorch's tanh is slow on several threads of a CPU: a
+    # copy and its tanh are quicker. Few numbers run on one thread, where a copy costs what it saves.
     return torch.tanh(x.contiguous() if x.is_cpu and x.numel() > FEW else x)
 
 
 def lstm_state(
     gates: torch.Tensor, cells: Sequence[torch.Tensor], kept: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    # 16 us where the plain functions take 20, for 3 rows of 128; 21 and 25 for 33 rows of 64. The gradient
-    # of addcmul takes longer than that of a product and a sum.
+    # The gradient of addcmul takes longer than that of a product and a sum.
     fused = not torch.is_grad_enabled()
     count = 2 + len(cells)
     rows, columns = gates.shape
@@ -92,7 +90,7 @@ def cast(x: torch.Tensor, dtype: Any) -> torch.Tensor:
 
 
 def segment_sum(values: torch.Tensor, segments: Ragged) -> torch.Tensor:
-    # torch.segment_reduce takes ten times as long on a CPU (PyTorch 2.13, 5,000 rows of 150).
+    # torch.segment_reduce is many times slower on a CPU.
     count = segments.lengths.shape[0]
     return values.new_zeros(count, *values.shape[1:]).index_add(0, segments.segment_ids, values)
 
@@ -114,7 +112,7 @@ def segment_softmax(values: torch.Tensor, segments: Ragged) -> torch.Tensor:
 
 
 class SegmentMax(torch.autograd.Function):
-    """The largest rows; the gradient of PyTorch's own takes 20 times as long on a CPU."""
+    """The largest rows; the gradient of PyTorch's own is many times slower on a CPU."""
 
     generate_vmap_rule = True
 

@@ -524,7 +524,7 @@ def test_an_autograd_function_keeps_its_gradient(as_loop):
     assert Straight.apply(XS[0], 1.0).shape == (4,)
 
 
-# ---- what was seen to go wrong in silence --------------------------------------------------------------
+# ---- what would go wrong in silence ------------------------------------------------------------------
 
 
 def test_a_container_around_a_cell_that_is_changed_between_its_calls_is_an_error():

@@ -190,7 +190,7 @@ class TorchValues(PlainValues):
 
     def is_shared(self, x: Any) -> bool:
         """Return whether a tensor is the same for all examples."""
-        # Whether something is a parameter takes a microsecond to ask.
+        # Whether something is a parameter takes longer to ask.
         return id(x) in self.shared or (type(x) is not Tensor and isinstance(x, nn.Parameter))
 
     def own_row(self, recording: Recording, x: Any) -> Any:
