@@ -2,7 +2,7 @@
 
 `multifold._compare.ways` has the loop and the fold, and what all of them share: each is
 ``forward(model, payload) -> logits`` for the same model and the same minibatch. `InProcess` makes a
-contender of such a function. DyNet, which has neither our arrays nor our Python, is in `dynet_process`.
+contender of such a function. DyNet, which needs another Python and another NumPy, is in `dynet_process`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 DyNet's wheels want a Python and a NumPy of their own, and its autobatching is a switch of the whole
 process. So `in_dynet.step` runs there, and both sides talk in JSON lines: a minibatch in, seconds out,
-results in a file. Making DyNet's graph is inside its time, as recording is inside ours; reading JSON
-is not.
+results in a file. Making DyNet's graph is inside its time, as recording is inside a fold's; reading
+JSON is not.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Dynet(Contender):
         model = subject.benchmark.model()
         model.save(weights)
         mode = "train" if subject.train else "infer"
-        # Its pool of memory does not grow where it batches automatically: 1,024 sentences need 2 GB.
+        # Its pool of memory does not grow where it batches automatically.
         options = ["--dynet-autobatch", str(autobatch), "--dynet-mem", "3072"]
         arguments = [str(weights), subject.benchmark.family, mode, *options]
         command = [str(python), str(SCRIPT), *arguments]

@@ -261,8 +261,8 @@ def measure(
         race.begin(next(stream), reference)
         for number, minibatch in enumerate(islice(stream, pace.minibatches - 1), start=-pace.warmup):
             if number == 0:
-                # Spare the collector what a compiler has loaded meanwhile: walking over all of that
-                # empties the caches of the processor, and a step of 0.2 ms took 0.6 after it.
+                # Spare the collector what a compiler has loaded meanwhile: to walk over all of that empties
+                # the caches of the processor, and a short step after it takes several times as long.
                 gc.freeze()
             race.round(number, minibatch)
     return list(race.timings.values())

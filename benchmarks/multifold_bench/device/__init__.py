@@ -5,7 +5,6 @@
 - `kernels`: what the framework's profiler saw of a step
 - `page`: a page of documentation, two figures and four lines of the README, made of the rows
 
-A GPU is often lent for minutes. So what matters most comes first, nothing takes more than its seconds, and
-a block that fails leaves a row that says so. Without a GPU the pass runs on the CPU, as its test does; only
-of rows from a GPU a page is made.
+What matters most comes first, nothing takes more than its seconds, and a block that fails leaves a row that
+says so. Without a GPU the pass runs on the CPU, as its test does; only of rows from a GPU a page is made.
 """

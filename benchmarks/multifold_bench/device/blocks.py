@@ -1,7 +1,7 @@
 """What a pass measures, in the order of `BLOCKS`: each block is a function that yields rows.
 
 Nearly all of it is one model, a binary Tree-LSTM over trees of 14 to 22 words, since there the host and the
-device are closest: a launch takes a GPU some 20 microseconds. Minibatches are new in each step unless a row
+device are closest: a launch takes a GPU tens of microseconds. Minibatches are new in each step unless a row
 says otherwise, and all ways that share a minibatch must agree before a time is believed.
 """
 
@@ -495,7 +495,7 @@ def with_cells(program: str, lease: Lease, subject: Subject, **options: Any) -> 
 
 
 def fold_compiled(lease: Lease, subject: Subject) -> Contender:
-    """Traces, by our `multifold_torch.Compiler`."""
+    """Traces, by `multifold_torch.Compiler`."""
     from multifold_torch import Compiler, TorchBackend
 
     backend = TorchBackend(compiler=Compiler(backend=lease.sizes.compiler))
@@ -749,4 +749,4 @@ BLOCKS = [
     Block("await", 25, awaiting),
     Block("jax", 40, with_jax),
 ]
-"""What a pass measures, the most valuable first: 480 seconds, and some 30 more for the installation."""
+"""What a pass measures, the most valuable first: eight minutes in all."""

@@ -1,6 +1,6 @@
 """The page of a pass over a GPU: tables, two figures, and what they say; and four lines of the README.
 
-Everything on it is made of the rows, bad figures too. PassRows of a CPU make no page.
+Everything on it is made of the rows. Those of a CPU make no page.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ def lines_of(found: PassRows) -> str:
 On {first["machine"]}, {trees} train in {traced} ms a step by traces, in {recorded} recorded anew:
 {faster} times as fast as one by one, and {to_hand} of the time of batching by hand. The GPU is busy in
 {busy} of it; one CUDA graph of the same minibatch, which fits no other, takes {graph} ms.
-[All figures](docs/gpu.md), those that we do not like too."""
+[All figures](docs/gpu.md)."""
 
 
 # ---- figures -----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ TOLERANCE = 1e-3
 STARTS = 3
 """How often both processes begin anew, with a part of the repetitions each.
 
-Where its memory lies makes a process quicker or slower for as long as it lives: planning by up to 20 %.
+Where its memory lies makes a process quicker or slower for as long as it lives, by more than some limits.
 """
 
 WARMS_FROM = 1_000_000

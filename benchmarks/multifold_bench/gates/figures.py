@@ -130,7 +130,7 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
     """Return the seconds of the processor that a function took, and what it returned.
 
     Everything runs in one thread and waits for nothing. So these are the seconds on a clock, less those in
-    which another program had the core: four busy programs on two cores moved the clock's ratios by 20 %.
+    which another program had the core.
     """
     gc.collect()  # otherwise it pays for the garbage of what ran before
     start = time.process_time()

@@ -2,7 +2,7 @@
 
 The loop is the best that a person would write without multifold: each game is a generator that yields what
 it wants evaluated and is sent the result. A round asks all games, puts what they want together, evaluates
-it as one batch, and hands out the rows. What a fold takes beyond that is the price of its comfort.
+it as one batch, and hands out the rows. What a fold takes beyond that is its price.
 """
 
 from __future__ import annotations

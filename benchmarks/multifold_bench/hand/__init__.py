@@ -1,4 +1,4 @@
-"""Batching by hand: what a careful engineer writes who does not have multifold. We measure against it.
+"""Batching by hand: what a careful engineer writes who does not have multifold.
 
 One module a framework, imported when it is asked for, with a function for each family of models: `binary`
 and `child_sum` take the model and the examples of a minibatch and return the logits. They call the ops of

@@ -17,7 +17,7 @@ from multifold.backend import Array, Ragged
 from multifold_bench.hand.levels import binary_levels, child_sum_levels
 
 TILE = 64
-"""Nodes in a tile: at 64 a step takes two thirds of what it takes at 32, and half of that at 16."""
+"""Nodes in a tile: with fewer, a step has more tiles and takes longer."""
 EDGES = 2 * TILE
 """Children in a tile, where they come in any number."""
 

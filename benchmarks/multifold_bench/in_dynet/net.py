@@ -1,8 +1,9 @@
 """Weights of a model in DyNet's layout, made when a program first asks for them.
 
-Our models keep the gates of a cell in one matrix, for rows on its left: of an LSTM ``(inputs + width,
-4 * width)``. DyNet's users have columns on the right, and a matrix for each gate and each operand. So
-`Net.affine` cuts these out of the weight, and `Net.gradients` puts their gradients together again.
+A model of multifold has the gates of a cell in one matrix, of shape ``(inputs + width, 4 * width)`` for an
+LSTM, with rows on its left. DyNet's users have columns on the right, and a matrix for each gate and each
+operand. So `Net.affine` cuts these out of the weight, and `Net.gradients` puts their gradients together
+again.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ SUFFIXES = (".conll", ".annotated", ".txt", ".tsv", ".bio")
 NAMED = 5.0
 """How much a word of a name counts in the loss where most words are of none, which count 1.
 
-One word in twenty of WNUT-17's training part is of a name, and one in thirteen of the other parts. With
-equal weights, the tagger marks too few names there, and hardly any in the first four epochs.
+Few words of WNUT-17 are of a name, and fewer in its training part than in the others. With equal weights,
+the tagger would mark too few names there.
 """
 
 
