@@ -10,8 +10,8 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-# `_shared.c` is written by Cython, too: what the views of arrays in all the others need, which is half of
-# their C where each has it for itself. It takes a compiler longer than most, so it is the first.
+# `_shared.c` is written by Cython, too: what the views of arrays in all the others need, which each would
+# else have for itself. It takes a compiler longer than most, so it is the first.
 MODULES = (
     "_shared.c",
     "_recording.pyx",
@@ -24,8 +24,8 @@ MODULES = (
     "_glue.py",
 )
 
-# Without debugging symbols a compiler takes half of the time. Python builds itself with -fwrapv, and the
-# modules rely on it: a damaged integer may be any, so that a sum of it wraps, and is compared with bounds
+# Without debugging symbols a compiler is much quicker. Python builds itself with -fwrapv, and the modules
+# rely on it: a damaged integer may be any, so that a sum of it wraps, and is compared with bounds
 # afterwards. CFLAGS in the environment take the place of Python's own flags, so the option stands here.
 FLAGS = ["-g0", "-fwrapv"] if os.name == "posix" else []
 

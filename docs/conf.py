@@ -59,7 +59,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_merge_streams = True
-nb_execution_timeout = 300  # seconds a cell; the slowest takes 10
+nb_execution_timeout = 300  # seconds a cell
 
 default_role = "py:obj"
 autodoc_member_order = "bysource"

@@ -31,8 +31,7 @@ TREES = [1, (2, 3), ((4, 5), 6), (7, (8, (9, 10))), ((1, (2, (3, 4))), ((5, 6), 
 KINDS = ["tree", "loop", "deep", "wide", "many", "raise", "bad"]
 WEIGHTS = [6, 6, 2, 2, 0.02, 1, 1]
 LEFT_BY_A_THREAD = {"mxnet": 5.5}
-"""MB that a framework never gives back for each thread that has used it, and each start of a server is one.
-80 threads that add two arrays of MXNet 1.9.1 once each make a process grow from 338 to 749 MB."""
+"""MB that a framework never gives back for each thread that has used it, as each start of a server is."""
 CLIENTS = 4
 """Threads that send requests; every second one runs an event loop."""
 
@@ -248,8 +247,8 @@ def blocks() -> int:
 def resident() -> float:
     """Return the resident memory of this process in MB.
 
-    The C library keeps freed memory for each thread that there was, and the soak starts many: 15 to 30 MB
-    that no object holds. It is given back first, so that what grows is held by something.
+    The C library keeps freed memory for each thread that there was, and the soak starts many. It is
+    given back first, so that what grows is held by something.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
@@ -268,7 +267,7 @@ def main() -> None:
     soak = Soak(arguments.backend, arguments.seed)
     sizes = []
     held = []
-    if soak.backend.pads:  # 100 numbers of rows are compiled for, which takes 40 MB that stay
+    if soak.backend.pads:  # what is compiled for numbers of rows stays
         soak.send(arguments.requests)
         settle(soak)
     for _ in range(arguments.times):
@@ -284,9 +283,8 @@ def main() -> None:
     sys.stdout.write(f"{soak.server.stats()}\n")
     threads = 3 * LEFT_BY_A_THREAD.get(arguments.backend, 0)  # a server is started three times by `send`
     # Python gives an arena of 1 MB back when nothing lies in it. So what is resident follows the largest
-    # number of requests that a run had at one time: on NumPy 1.00 to 1.08 times as much after the second
-    # 10,000, and no more after the third and the fourth. What objects hold stays the same.
-    # One object a request is 5.5 % on NumPy; on MXNet their number varies by 2.6 %, and does not grow.
+    # number of requests that a run had at one time, and varies more than the number of objects. One object
+    # left by each request is more than 5 %.
     assert held[1] <= 1.05 * held[0], f"objects grew from {held[0]} to {held[1]}"
     assert sizes[1] <= 1.1 * sizes[0] + threads, f"memory grew from {sizes[0]:.1f} to {sizes[1]:.1f} MB"
 

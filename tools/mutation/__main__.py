@@ -1,7 +1,7 @@
 """Tests of the tests: plant small mistakes, one at a time, and see whether a test fails.
 
-A runner of our own, because mutmut and cosmic-ray start pytest anew for each mutant and run one list of
-tests for all of them: 75 s for each of 600 mutants, twice where compiled code hides its reference. Here
+A runner of its own, because mutmut and cosmic-ray start pytest anew for each mutant and run one list of
+tests for all of them: minutes for each of hundreds of mutants. Here
 
 1. one run with compiled code and one without map each line to the tests that run it (`sessions.py`),
 2. mutants are made from the syntax tree (`mutants.py`), and a seeded sample of each module is drawn,

@@ -1,7 +1,7 @@
 """The mutants of a module: each is its syntax tree with one small mistake in it.
 
 A mutant is named by its function and by the statement before and after the change, not by a line number,
-so that the list of equivalent ones (`equivalent.toml`) outlives edits elsewhere. What no test of ours could
+so that the list of equivalent ones (`equivalent.toml`) outlives edits elsewhere. What no test could
 or should notice is left alone: annotations, docstrings, decorators, imports, the ``strict=True`` of `zip`,
 ``typing.cast`` and unions of types.
 

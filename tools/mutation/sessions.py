@@ -1,7 +1,7 @@
 """Runs of pytest in forked processes: one that maps lines to tests, and one for each mutant.
 
 Most mutants meet their tests in a fork of a process that has collected all tests: the functions of the
-module take the code of the mutant, and the first test runs 50 ms later. A mistake in code that runs on
+module take the code of the mutant, and the first test runs at once. A mistake in code that runs on
 import (a table, a default, a class) needs a fork from before multifold was imported: the finder below
 then hands out the mutated syntax tree. ``MULTIFOLD_NATIVE`` says which code runs, compiled or reference.
 """
