@@ -19,7 +19,7 @@ OURS = [*CORE, *ADAPTERS, *BENCHMARKS]
 
 COMPILED = ROOT / "multifold" / "_compiled"
 FILLS_IN = (COMPILED / "reference" / "recording.py", COMPILED / "_glue.py")
-"""These fill in new nodes and new pending values: to call the class would take a third longer."""
+"""These fill in new nodes and new pending values: to call the class would take longer."""
 
 PREDECESSORS = (ROOT / "multifold" / "compat", ROOT / "multifold" / "blocks")
 """Classes here have the names that programs for TorchFold, mxnet-jit-batch and TensorFlow Fold import."""

@@ -9,12 +9,12 @@ same names in Python. What is not compiled runs everywhere when the environment 
 ``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once, for all of them together. No other module
 asks: a caller writes ``_compiled.edges(...)``.
 
-Compiled, a recorded call takes about a fifth of the time, and merging or planning a
-minibatch of thousands of calls a twentieth or less.
+Compiled, a recorded call takes about a fifth of the time, and merging or planning a minibatch of thousands
+of calls a twentieth or less.
 
 The loops check every index that was not checked before its loop, since a trace may come from a file. To
-make an array, or to hand over a column, takes as long for a few integers as for many, and most of the time
-of a small minibatch. So each function makes few arrays and returns all that its caller needs.
+make an array, or to hand over a column, takes as long for a few integers as for many, and is most of the
+time of a small minibatch. So each function makes few arrays and returns all that its caller needs.
 
 Examples
 --------

@@ -336,7 +336,7 @@ cdef tuple values_of(recorder, bytes letters, PyObject** operands):
 
 
 cdef object value_of(recorder, x):
-    """Return `Recorder._value` of an operand; the two that are met most often are read here, in a third of its time."""
+    """Return `Recorder._value` of an operand; the two that are met most often are read here."""
     cdef tuple shape
     if type(x) is ndarray:
         shape = x.shape

@@ -139,7 +139,7 @@ def placeless(found: Any) -> Hashable:
 def is_flat(value: Any) -> TypeGuard[tuple[Any, ...]]:
     """Return whether a value is a tuple whose entries are leaves, such as ``(h, c)``.
 
-    Its arrays are handled one by one, in a third of the time that optree takes to open it.
+    Its arrays are handled one by one, which is quicker than to let optree open it.
     """
     if type(value) is not tuple:
         return False

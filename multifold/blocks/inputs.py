@@ -36,7 +36,7 @@ class Tensor(Block):
         The shape of one row, without the axis of rows.
     dtype : str
         NumPy's name. ``"float"``, ``"int"`` and ``"bool"``, for numbers only, are the backend's default:
-        such a number is recorded as one, in a fifth of the time.
+        such a number is recorded as one, which is quicker.
 
     Raises
     ------
