@@ -54,6 +54,12 @@ def test_the_reference_lists_every_public_name():
     assert sorted(listed) == sorted(multifold.__all__)
 
 
+def test_the_guide_of_adapters_names_all_that_a_backend_may_have():
+    guide = (ROOT / "backends" / "README.md").read_text(encoding="utf-8")
+    names = {name for name in vars(multifold.Backend) if not name.startswith("_")} - {"gaps"}
+    assert [name for name in sorted(names) if not re.search(rf"`{name}\b", guide)] == []
+
+
 def test_the_moving_picture_is_what_its_program_draws():
     program = runpy.run_path(str(ROOT / "docs" / "schedule.py"))
     assert (ROOT / "docs" / "schedule.svg").read_text() == program["drawing"]()
