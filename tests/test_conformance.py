@@ -74,6 +74,11 @@ def test_a_counting_backend_can_be_checked(backend: str) -> None:
     fold.check({"double": lambda x: x + x}, [[fold.add("double", float(i)) for i in range(3)]])
 
 
+def test_a_counting_backend_declares_what_its_own_does(seam) -> None:
+    flags = [name for name, default in vars(Backend).items() if isinstance(default, bool)]
+    assert len(flags) == 7 and all(getattr(Counting(seam), x) == getattr(seam, x) for x in flags)
+
+
 class Widening(np.ndarray):
     """An array whose product with a Python number is of float64."""
 

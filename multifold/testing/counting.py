@@ -50,16 +50,8 @@ class Counting(Backend):
     def __init__(self, backend: str | Backend) -> None:
         self.inner = backend if isinstance(backend, Backend) else registry.load_backend(backend)
         self.counts: Counter[str] = Counter()
-        for declared in (
-            "name",
-            "tiles",
-            "counts_changes",
-            "pads",
-            "protects",
-            "puts",
-            "writeable",
-            "passes",
-        ):
+        flags = [name for name, default in vars(Backend).items() if isinstance(default, bool)]
+        for declared in ("name", "passes", *flags):
             setattr(self, declared, getattr(self.inner, declared))
 
     @property

@@ -97,7 +97,10 @@ def test_random_graphs_have_the_values_and_gradients_of_unfold(program, choice):
 # ---- models --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["binary-tree-lstm", "listops-lstm", "lattice-lstm", "spinn", "qppnet"])
+COMPILED_LONG = [pytest.param(name, marks=pytest.mark.nightly) for name in ("listops-lstm", "lattice-lstm")]
+
+
+@pytest.mark.parametrize("name", ["binary-tree-lstm", "spinn", "qppnet", *COMPILED_LONG])
 def test_models_have_the_values_of_numpy_and_gradients_of_differences(name):
     make, record = models.MODELS[name]
     model = models.disturbed(make())
