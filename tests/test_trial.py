@@ -1925,3 +1925,32 @@ def test_a_program_tries_an_op_that_draws_again():
 def test_an_explanation_counts_the_ops_that_it_lists():
     assert "keep its rows" in next(untried({"a": "x"}))
     assert "keep their rows" in next(untried({"a": "x", "b": "y"}))
+
+
+# ---- rounding ------------------------------------------------------------------------------------
+
+ONES = 1 + np.random.default_rng(0).uniform(0, 1e-3, (6, 2)).astype("float32")
+
+
+def cancelled(x):
+    """Return the small difference of two numbers near 1, which another order of terms rounds otherwise."""
+    return x[:, 0] - x[:, 1] + (np.arange(len(x)) % 2 * 2**-23).astype("float32")
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_small_difference_of_large_numbers_may_have_their_rounding(alike):
+    x = np.repeat(ONES[:1], 6, 0) if alike else ONES
+    assert Trial(Values(NumpyBackend(), None), cancelled, [x], 6).deviation(cancelled(x)) is None
+
+
+def test_small_differences_that_mix_rows_do_not_pass_as_rounding():
+    for mixing in (lambda x: cancelled(x) - cancelled(x).mean(), lambda x: cancelled(x)[::-1].copy()):
+        assert Trial(Values(NumpyBackend(), None), mixing, [ONES], 6).deviation(mixing(ONES)) is not None
+
+
+def test_what_changes_wholly_with_the_last_digit_is_no_rounding():
+    def mixing(x):
+        return np.modf(1e6 * x[:, 0] * x[:, 1])[0] + x[:, 0].mean()
+
+    x = np.random.default_rng(0).uniform(0.5, 1.5, (6, 2)).astype("float32")
+    assert Trial(Values(NumpyBackend(), None), mixing, [x], 6).deviation(mixing(x)) is not None

@@ -24,6 +24,9 @@ That of one byte is a little more than its coarsest step, a quarter. What is lon
 compared as doubles.
 """
 
+ROUNDING = {8: 2**-52, 4: 2**-23, 2: 2**-7, 1: 2**-2}
+"""Bytes of a floating dtype -> the step between two of its numbers, relative to them, at most."""
+
 SPREAD = 1e-3
 """A row that is smaller than this beside the largest one may carry the rounding errors of larger terms."""
 
@@ -35,12 +38,28 @@ def is_inexact(dtype: np.dtype) -> bool:
 
 def tolerance_of(x: Any, host: np.ndarray) -> float:
     """Return the difference that the dtype of an array allows; its copy on the host may be wider."""
-    if not is_inexact(host.dtype):
-        return 0.0
+    return TOLERANCE[width_of(x, host)] if is_inexact(host.dtype) else 0.0
+
+
+def width_of(x: Any, host: np.ndarray) -> int:
+    """Return the bytes of a real number of a floating array, at most 8."""
     width = getattr(getattr(x, "dtype", None), "itemsize", None)
     if not isinstance(width, int):
         width = host.dtype.itemsize
-    return TOLERANCE[min(width // (2 if host.dtype.kind == "c" else 1), 8)]
+    return min(width // (2 if host.dtype.kind == "c" else 1), 8)
+
+
+def nudged(x: Any, host: np.ndarray) -> np.ndarray:
+    """Return the numbers of an array, each a step away, up or down by turns; integers stay as they are.
+
+    >>> nudged(None, np.ones(2)) - 1, nudged(None, np.ones(2, int))
+    (array([-2.22044605e-16,  2.22044605e-16]), array([1, 1]))
+    """
+    if not is_inexact(host.dtype):
+        return host
+    wide = host.astype(np.complex128 if host.dtype.kind == "c" else np.float64)
+    signs = np.arange(host.size).reshape(host.shape) % 2 * 2 - 1
+    return (wide * (1 + signs * ROUNDING[width_of(x, host)])).astype(host.dtype)
 
 
 def magnitude(x: np.ndarray) -> float:
@@ -67,10 +86,11 @@ def close(got: np.ndarray, expected: np.ndarray, rtol: float) -> bool:
     return got.shape == expected.shape and not unlike(got, expected, rtol).any()
 
 
-def unlike(got: np.ndarray, expected: np.ndarray, rtol: float) -> np.ndarray:
+def unlike(got: np.ndarray, expected: np.ndarray, rtol: float, atol: Any = 0.0) -> np.ndarray:
     """Return which rows of two arrays differ by more than rounding, each on the scale of its own.
 
-    One row of 1e6 must not hide a difference in a row of 1.
+    One row of 1e6 must not hide a difference in a row of 1. ``atol``, a number or one for each row, is
+    allowed besides.
     """
     if np.array_equal(got, expected):  # as most are, and this says so at once
         return np.zeros(len(got), bool)
@@ -79,5 +99,5 @@ def unlike(got: np.ndarray, expected: np.ndarray, rtol: float) -> np.ndarray:
         return (got != expected).reshape(rows).any(axis=1)
     sizes = np.abs(expected.astype(np.complex128 if expected.dtype.kind == "c" else np.float64))
     sizes = np.where(np.isfinite(sizes), sizes, 0).reshape(rows).max(axis=1, initial=0)
-    limits = rtol * np.maximum(sizes, SPREAD * sizes.max(initial=0))
+    limits = atol + rtol * np.maximum(sizes, SPREAD * sizes.max(initial=0))
     return differences(got, expected).reshape(rows).max(axis=1, initial=0) > limits

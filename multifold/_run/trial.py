@@ -48,7 +48,7 @@ import optree
 
 from multifold._compiled.arrays import ranges
 from multifold._record.freezing import snapshot
-from multifold._run.closeness import is_inexact, tolerance_of, unlike
+from multifold._run.closeness import differences, is_inexact, magnitude, nudged, tolerance_of, unlike
 from multifold._run.hints import COLUMN, MIXING, STATE
 from multifold._run.messages import said
 from multifold._run.reach import owners_of, used_by
@@ -59,6 +59,9 @@ from multifold.backend import Ragged
 
 ENOUGH = 16
 """Rows that have been tried before an op is believed. A launch whose rows could not tell counts for one."""
+
+NOISE = 16
+"""How many times as much as by the rounding of operands a result may change by that inside of an op."""
 
 BELIEVED = "is believed to keep its rows apart. It could not be tried"
 """What a warning says of an op that has no trial, between its name and the reason."""
@@ -86,6 +89,8 @@ class Company(NamedTuple):
     """The places whose numbers are halved: those that are the same in all rows, or all in their own row."""
     up: bool = False
     """Whether they grow by their half instead."""
+    nudged: bool = False
+    """Whether each floating number is a step away from what it is, as rounding could leave it."""
 
     @property
     def moved(self) -> np.ndarray:
@@ -281,12 +286,17 @@ class Trial:
         return Deviation(text)
 
     def compared(
-        self, company: Company, expected: list[np.ndarray], left: list[Any], drew: bool = False
+        self,
+        company: Company,
+        expected: list[np.ndarray],
+        left: list[Any],
+        drew: bool = False,
+        noise: Sequence[np.ndarray] = (),
     ) -> Deviation | None:
         """Run the op with other rows, and compare what it returns and what it leaves on the model.
 
         Where it draws random numbers, as is seen or ``drew`` says, only rows that were not replaced are
-        compared.
+        compared. ``noise`` is by how much each row of each result may differ besides.
         """
         found, now, moved = self.run(company)
         drew |= moved
@@ -300,7 +310,8 @@ class Trial:
         if hosts is None or shapes_of(hosts) != shapes_of(expected):
             return Deviation(f"when {self.told(company)}, its result had another form")
         sure = ~company.moved if drew else ~company.halved
-        changed = self.changed(found, hosts, [x[company.source] for x in expected], sure)
+        noise = [x[company.source] for x in noise]
+        changed = self.changed(found, hosts, [x[company.source] for x in expected], sure, noise)
         if len(changed):
             return Deviation(self.blamed(company, changed))
         # An op that has drawn other numbers than in the launch leaves another state whatever its rows are.
@@ -333,16 +344,36 @@ class Trial:
             raise Untried("it returned a result of another form when it ran again on the same rows")
         if self.compared(self.itself, hosts, now) is not None:
             raise Untried("it returned other values when it ran again on the same rows")
-        what = self.compared(company, hosts, now)
+        noise = self.noise(hosts)
+        what = self.compared(company, hosts, now, noise=noise)
         if what is None or what.state or what.error is not None:
             return what
         if self.backend.draws(self.op, self.nested(self.taken(self.itself)), self.static):
             drew = True  # by a key that is not moved on
-            what = self.compared(company, hosts, now, drew)
+            what = self.compared(company, hosts, now, drew, noise)
         if not drew or not self.draws_follow(now):
             return what
         behind = self.replacements(np.arange(self.rows) >= self.rows // 2)
-        return None if self.compared(behind, hosts, now) is None else what
+        return None if self.compared(behind, hosts, now, noise=noise) is None else what
+
+    def noise(self, expected: list[np.ndarray]) -> list[np.ndarray]:
+        """Return by how much each row of each result may differ because the op rounds what it computes.
+
+        A score that is nearly zero as the sum of large terms has the rounding of these. That shows when
+        each operand is moved by a step of its own rounding, where an op that mixes rows hardly changes.
+        What changes much more is no rounding.
+        """
+        found, _, _ = self.run(self.itself._replace(nudged=True))
+        hosts = self.host(found)
+        if hosts is None or shapes_of(hosts) != shapes_of(expected):
+            return []
+        operands = [x for arrays in self.hosts.values() for x in arrays or ()]
+        scale = max(map(magnitude, [*operands, *expected]))
+        noise = []
+        for x, got, wanted in zip(leaves_of(opened(found)), hosts, expected, strict=True):
+            moved = differences(got, wanted).reshape(self.rows, -1).max(axis=1, initial=0)
+            noise.append(np.minimum(NOISE * moved, tolerance_of(x, got) * scale))
+        return noise
 
     def draws_follow(self, end: list[Any]) -> bool:
         """Return whether the number of random draws follows the values of the rows, as of `poisson`.
@@ -532,7 +563,7 @@ class Trial:
             found = host[at]
             where = halves if same else own
             found[where] = halved(found[where], company.up)
-            return self.backend.like(x, found)
+            return self.backend.like(x, nudged(x, found) if company.nudged else found)
 
         if type(leaf) is not Ragged:
             return optree.tree_map(replaced, opened(leaf))
@@ -547,12 +578,19 @@ class Trial:
     # ---- results -----------------------------------------------------------------------------------
 
     def changed(
-        self, found: Any, hosts: list[np.ndarray], expected: list[np.ndarray], sure: np.ndarray
+        self,
+        found: Any,
+        hosts: list[np.ndarray],
+        expected: list[np.ndarray],
+        sure: np.ndarray,
+        noise: Sequence[np.ndarray] = (),
     ) -> np.ndarray:
         """Return the rows among the ``sure`` ones that differ from what is expected of them."""
         differ = np.zeros(self.rows, bool)
-        for x, got, wanted in zip(leaves_of(opened(found)), hosts, expected, strict=True):
-            differ[sure] |= unlike(got[sure], wanted[sure], tolerance_of(x, got))
+        leaves = leaves_of(opened(found))
+        for i, (x, got, wanted) in enumerate(zip(leaves, hosts, expected, strict=True)):
+            allowed = noise[i][sure] if noise else 0.0
+            differ[sure] |= unlike(got[sure], wanted[sure], tolerance_of(x, got), allowed)
         return np.flatnonzero(differ)
 
     def host(self, value: Any) -> list[np.ndarray] | None:
