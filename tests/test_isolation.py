@@ -684,3 +684,47 @@ def test_a_structured_array_is_unchanged_only_where_all_its_fields_are():
     assert same(array, copied)
     copied["y"][0] = 1
     assert not same(array, copied)
+
+
+# ---- arrays of a framework that counts changes ---------------------------------------------------
+
+
+def test_an_array_that_is_filled_anew_for_each_example_is_refused_where_changes_are_counted(seam, array):
+    if not seam.counts_changes:
+        return
+    buffer = array([[0.0, 0.0]])
+
+    def record(fold, x):
+        buffer[0, 0] = x
+        return fold.add("double", buffer)
+
+    with pytest.raises(RecordError, match="stay as it was until its calls have run") as raised:
+        Fold(backend=seam).run({"double": lambda x: 2 * x}, [1.0, 2.0], record)
+    assert "Raised by example 1 of fold.run." in raised.value.__notes__
+
+
+def test_an_array_that_changes_between_recording_and_run_is_refused_and_later_it_may(seam, array, to_numpy):
+    if not seam.counts_changes:
+        return
+    buffer = array([[1.0, 1.0]])
+    fold = Fold(backend=seam)
+    model = {"double": lambda x: 2 * x}
+    early = fold.add("double", buffer[:, :1])  # a view counts with what it is a view of
+    buffer += 1
+    with pytest.raises(RecordError, match="changed in place since it was recorded"):
+        fold.apply(model, [early])
+    fold.reset()
+    assert to_numpy(fold.apply(model, [fold.add("double", buffer)])[0]).tolist() == [4.0, 4.0]
+    buffer += 1
+    assert to_numpy(fold.apply(model, [fold.add("double", buffer)])[0]).tolist() == [6.0, 6.0]
+
+
+def test_an_eager_twin_may_be_given_an_array_that_changes(seam, array, to_numpy):
+    if not seam.counts_changes:
+        return
+    buffer = array([[1.0]])
+    unfold = multifold.Unfold({"double": lambda x: 2 * x}, backend=seam)
+    first = unfold.add("double", buffer)
+    buffer += 1
+    both = unfold([[first, unfold.add("double", buffer)]])[0]
+    assert to_numpy(both).tolist() == [[2.0], [4.0]]

@@ -61,6 +61,8 @@ class FrameworkRecorder(Recorder):
             rows = None
             signature = None
         refuse_rows(x, rows)
+        if backend.counts_changes:
+            self._graph.note_changes(x, backend.version)
         return signature
 
     def _owner(self, x: Any) -> Backend | None:

@@ -119,6 +119,10 @@ class Graph(GraphBase):
         Large shared arrays that may change, and the copy of each.
     copies_before : dict
         The copies of the calls before `Fold.reset`; see `lasting_copies`.
+    counted : dict of int to (array, int, callable)
+        Arrays of a framework that counts their changes, by the ``id`` of each, how often each had been
+        changed when it was recorded, and what tells how often it was until now. They are forgotten when
+        calls run.
     compared : int
         How many calls there were when arrays and copies were compared for the last time.
     warned : bool
@@ -145,6 +149,7 @@ class Graph(GraphBase):
         "compared",
         "copies",
         "copies_before",
+        "counted",
         "forms",
         "grown",
         "keys",
@@ -173,6 +178,7 @@ class Graph(GraphBase):
         self.part_numbers: dict[Hashable, int] = {}
         self.ops: dict[Hashable, Any] = {}
         self.copies: dict[Identity, np.ndarray] = {}
+        self.counted: dict[int, tuple[Any, int, Callable[[Any], int]]] = {}
         self.compared = 0
         self.warned = False
         self.value_of: Callable[[int], Any] | None = None
@@ -352,10 +358,20 @@ class Graph(GraphBase):
             lasting[id(key.value)] = weakref.ref(key.value, forget), copied
         return lasting
 
-    def refuse_changed(self) -> None:
-        """Refuse to run calls of a large shared array that was changed since they were recorded.
+    def note_changes(self, array: Any, changes_of: Callable[[Any], int]) -> None:
+        """Note how often an array that is recorded was changed; refuse it if that was less before.
 
-        Nor are calls run that two threads have recorded at once.
+        An eager twin has computed the calls before, so there it may have been changed.
+        """
+        count = changes_of(array)
+        if count != self.counted.setdefault(id(array), (array, count, changes_of))[1] and not self.value_of:
+            raise changed_in_place(array)
+
+    def refuse_changed(self) -> None:
+        """Refuse to run calls of an array that was changed since they were recorded.
+
+        These are large shared arrays of NumPy, and arrays of a framework that counts their changes. Nor are
+        calls run that two threads have recorded at once.
 
         Some of those calls may have been recorded before the change, and others after it. Where all calls
         of an array ran before it was changed, calls to come get a copy of its new content.
@@ -367,6 +383,10 @@ class Graph(GraphBase):
         """
         if self.torn:
             raise self.tear()
+        for array, count, changes_of in self.counted.values():
+            if changes_of(array) != count:
+                raise changed_in_place(array)
+        self.counted.clear()
         for key, copied in list(self.copies.items()):
             array = key.value
             if same(array, copied):
@@ -443,7 +463,16 @@ class Graph(GraphBase):
 
 NUMERIC = ("signature", "refs", "ints", "floats", "lengths", "members", "instructions")
 LISTS = ("arrays", "loose", "codes")
-FORGOTTEN = ("before", "busy", "copies_before", "forms", "value_of")
+FORGOTTEN = ("before", "busy", "copies_before", "counted", "forms", "value_of")
+
+
+def changed_in_place(array: Any) -> RecordError:
+    """Return the error of an array that was changed between its recording and the run."""
+    return RecordError(
+        "Expected a recorded array to stay as it was until its calls have run. Received one of shape "
+        f"{tuple(array.shape)} and dtype {array.dtype} that was changed in place since it was recorded.",
+        "record a copy of it for each content, as x.clone().",
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -24,8 +24,8 @@ That of one byte is a little more than its coarsest step, a quarter. What is lon
 compared as doubles.
 """
 
-ROUNDING = {8: 2**-52, 4: 2**-23, 2: 2**-7, 1: 2**-2}
-"""Bytes of a floating dtype -> the step between two of its numbers, relative to them, at most."""
+COARSE = {2: 2**-7, 1: 2**-2}
+"""Bytes of a floating dtype that NumPy lacks -> the step between two of its numbers, relative to them."""
 
 SPREAD = 1e-3
 """A row that is smaller than this beside the largest one may carry the rounding errors of larger terms."""
@@ -59,7 +59,10 @@ def nudged(x: Any, host: np.ndarray) -> np.ndarray:
         return host
     wide = host.astype(np.complex128 if host.dtype.kind == "c" else np.float64)
     signs = np.arange(host.size).reshape(host.shape) % 2 * 2 - 1
-    return (wide * (1 + signs * ROUNDING[width_of(x, host)])).astype(host.dtype)
+    step = COARSE.get(width_of(x, host))
+    if step is None or host.dtype == np.float16:
+        step = float(np.finfo(host.dtype).eps)
+    return (wide * (1 + signs * step)).astype(host.dtype)
 
 
 def magnitude(x: np.ndarray) -> float:
