@@ -1,11 +1,12 @@
 """Figures of the experiments: milliseconds an example by minibatch size, or side by side.
 
-Axes are logarithmic, bars are quartiles. A contender has the same colour and mark in all figures, and
-the fastest is always lowest or leftmost.
+Axes are logarithmic, and say so; bars are quartiles. A contender has the same colour and mark in all
+figures, and the fastest is always lowest or leftmost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,12 +132,11 @@ def draw_lines(experiment: Experiment, rows: Sequence[Row]) -> Any:
         named = sizes if len(sizes) < 5 else sizes[::2]  # six names are wider than a panel
         axes.set_xticks(sizes, [f"{size:,}" if size in named else "" for size in sizes])
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.minorticks_off()
+        by_decades(axes.yaxis)
 
     figure = panels(experiment, rows, (PANEL, 2.1), paint)
-    label(figure, "examples in a minibatch")
-    figure.supylabel("milliseconds an example", fontsize=9)
+    label(figure, "examples in a minibatch (log scale)")
+    figure.supylabel("milliseconds an example (log scale)", fontsize=9)
     return figure
 
 
@@ -151,30 +151,43 @@ def draw_marks(experiment: Experiment, rows: Sequence[Row]) -> Any:
     )
 
     present = [name for name in STYLES if any(row["contender"] == name for row in rows)]
+    times = [per_example(row, row["median_ms"]) for row in rows]
+    spread = (
+        0.0 if experiment.name == "b" else 0.8
+    )  # of the height of a line, so that no mark hides another
 
     def paint(axes: Any, rows: Sequence[Row]) -> None:
         for row in rows:
             style = {**STYLES[row["contender"]], "linestyle": "none"}
             height = len(labels) - 1.0 - labels.index(label_of(experiment, row, several))
-            if experiment.name != "b":  # there a line has one mark; elsewhere they must not hide each other
-                height += 0.3 * (0.5 - present.index(row["contender"]) / max(1, len(present) - 1))
+            height += spread * (0.5 - present.index(row["contender"]) / max(1, len(present) - 1))
             axes.errorbar(
                 [per_example(row, row["median_ms"])],
                 [height],
                 xerr=bars([row]),
                 capsize=2,
-                markersize=6,
+                markersize=5,
                 **style,
             )
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.minorticks_off()
+        axes.margins(x=0.1)  # no mark lies on the frame
+        by_decades(axes.xaxis, 2 if max(times) > 1e3 * min(times) else 1)  # as many names as fit
         axes.set_ylim(-0.6, len(labels) - 0.4)
         axes.set_yticks(range(len(labels)), labels[::-1])
 
-    figure = panels(experiment, rows, (PANEL, 0.6 + 0.26 * len(labels)), paint)
-    label(figure, "milliseconds an example")
+    lines = max(1, len(present) - 1) if spread else 1
+    figure = panels(experiment, rows, (PANEL, 0.6 + (0.2 + 0.08 * lines) * len(labels)), paint)
+    label(figure, "milliseconds an example (log scale)")
     return figure
+
+
+def by_decades(axis: Any, each: int = 1) -> None:
+    """Give a logarithmic axis a line at each power of ten, and name one in so many."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(numticks=9))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda x, _: "" if round(math.log10(x)) % each else f"{x:g}"))
 
 
 def label(figure: Any, text: str) -> None:

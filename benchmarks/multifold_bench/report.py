@@ -124,10 +124,10 @@ def gains(rows: Sequence[Row]) -> str:
     ...     {**row, "batch": 4, "contender": "fold", "median_ms": 3.0},
     ...     {**row, "batch": 64, "contender": "fold", "median_ms": 9.0},
     ... ]
-    >>> print(gains(rows).partition("| work")[2])
-    load | mode | numpy |
+    >>> print(gains(rows).partition("| exp")[2])
+    eriment | mode | numpy |
     |---|---|---:|
-    | sst | infer | 2.0 at 4 |
+    | a. Sentiment by minibatch size | infer | 2.0 at 4 |
     """
     measured = [row for row in rows if "median_ms" in row and row["experiment"] in COMPARED]
     names = backends_of(rows)
@@ -136,9 +136,9 @@ def gains(rows: Sequence[Row]) -> str:
         for mode in one.modes:
             mine = [row for row in measured if (row["workload"], row["mode"]) == (one.workload, mode)]
             of = {name: beside("loop", [row for row in mine if row["backend"] == name]) for name in names}
-            lines.append([one.workload, mode, *map(gain, of.values())])
+            lines.append([f"{one.name}. {one.title}", mode, *map(gain, of.values())])
     found = [line for line in lines if any(line[2:])]
-    return f"{GAINS.strip()}\n\n" + table(["workload", "mode", *names], found, texts=(0, 1))
+    return f"{GAINS.strip()}\n\n" + table(["experiment", "mode", *names], found, texts=(0, 1))
 
 
 COMPARED = tuple(name for name in EXPERIMENTS if name != "b")
@@ -189,10 +189,7 @@ def section(experiment: Experiment, rows: Sequence[Row], figure: str | None) -> 
         f"{experiment.about} {says(experiment, rows)}".strip(),
     ]
     if experiment.workload != DIGITS and any(row["data"] == "drawn" for row in rows):
-        parts.append(
-            f"No files were given for {experiment.workload}: examples are drawn, of sizes distributed like "
-            "those of the data set."
-        )
+        parts.append("Examples are drawn, of sizes distributed like those of the data set.")
     if figure:
         parts.append(f"![{experiment.title}]({figure})")
     return "\n\n".join([*parts, summary(experiment, rows)])
@@ -263,8 +260,6 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> str:
                 cells.append("")
                 continue
             shown = number(row["median_ms"])
-            if experiment.name == "c":
-                shown = f"{1e3 * batch / row['median_ms']:,.0f}"
             cells.append(f"**{shown}**" if row["median_ms"] == best and len(found) > 1 else shown)
         launches = next(
             (row["launches"] for row in found.values() if row["contender"].startswith("fold")), None
@@ -272,8 +267,7 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> str:
         bound = f"{launches or 0:,.0f} / {any_row['lower_bound']:,.0f}" if launches else ""
         lines.append([*head, *cells, f"{any_row['nodes']:,.0f}", bound])
     first = ["mode", "backend", "batch"] if alone else ["mode", "backend", "width", "batch"]
-    unit = "examples a second" if experiment.name == "c" else "milliseconds a step"
-    unit += f", width {widths.pop()}" if alone else ""
+    unit = "milliseconds a step" + (f", width {widths.pop()}" if alone else "")
     return f"In {unit}:\n\n" + table([*first, *names, "calls", "launches / bound"], lines, texts=(0, 1))
 
 

@@ -417,7 +417,7 @@ def draw_pipelined(rows: list[Row]) -> Any:
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axes.minorticks_off()
         axes.set_ylim(0, 1.05 if name == "busy" else None)
-        axes.set_xlabel("trees in a minibatch")
+        axes.set_xlabel("trees in a minibatch (log scale)")
         axes.set_title(title, fontsize=9)
         axes.grid(visible=True, color="#dddddd", linewidth=0.6)
     figure.axes[0].legend(frameon=False)
