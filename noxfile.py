@@ -163,7 +163,9 @@ def distributed(session: nox.Session, backend: str) -> None:
 @nox.session(tags=["nightly"])
 def docs(session: nox.Session) -> None:
     """Build the site, run its tutorials, and fail at any warning: a broken link, an unknown name."""
-    session.log(f"open {build_site(session, *session.posargs) / 'index.html'}")
+    site = build_site(session, *session.posargs)
+    session.run("python", "tools/check_site.py", str(site))
+    session.log(f"open {site / 'index.html'}")
 
 
 @nox.session

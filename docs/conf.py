@@ -13,6 +13,9 @@ from pathlib import Path
 from posixpath import dirname, join, normpath
 from typing import TYPE_CHECKING
 
+import nbformat
+from myst_nb.core.read import read_myst_markdown_notebook
+from myst_parser.config.main import MdParserConfig
 from sphinx.addnodes import pending_xref
 
 import multifold
@@ -71,6 +74,7 @@ napoleon_google_docstring = False
 napoleon_use_ivar = True
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = "multifold"
 html_static_path = ["static"]
 html_css_files = ["wide.css"]
@@ -129,7 +133,33 @@ def read(app: Sphinx, name: str, source: list[str]) -> None:
         return
     if name == "docs/examples":
         source[0] += "".join(programs())
+    if ROOT / f"{name}.md" in TUTORIALS:
+        source[0] = TITLE.sub(rf"\g<0>{OFFER.format(Path(name).stem)}", source[0], count=1)
     source[0] = lead_to_pages(name, source[0])
+
+
+TUTORIALS = sorted({*ROOT.glob("docs/tutorials/*.md")} - {ROOT / "docs/tutorials/index.md"})
+TITLE = re.compile(r"^# .+\n", re.MULTILINE)
+OFFER = '\n<a href="{}.ipynb" download>Open as a notebook</a>\n'
+KERNEL = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n---\n"
+
+
+def notebook(page: Path) -> str:
+    """Return a tutorial as a Jupyter notebook: without results, and without links to other pages."""
+    text = page.read_text().replace("```python\n", "```{code-cell}\n")
+    text = text if text.startswith("---") else KERNEL + text
+    made = read_myst_markdown_notebook(text, MdParserConfig())
+    for cell in made.cells:
+        if cell.cell_type == "markdown":
+            cell.source = re.sub(r"\[([^]]+)\]\((?!\w+:)[^)]+\)", r"\1", cell.source)
+    return nbformat.writes(made)
+
+
+def for_notebooks(app: Sphinx, error: Exception | None) -> None:
+    """Write each tutorial beside its page, as the file that the page offers."""
+    if error is None and app.builder.format == "html":
+        for page in TUTORIALS:
+            Path(app.outdir, page.relative_to(ROOT)).with_suffix(".ipynb").write_text(notebook(page))
 
 
 ROW = re.compile(r"^\| \[(.+?)\]\((.+?)\) \| (.+) \|$", re.MULTILINE)
@@ -183,3 +213,4 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", read)
     app.connect("doctree-read", unlink_words)
     app.connect("build-finished", for_models)
+    app.connect("build-finished", for_notebooks)
