@@ -152,3 +152,28 @@ CONTENDERS: Mapping[str, Callable[[Subject], Contender]] = {
     "fold-program": fold_program,
 }
 """Those that run in this process, by name."""
+
+ABOUT = {
+    "loop": "one example at a time",
+    "hand": "batched by hand, as a careful engineer writes it for that framework",
+    "hand-frontier": "the same, carrying on only the states that are still to be read: for trees",
+    "stacked": "the plain program once on all examples, where they have one structure",
+    "fold": "records, schedules and runs, anew each time",
+    "fold-traced": "merges traces, which were made once, and runs",
+    "fold-program": "the schedule as data: one compiled function (JAX, TensorFlow), or tiles (PyTorch)",
+    "dynet": "DyNet with automatic batching, in a process of its own",
+}
+"""What a contender does in a step."""
+
+
+def about(name: str) -> str:
+    """Return what a contender does in a step.
+
+    Examples
+    --------
+    >>> about("fold-jit")
+    'records, schedules and runs, anew each time; each op compiled by the framework'
+    """
+    if name.endswith("-jit"):
+        return f"{about(name.removesuffix('-jit'))}; each op compiled by the framework"
+    return ABOUT.get(name, "the recording code, each call at once")

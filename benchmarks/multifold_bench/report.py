@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from multifold_bench.contenders import ABOUT
 from multifold_bench.experiments import EXPERIMENTS, Experiment
 from multifold_bench.results import ORDER, Row, backends_of
 from multifold_bench.results import write as write_rows
@@ -24,18 +25,6 @@ parameters. Every result was compared with that of the loop before its time coun
 row. An empty cell was not measured; the rows say why. JAX compiles `hand` and `fold-program` for each new
 size, and TensorFlow `fold-program` for each new kind of call: where there were few rounds, that is inside
 their times.
-
-| contender | what it does in a step |
-|---|---|
-| `loop` | one example at a time |
-| `hand` | batched by hand, as a careful engineer writes it for that framework |
-| `hand-frontier` | the same, carrying on only the states that are still to be read: for trees |
-| `stacked` | the plain program once on all examples, where they have one structure |
-| `fold` | records, schedules and runs, anew each time |
-| `fold-traced` | merges traces, which were made once, and runs |
-| `fold-program` | the schedule as data: one compiled function (JAX, TensorFlow), or tiles (PyTorch) |
-| `...-jit` | the same with each op compiled by the framework |
-| `dynet` | DyNet with automatic batching, in a process of its own |
 """
 
 
@@ -51,12 +40,22 @@ def page(rows: Sequence[Row], figures: Mapping[str, str]) -> str:
     """
     about = in_use(rows)
     measured = [row for row in rows if "experiment" in row]
-    parts = ["# Results", header(about), INTRODUCTION.strip(), gains(measured)]
+    parts = ["# Results", header(about), INTRODUCTION.strip(), contenders(), gains(measured)]
     for name, experiment in EXPERIMENTS.items():
         mine = [row for row in measured if row["experiment"] == name]
         if mine:
             parts.append(section(experiment, mine, figures.get(name)))
     return "\n\n".join([*parts, environments(about)]) + "\n"
+
+
+def contenders() -> str:
+    """Return the table of contenders."""
+    lines = {**ABOUT, "...-jit": "the same, with each op compiled by the framework"}
+    return table(
+        ("contender", "what it does in a step"),
+        [(f"`{x}`", said) for x, said in lines.items()],
+        texts=(0, 1),
+    )
 
 
 def in_use(rows: Sequence[Row]) -> list[Row]:

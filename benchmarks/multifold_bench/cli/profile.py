@@ -54,13 +54,13 @@ def profile(options: ProfileOptions) -> None:
             row["backend"],
             row["contender"],
             f"{row['total_ms']:,.1f}",
-            *(f"{ms:,.1f} {share:4.0%}" for _, ms, share in shares(row)),
+            *(f"{ms:,.1f}\n{share:.0%}" for _, ms, share in shares(row)),
         ]
         for row in rows
     ]
     mode = "forward and backward" if options.train else "forward"
     caption = f"{options.workload}, {mode}, {options.batch} examples, width {options.width}"
-    caption += f": medians of {options.rounds} minibatches, ms"
+    caption += f": medians of {options.rounds} minibatches, milliseconds and the share of the step"
     show_table(["<backend", "<contender", "step", *PHASES], table, caption)
     if options.json_file is not None:
         results.write(options.json_file, rows)

@@ -92,13 +92,16 @@ def step(options: StepOptions) -> None:
     on the first minibatch, values and gradients must equal those of the loop.
     """
     from multifold_bench import results
+    from multifold_bench.contenders import about
 
     rows = measured(options)
-    took_part = {row["contender"] for row in rows}
-    by_hand = ["/ hand"] if "hand" in took_part else []
-    columns = ["<contender", "width", "batch", "ms", "quartiles", *by_hand, "first\nms"]
-    columns += ["launches", "rows/\nlaunch", "nodes/s"]
-    show_table(columns, [cells(row) for row in rows], "\n".join(remarks(rows)))
+    took_part = list(dict.fromkeys(row["contender"] for row in rows))
+    by_hand = ["times\nhand's"] if "hand" in took_part else []
+    columns = ["<contender", "width", "examples", "ms\na step", "quartiles", *by_hand, "ms of the\nfirst"]
+    columns += ["launches", "rows a\nlaunch", "calls\na second"]
+    legend = [f"{name:<13} {about(name)}" for name in took_part]
+    said = [*legend, "", *remarks(rows), *verdicts(rows)]
+    show_table(columns, [cells(row) for row in rows], "\n".join(said))
     if options.json_file is not None:
         results.write(options.json_file, rows)
 
@@ -170,9 +173,10 @@ def remarks(rows: list[dict[str, Any]]) -> list[str]:
     said = []
     for row in {(row["width"], row["batch"]): row for row in rows}.values():
         said.append(
-            f"{row['workload']}, {row['backend']}, {row['mode']}, width {row['width']}: "
-            f"{row['nodes']:,.0f} nodes, lower bound {row['lower_bound']:,.0f} launches; "
-            f"recording {row['record_ms']:.1f} ms, scheduling {row['plan_ms']:.1f} ms"
+            f"{MODES[row['mode']]} of '{row['workload']}' with {row['backend']}, "
+            f"{row['batch']:,} examples of width {row['width']}: "
+            f"{row['nodes']:,.0f} calls in {row['lower_bound']:,.0f} launches or more;\n"
+            f"a fold records in {row['record_ms']:.1f} ms and schedules in {row['plan_ms']:.1f}"
         )
         if row["launches_by_round"]:
             said.append(remark_on_rounds(row["launches_by_round"], row["bound_by_round"]))
@@ -181,6 +185,35 @@ def remarks(rows: list[dict[str, Any]]) -> list[str]:
         said.append("jax compiles a fold anew for the shapes of each minibatch, which is inside its times")
     if rows[0]["backend"] == "jax" and len(folds) > 1:
         said.append("whoever meets these shapes second profits: give fold and fold-traced a run each")
+    return said
+
+
+MODES = {"infer": "a forward pass", "train": "a training step"}
+
+
+def verdicts(rows: list[dict[str, Any]]) -> list[str]:
+    """Return, for each size, how the fastest fold compares with the loop and with batching by hand.
+
+    Examples
+    --------
+    >>> row = {"width": 8, "batch": 4, "to_hand": 1.2}
+    >>> rows = [{**row, "contender": "loop", "median_ms": 6.0}]
+    >>> rows += [{**row, "contender": "fold", "median_ms": 3.0}]
+    >>> verdicts(rows)
+    ["fold is 2.0 times as fast as the loop, and takes 1.20 times hand's time (4 examples, width 8)"]
+    """
+    said = []
+    for width, batch in dict.fromkeys((row["width"], row["batch"]) for row in rows):
+        mine = [row for row in rows if (row["width"], row["batch"]) == (width, batch)]
+        folds = [row for row in mine if row["contender"].startswith("fold")]
+        if not folds:
+            continue
+        best = min(folds, key=lambda row: row["median_ms"])
+        loops = [row["median_ms"] for row in mine if row["contender"] == "loop"]
+        parts = [f"is {ms / best['median_ms']:.1f} times as fast as the loop" for ms in loops]
+        parts += [] if best["to_hand"] is None else [f"takes {best['to_hand']:.2f} times hand's time"]
+        if parts:
+            said.append(f"{best['contender']} {', and '.join(parts)} ({batch} examples, width {width})")
     return said
 
 
