@@ -141,7 +141,7 @@ def read(app: Sphinx, name: str, source: list[str]) -> None:
 TUTORIALS = sorted({*ROOT.glob("docs/tutorials/*.md")} - {ROOT / "docs/tutorials/index.md"})
 TITLE = re.compile(r"^# .+\n", re.MULTILINE)
 OFFER = '\n<a href="{}.ipynb" download>Open as a notebook</a>\n'
-KERNEL = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n---\n"
+KERNEL = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n  language: python\n---\n"
 
 
 def notebook(page: Path) -> str:
