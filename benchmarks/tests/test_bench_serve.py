@@ -123,4 +123,4 @@ def test_the_command_writes_rows(tmp_path, monkeypatch):
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert {row["part"] for row in rows} == {"search", "compare", "summary"}
     assert rows[-1]["highest"].keys() == {"windows of 8, 0 ms", "server, launches", "alone"}
-    assert "highest rate/s" in result.stdout
+    assert "the highest rate at which" in result.stdout

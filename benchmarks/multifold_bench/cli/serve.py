@@ -132,7 +132,7 @@ def show_summary(row: Row) -> None:
         ]
         for name in dict.fromkeys([*row["p99_ms"], *highest])
     ]
-    columns = ["<contender", "highest rate/s", "/ windows", "p99 ms at 70 %", "/ windows"]
-    show_table(
-        columns, table, f"{row['workload']}, {row['backend']}, p99 within {1e3 * row['deadline']:g} ms"
-    )
+    columns = ["<contender", "requests\na second", "times\nwindows'", "p99 ms\nat 70 %", "times\nwindows'"]
+    said = f"{row['workload']}, {row['backend']}: the highest rate at which 99 of 100 are answered in "
+    said += f"{1e3 * row['deadline']:g} ms;\nhow long these take (p99) at 70 % of the rate of windows"
+    show_table(columns, table, said)
