@@ -199,6 +199,12 @@ def name_each(app: Sphinx, what: str, name: str, object: object, options: object
     lines[:] = SECTION.sub(lambda x: SEVERAL.sub(entries, x[0]), "\n".join(lines)).split("\n")
 
 
+def keep_whole(app: Sphinx, what: str, name: str, object: object, options: object, text: list[str]) -> None:
+    """Put the first words of an attribute's text back, which napoleon takes for its type at a colon."""
+    if what in ("attribute", "data", "property") and text[-1:] and text[-1].startswith(":type: "):
+        text[0] = f"{text.pop().removeprefix(':type: ')}: {text[0]}"
+
+
 def drop_modules_without_source(app: Sphinx, env: BuildEnvironment) -> None:
     """Keep viewcode (of Sphinx 9.0) from listing compiled modules, of which it has no page."""
     modules = env._viewcode_modules
@@ -209,6 +215,7 @@ def drop_modules_without_source(app: Sphinx, env: BuildEnvironment) -> None:
 def setup(app: Sphinx) -> None:
     """Connect what is above with Sphinx."""
     app.connect("autodoc-process-docstring", name_each, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", keep_whole, priority=600)  # after it
     app.connect("env-updated", drop_modules_without_source)
     app.connect("source-read", read)
     app.connect("doctree-read", unlink_words)
