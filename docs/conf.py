@@ -205,6 +205,11 @@ def keep_whole(app: Sphinx, what: str, name: str, object: object, options: objec
         text[0] = f"{text.pop().removeprefix(':type: ')}: {text[0]}"
 
 
+def skip(app: Sphinx, what: str, name: str, entry: object, skipped: bool, options: object) -> bool | None:
+    """Leave out fields of named tuples: their classes say what they are, Python that they have a number."""
+    return True if (getattr(entry, "__doc__", "") or "").startswith("Alias for field number") else None
+
+
 def drop_modules_without_source(app: Sphinx, env: BuildEnvironment) -> None:
     """Keep viewcode (of Sphinx 9.0) from listing compiled modules, of which it has no page."""
     modules = env._viewcode_modules
@@ -216,6 +221,7 @@ def setup(app: Sphinx) -> None:
     """Connect what is above with Sphinx."""
     app.connect("autodoc-process-docstring", name_each, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", keep_whole, priority=600)  # after it
+    app.connect("autodoc-skip-member", skip)
     app.connect("env-updated", drop_modules_without_source)
     app.connect("source-read", read)
     app.connect("doctree-read", unlink_words)

@@ -35,7 +35,7 @@ its rows 0 and 1, the pairs ``(2, 3)`` and ``(4, 5)``. The second computes row 2
 ([0, 1, 3], [[0, 0, 5], [0, 0, 2], [0, 2, 1]])
 
 An operand of ``join`` may be a row of either kernel. So the results of both lie in one *slab* of eight
-rows: three of ``join``, its first source, from row 0 on, and five of ``leaf``, the second, from row 3 on.
+rows: three of ``join``, its first source, from row 0 on, and five of ``leaf``, the second, from row 3 on::
 
     row of the slab    0       1       2             3  4  5  6  7
     what lies there    (2, 3)  (4, 5)  (1, (2, 3))   1  2  3  4  5
