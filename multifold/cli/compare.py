@@ -23,13 +23,13 @@ READ = 512
 """How many functions are read; a minibatch is drawn from them."""
 
 COLUMNS = {
-    "nodes": ("nodes", "{:,}"),
+    "nodes": ("calls", "{:,}"),
     "launches": ("launches", "{}"),
     "lower_bound": ("lower\nbound", "{}"),
-    "mean_rows": ("rows/\nlaunch", "{:.1f}"),
-    "loop_ms": ("one by\none ms", "{:,.1f}"),
-    "fold_ms": ("folded\nms", "{:,.1f}"),
-    "speed_up": ("speed-up", "{:.1f}x"),
+    "mean_rows": ("rows a\nlaunch", "{:.1f}"),
+    "loop_ms": ("ms one\nby one", "{:,.1f}"),
+    "fold_ms": ("ms\nfolded", "{:,.1f}"),
+    "speed_up": ("times\nas fast", "{:.1f}"),
     "difference": ("difference", "{:.1e}"),
 }
 """Number of a row -> the head of its column, and how it is shown."""
@@ -170,6 +170,8 @@ def remarks(rows: list[Row]) -> list[str]:
         f"{workload}, {words.get(mode, mode)}, {batch} examples, width {width}: medians over one minibatch"
         for workload, mode, batch, width in sorted(settings)
     ]
+    if rows:
+        said.append("one by one: a launch for each call; difference: the largest between both results")
     for row in rows:
         if row["first_ms"] > 10 * row["fold_ms"]:
             said.append(f"{row['backend']}: {row['first_ms']:,.0f} ms folded for the first time")
