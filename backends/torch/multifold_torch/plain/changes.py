@@ -138,6 +138,7 @@ class Called:
         self.mode = tuple([x.training for x in module.modules()])
         self.changes = ATTRIBUTE_SETS.within(module)
         self.parameters = [*module.parameters()]
+        self.reads = read_by(module)
         self.learns = [x.requires_grad for x in self.parameters]
         VERSIONS.meet(module)
 
@@ -169,9 +170,9 @@ class Called:
 
     def refuse_changed(self, cell: str) -> None:
         """Refuse to launch a call whose module was changed since it was recorded."""
-        if ATTRIBUTE_SETS.within(self.module) != self.changes:
+        if self.sets != ATTRIBUTE_SETS.total and ATTRIBUTE_SETS.within(self.module) != self.changes:
             refuse_set(type(self.module).__name__, cell)
-        for x in read_by(self.module):
+        for x in self.reads:
             VERSIONS.refuse_changed(x)
 
 
@@ -220,8 +221,10 @@ class Layer(Called):
         ranks = {x.dim() for x in operands}
         if isinstance(self.module, nn.RNNBase):
             return self.on_sequences if ranks in ({axes - 1}, {axes}) else None
-        if not axes or ranks == {axes - 1}:
+        if not axes:
             return self
+        if ranks == {axes - 1}:
+            return self.on_vectors
         return self.on_minibatches if ranks == {axes} else None
 
     def on_sequences(self, x: Tensor, state: Any = None) -> Any:
@@ -240,11 +243,22 @@ class Layer(Called):
         found, last = self.module(together(x, first), *states)
         return apart(found, first), optree.tree_map(lambda h: apart(h, 1), last)
 
+    def on_vectors(self, *args: Any) -> Any:
+        """Run it on a vector of each example."""
+        return self.module(*of_each(args))
+
     def on_minibatches(self, *args: Any) -> Any:
         """Run it on a minibatch of each example: all of them are one."""
+        args = of_each(args)
         sizes = optree.tree_leaves(args)[0].shape[:2]
         found = self.module(*optree.tree_map(lambda x: x.flatten(0, 1), args))
         return optree.tree_map(lambda x: x.unflatten(0, sizes), found)
+
+
+def of_each(args: tuple[Any, ...]) -> Any:
+    """Return arguments with a row for each example, also of those that are the same for all."""
+    most = max(optree.tree_leaves(args), key=Tensor.dim)
+    return optree.tree_map(lambda x: x if x.dim() == most.dim() else x.expand(len(most), *x.shape), args)
 
 
 class Held:
