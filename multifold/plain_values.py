@@ -26,6 +26,7 @@ from multifold._compiled import GlueBase
 from multifold._compiled import KnownCall as KnownCall
 from multifold._record.freezing import freeze
 from multifold.errors import RecordError
+from multifold.marks import mark_of as mark_of
 from multifold.recording import CURRENT, Recording, recording_of, refusal
 
 MANY = 4096

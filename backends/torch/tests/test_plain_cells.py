@@ -489,6 +489,31 @@ def test_a_cell_of_rows_that_mixes_them_is_refused():
         multifold.batched(lambda x: cell(MODEL.block(x)[None]), backend="torch")(XS)
 
 
+def test_a_cell_of_rows_that_is_trusted_runs_once_a_launch():
+    rows = []
+
+    @multifold.op(rows=True)
+    @multifold.trusted
+    def cell(x):
+        rows.append(len(x))
+        return x * 2
+
+    run = multifold.batched(lambda x: cell(MODEL.block(x)[None]), backend="torch")
+    run(XS)
+    assert rows.count(len(XS)) == 1
+
+
+def test_a_recurrent_cell_may_begin_with_a_state_that_all_examples_share(as_loop):
+    gru, lstm = torch.nn.GRUCell(4, 4), torch.nn.LSTMCell(4, 4)
+    begin = torch.nn.Parameter(torch.ones(1, 4))
+
+    def read(x):
+        vector = MODEL.block(x)[None]
+        return gru(vector, begin), lstm(vector, (begin, begin)), gru(vector[0], begin[0])
+
+    as_loop(read, XS, parameters=[begin, *gru.parameters(), *lstm.parameters()])
+
+
 def test_a_cell_of_rows_needs_an_axis_of_one():
     cell = multifold.op(lambda x: x * 2, rows=True)
     with pytest.raises(LaunchError, match="first axis of its arguments has size 1"):

@@ -20,7 +20,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from multifold._plain.arrays.pending import ArrayForm, PendingArray, form_of, is_basic
 from multifold._plain.arrays.rules import of_arrays, on_rows
 from multifold.errors import RecordError
-from multifold.marks import trusted
+from multifold.marks import mark_of, trusted
 from multifold.plain_values import PlainCall
 from multifold.recording import Recording
 
@@ -122,7 +122,10 @@ class ArrayCell(ArrayCall):
 class ArrayRowsCell(ArrayCell):
     """A cell that is written for rows, with one row for each example."""
 
-    multifold_mark = None  # it is the user's code on rows, so it is tried as any op is
+    @property
+    def multifold_mark(self) -> str | None:
+        """What its author says of it: without that, it is tried as any op is."""
+        return mark_of(self.func)
 
     def __call__(self, *operands: Any) -> Any:
         args, kwargs = self.arguments(self.mapped(self.as_rows, operands))

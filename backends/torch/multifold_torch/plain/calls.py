@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from multifold import trusted
 from multifold.errors import RecordError
-from multifold.plain_values import PlainCall
+from multifold.plain_values import PlainCall, mark_of
 from multifold.recording import Recording, refusal
 from multifold_torch.plain.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
 from multifold_torch.plain.forms import Modes, TensorForm, form_of
@@ -196,7 +196,10 @@ class CellCall(RowCall):
 class RowsCell(CellCall):
     """A cell that is written for rows, with one row for each example."""
 
-    multifold_mark = None  # it is the user's code on rows, so it is tried as any op is
+    @property
+    def multifold_mark(self) -> str | None:
+        """What its author says of it: without that, it is tried as any op is."""
+        return mark_of(self.func)
 
     def __call__(self, *rows: Tensor) -> Any:
         self.refuse_changed()
