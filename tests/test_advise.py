@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import re
 import sys
 
 import numpy as np
@@ -10,7 +12,7 @@ from click.testing import CliRunner
 
 import multifold
 from multifold import RecordError
-from multifold._plain.advice import WatchedLoop
+from multifold._plain.watched import Clock, OwnCode, WatchedLoop, in_place_of
 from multifold.cli import main
 
 WEIGHTS = np.random.default_rng(0).normal(size=(64, 64)) / 8
@@ -82,9 +84,9 @@ def test_no_more_examples_run_than_asked_for():
 
 def test_functions_are_found_that_return_arrays_and_do_not_call_themselves(advice):
     assert advice.ops == ["Tree.join"]
-    with WatchedLoop(multifold.load_backend("numpy")) as watch:
+    with WatchedLoop(multifold.load_backend("numpy"), Tree()) as watch:
         Tree()(((1, 2), 3))
-    assert [fn.__qualname__ for fn in watch.cells()] == ["Tree.join"]
+    assert [fn.__qualname__ for fn in watch.functions()] == ["Tree.join"]
 
 
 def test_what_the_loop_raises_is_raised():
@@ -131,8 +133,78 @@ def test_a_profiler_of_the_user_goes_on_after_the_loop_was_watched():
     seen = []
     sys.setprofile(lambda *event: seen.append(event))
     try:
-        with WatchedLoop(multifold.load_backend("numpy")):
+        with WatchedLoop(multifold.load_backend("numpy"), Tree()):
             pass
         assert sys.getprofile() is not None
     finally:
         sys.setprofile(None)
+
+
+def test_a_profiler_of_python_goes_on_after_the_loop_was_watched():
+    with cProfile.Profile():
+        with WatchedLoop(multifold.load_backend("numpy"), Tree()):
+            pass
+        assert sys.getprofile() is not None
+
+
+# ---- what the estimate is made of -----------------------------------------------------------------------
+
+
+def test_it_says_what_to_record_and_which_share_of_the_time_that_takes(advice):
+    assert re.fullmatch(
+        r"What can be recorded takes \d+% of the loop's time: join \(120\)\.", advice.notes[1]
+    )
+
+
+def test_it_says_where_batching_does_not_pay():
+    advice = multifold.advise(Tree(), TREES[:1], backend="numpy")
+    assert advice.ways[-1].low < 1
+    assert re.fullmatch(r"Batching .*not.* pay here: 1\.5 rows a launch\.", advice.notes[-1])
+
+
+def test_time_in_the_framework_is_none_of_the_own_code():
+    array = np.ones((300, 300))
+    with OwnCode(("numpy",), lambda module: module == __name__) as watch:
+        computing(array)
+    assert 0 < watch.events < 20  # those inside of NumPy are not among them
+    with OwnCode(("numpy",), lambda module: module == __name__) as other:
+        idling()
+    assert other.seconds > watch.seconds
+
+
+def computing(array):
+    for _ in range(3):
+        np.linalg.svd(array)
+
+
+def idling():
+    for _ in range(300_000):
+        pass
+
+
+def test_a_clock_times_functions_in_the_place_of_others():
+    clock = Clock(multifold.load_backend("numpy"))
+    with in_place_of({Tree.join: clock.timed(Tree.join, rows=False)}):
+        Tree()((1, 2))
+    assert clock.seconds > 0
+    assert not hasattr(Tree.join, "__wrapped__")
+
+
+def test_what_is_one_row_for_all_examples_is_a_row_of_each_where_a_function_takes_rows():
+    timed = Clock(multifold.load_backend("numpy")).timed(np.hstack, rows=True)
+    assert timed([np.ones((3, 2)), np.ones((1, 2))]).shape == (3, 4)
+
+
+def test_functions_that_take_no_array_are_not_named():
+    def encode(tree):
+        return join_two(*map(encode, tree)) if isinstance(tree, tuple) else row_of(tree)
+
+    assert multifold.advise(encode, TREES, backend="numpy").ops == ["join_two"]
+
+
+def join_two(left, right):
+    return np.tanh((left + right) @ WEIGHTS)
+
+
+def row_of(number):
+    return np.array(WEIGHTS[number])

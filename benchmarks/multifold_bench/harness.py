@@ -32,7 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compare.timing import Step, largest_difference, only_new_garbage
+from multifold._compare.timing import Step, largest_difference
+from multifold._run.garbage import only_new_garbage
 
 
 class Contender(abc.ABC):

@@ -18,13 +18,13 @@ warms up.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from multifold._run.garbage import only_new_garbage
 from multifold.errors import MismatchError
 
 TOLERANCE = {8: 1e-9, 4: 1e-3, 2: 3e-2}
@@ -99,17 +99,6 @@ def take_turns(
                 first = first or (name, results)
                 largest = max(largest, largest_difference(name, results, *first))
     return seconds, largest
-
-
-@contextlib.contextmanager
-def only_new_garbage() -> Iterator[None]:
-    """Spare the collector what is there already, until the block ends: it is called for every step."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def largest_difference(

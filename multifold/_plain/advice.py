@@ -1,8 +1,14 @@
 """Advice: what a program would gain by each way of running it, before anything is rewritten.
 
 `advise` runs a program on some of its examples in the ways that need no change of it: the loop, the batched
-program as it stands, and with some of its functions as cells. Each is measured. What calls of `Fold.add`
-would gain is estimated from the calls and launches of the best of these.
+program as it stands, and with some of its functions as cells. These are measured. What calls of `Fold.add`
+would take is put together from parts that are measured, too:
+
+- its launches: those of the batched program, whose cells run on rows where they can, as ops do;
+- recording: as many calls of `Fold.add`;
+- the backward pass of the batched program;
+- the program's own code: a loop in which each cell returns at once what it has returned before, without
+  what it asks of the framework.
 
 Functions are worth trying as cells if they return arrays, and call neither themselves nor anything that
 does: `compose` of a recursive model, and not its `encode`. One watched run of the loop finds them.
@@ -10,47 +16,49 @@ does: `compose` of a recursive model, and not its `encode`. One watched run of t
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import statistics
-import sys
+import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from time import perf_counter
-from types import CodeType, FrameType, FunctionType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 import optree
 
+from multifold._plain.cells import cell_of
 from multifold._plain.loop import Batched, examples_of
-from multifold._plain.sharing import is_written_here
-from multifold._run.reach import owners_of
+from multifold._plain.program import PlainProgram
+from multifold._plain.watched import ROUNDS, Clock, OwnCode, WatchedLoop, in_place_of, shortest
+from multifold._run.garbage import only_new_garbage
+from multifold._run.reach import owners_of, reached
 from multifold._run.state import aside
 from multifold.backend import Backend
 from multifold.errors import BackendError, MultifoldError, RecordError
+from multifold.fold import Fold
 
-SPREAD = 1.35
+SPREAD = 1.4
 """A gain lies between the measured one divided by this and multiplied by it: less than twice apart."""
 
-RECORDED = 3e-6
-"""About how many seconds one call of `Fold.add` takes to record, to plan and to wire."""
+LOOP, BY_HAND = "one example at a time", "fold.run, with calls of fold.add"
 
-LOOP = "one example at a time"
+SECONDS = 3.0
+"""A way that takes longer is measured less often."""
 
-OF_BACKWARD = 1 / 2
-"""The share of the backward pass that is left where the program records its calls itself."""
+FEW = 4
+"""So many examples show whether a function can be a cell."""
 
-ROUNDS, SECONDS = 3, 3.0
-"""So often each way is measured, or for so many seconds at most."""
-
-WORTH = 1.05
-"""So many times as fast a program has to be with a function as a cell, for that to be named."""
-
-MOST_CELLS, LEAST_SHARE = 3, 0.05
-"""So many functions are tried as cells, and only such that take this share of the loop's time."""
+MOST_NAMED = 6
+"""So many ops to record are named, those with most calls."""
 
 FRAMEWORKS = ("numpy", "torch")
+
+PHASES = ("plan", "wiring", "upload", "gather", "op")
+"""What a run of calls takes, whoever has recorded them."""
 
 
 class MeasuredWay(NamedTuple):
@@ -88,7 +96,7 @@ class Advice:
     ways : list of MeasuredWay
         The loop first.
     ops : list of str
-        The functions that are worth making cells of, by their qualified names.
+        The functions to record, by their qualified names: ops of `Fold.add`, or cells.
     notes : list of str
         What else there is to know, a sentence each.
     """
@@ -188,54 +196,50 @@ def advise(
     ['one example at a time']
     """
     examples = [*islice(examples_of(iterables), most)]
-    notes: list[str] = []
-    run = program(fn, (), backend, own)
-    known = run.program.meet(*examples[0])
+    known = PlainProgram(fn, (), backend).meet(*examples[0])
     if known.name not in FRAMEWORKS:
         raise BackendError(
             f"Expected a program of NumPy or PyTorch to advise on. Received one of {known.name}.",
             "make cells of its functions, and measure multifold.batched(fn, ops=[...]).",
         )
-    models = owners_of(known, None, fn)
-    with aside(known, models):
+    models = models_of(known, fn)
+    ways: list[MeasuredWay] = []
+    notes: list[str] = []
+    with aside(known, models), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
         advance(LOOP)
-        with WatchedLoop(known) as watch:
-            run.looped(examples, {})
-        bench = AdviceBench(run, models, examples, train)
-        ways: list[MeasuredWay] = []
-        ops: list[FunctionType] = []
-        for cell in (None, *watch.cells()):
-            trial = run if cell is None else program(fn, (*ops, cell), known, own)
-            name = "multifold.batched(fn)"
-            if cell is not None:
-                said = f"ops=[{cell.__qualname__}]"
-                name = f"  with {said}" if ways else f"multifold.batched(fn, {said})"
-            advance(name.strip())
+        with WatchedLoop(known, fn) as watch:
+            for example in examples:
+                fn(*example)
+        functions = watch.functions()
+        with only_new_garbage():
+            bench = AdviceBench(fn, own, known, models, examples, train)
+            taken = bench.cells(functions)
+            for ops in dict.fromkeys([(), tuple(taken)]):
+                said = ", ".join([op.__qualname__ for op in ops])
+                name = f"multifold.batched(fn, ops=[{said}])" if ops else "multifold.batched(fn)"
+                advance(name)
+                try:
+                    ways.append(bench.measure(ops, name))
+                except MultifoldError as error:
+                    notes.append(f"{name}: {error.message}")
+            advance(BY_HAND)
             try:
-                way = bench.measure(trial, name)
-                backward = bench.backward
-            except MultifoldError as error:
-                notes.append(f"{name.strip()}: {error.message}")
-                continue
-            if not ways or way.low > WORTH * ways[-1].low:
+                way, found = bench.by_hand(taken, watch.is_of_program)
                 ways.append(way)
-                run, rest = trial, backward
-                ops += [] if cell is None else [cell]
-    if ways and ways[-1].low < 1:
-        notes += run.explain().slow
-    if ways:
-        ways.append(bench.by_hand(run, ways[-1], rest, watch.seconds_with_arrays()))
+                notes += found
+            except MultifoldError as error:
+                if taken:
+                    notes.append(f"{BY_HAND}: {error.message}")
     loop = MeasuredWay(LOOP, 0, 0, bench.loop, 1.0, 1.0)
-    return Advice(len(examples), bench.trains, [loop, *ways], [op.__qualname__ for op in ops], notes)
+    return Advice(len(examples), bench.trains, [loop, *ways], [op.__qualname__ for op in taken], notes)
 
 
-def program(
-    fn: Callable[..., Any], ops: Sequence[Any], backend: str | Backend | type[Backend], own: bool
-) -> Batched:
-    """Return a batched program that returns the list of the loop."""
-    return Batched(
-        fn, ops=ops, join="list", backend=backend, device=None, own=own, seed=0, on_error="raise"
-    )
+def models_of(backend: Backend, fn: Any) -> list[Any]:
+    """Return what has the parameters of a program, and what else it may change."""
+    owners = owners_of(backend, None, fn)
+    known = {id(x) for x in owners}
+    return owners + [x for x, _ in reached(backend, [fn]) if backend.hosts(x) and id(x) not in known]
 
 
 class AdviceBench:
@@ -243,10 +247,12 @@ class AdviceBench:
 
     Parameters
     ----------
-    run : Batched
-        The program.
+    fn, own
+        As of `advise`.
+    backend : Backend
+        The framework.
     models : sequence
-        What has its parameters.
+        What has the parameters.
     examples : sequence
         The arguments of each example.
     train : bool or None
@@ -256,28 +262,33 @@ class AdviceBench:
     ----------
     trains : bool
         Whether gradients are part of a step: known after the first one.
-    loop : float
-        Seconds of the loop: the median.
+    wanted : list
+        The results of the loop, in which each example has random streams of its own.
     backward : float
         Seconds of the backward pass of the last step.
     """
 
     def __init__(
-        self, run: Batched, models: Sequence[Any], examples: Sequence[Any], train: bool | None
+        self,
+        fn: Callable[..., Any],
+        own: bool,
+        backend: Any,
+        models: Sequence[Any],
+        examples: Sequence[Any],
+        train: bool | None,
     ) -> None:
-        self.run = run
-        backend: Any = run.program.backend
+        self.fn = fn
+        self.own = own
         self.backend = backend
         self.models = [*models]
         self.examples = examples
         self.trains = train is not False and "kit" not in backend.gaps()
         self.nothing = backend.constant(np.zeros((), np.float32), None)
         self.backward = 0.0
-        self.wanted = optree.tree_leaves(self.step(self.looped)[1])
+        self.wanted = self.step(lambda: self.batched((), 0).looped(examples, {})[0])[1]
         if train and not self.trains:
             raise RecordError("Expected results with gradients, for train=True. There are none.")
         self.loops = [self.step(self.looped)[0]]
-        self.in_loop = self.backward
 
     @property
     def loop(self) -> float:
@@ -286,7 +297,20 @@ class AdviceBench:
 
     def looped(self) -> list[Any]:
         """Return the results of the loop."""
-        return self.run.looped(self.examples, {})[0]
+        return [self.fn(*example) for example in self.examples]
+
+    def batched(self, ops: Sequence[Any], seed: int | None) -> Batched:
+        """Return a batched program that returns the list of the loop."""
+        return Batched(
+            self.fn,
+            ops=ops,
+            join="list",
+            backend=self.backend,
+            device=None,
+            own=self.own,
+            seed=seed,
+            on_error="raise",
+        )
 
     def step(self, compute: Callable[[], list[Any]]) -> tuple[float, list[Any]]:
         """Run one step, forward and where it trains backward; return the seconds and the results."""
@@ -300,9 +324,13 @@ class AdviceBench:
             ended = perf_counter()
             if kit is None:
                 return None
-            parts = [x for x in optree.tree_leaves(results) if getattr(x, "requires_grad", False)]
+            parts: defaultdict[tuple[int, ...], list[Any]] = defaultdict(list)
+            for x in optree.tree_leaves(results):
+                if getattr(x, "requires_grad", False):
+                    parts[tuple(x.shape[1:])].append(x if x.shape else x[None])
             self.trains = bool(parts)
-            return sum([kit.dot(x, np.ones(tuple(x.shape))) for x in parts], self.nothing)
+            joined = map(self.backend.concat, parts.values())
+            return sum([kit.dot(x, np.ones(tuple(x.shape))) for x in joined], self.nothing)
 
         gc.collect()  # what the step before has left is none of this one
         began = perf_counter()
@@ -316,122 +344,134 @@ class AdviceBench:
         self.backward = spent - (ended - began)
         return spent, results
 
-    def measure(self, trial: Batched, name: str) -> MeasuredWay:
-        """Return how fast a batched program is; refuse one that computes something else than the loop."""
-
-        def batched() -> list[Any]:
-            return trial.run(self.examples, {})[0]
-
-        results = optree.tree_leaves(self.step(batched)[1])
+    def check(self, ops: Sequence[Any], count: int) -> Batched:
+        """Return a batched program that has run; refuse one that computes something else than the loop."""
+        trial = self.batched(ops, 0)
+        found = optree.tree_leaves(self.step(lambda: trial.run(self.examples[:count], {})[0])[1])
+        wanted = optree.tree_leaves(self.wanted[:count])
         if not len(trial.fold or ()):
             raise RecordError("none of its calls is recorded, since it begins with no layer or cell.")
-        if len(results) != len(self.wanted) or not all(map(trial.same, results, self.wanted)):
+        if len(found) != len(wanted) or not all(map(trial.same, found, wanted)):
             raise RecordError(
                 "it returns other values than the loop, as programs may that draw random numbers."
             )
-        times: list[float] = []
-        gains: list[float] = []
-        while len(times) < ROUNDS and sum(times) < SECONDS:
+        return trial
+
+    def rounds(
+        self, ops: Sequence[Any], start: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[float, float, Batched]]:
+        """Run the loop and a batched program by turns; yield the seconds of both, and the program."""
+        self.check(ops, len(self.examples))
+        trial = self.batched(ops, None)
+
+        def compute() -> list[Any]:
+            return trial.run(self.examples, {})[0]
+
+        self.step(compute)
+        began = perf_counter()
+        for _ in range(ROUNDS):
             self.loops.append(self.step(self.looped)[0])
-            times.append(self.step(batched)[0])
-            gains.append(self.loops[-1] / times[-1])
-        fold: Any = trial.fold
-        gain = statistics.median(gains)
-        seconds = statistics.median(times)
-        return MeasuredWay(name, len(fold), len(trial.explain()), seconds, gain / SPREAD, gain * SPREAD)
+            start()
+            yield self.loops[-1], self.step(compute)[0], trial
+            if perf_counter() - began > SECONDS:
+                return
 
-    def by_hand(self, run: Batched, best: MeasuredWay, backward: float, with_arrays: float) -> MeasuredWay:
-        """Return what calls of `Fold.add` are expected to take, given the best way and its backward pass.
+    def measure(self, ops: Sequence[Any], name: str) -> MeasuredWay:
+        """Return how fast a batched program is; refuse one that computes something else than the loop."""
+        times = [*self.rounds(ops)]
+        gain = statistics.median([loop / seconds for loop, seconds, _ in times])
+        return way_of(times[-1][2], name, statistics.median([seconds for _, seconds, _ in times]), gain)
 
-        What the loop takes beside functions that return arrays, and beside gradients, stays as it is: the
-        rules of a game, say. The loop was watched for ``with_arrays``, the seconds of these functions; that
-        slows down the others.
-        """
-        explained = run.explain()
-        launching = sum([explained.seconds.get(name, 0.0) for name in ("upload", "gather", "op")])
-        alone = max(0.0, self.loop - self.in_loop - with_arrays)
-        seconds = launching + alone + backward * OF_BACKWARD + RECORDED * best.calls
-        gain = self.loop / seconds
-        name = "fold.run, with await" if len(explained.rounds) > 1 else "fold.run, with calls of fold.add"
-        return MeasuredWay(name, best.calls, best.launches, seconds, gain / SPREAD, gain * SPREAD)
+    # ---- what calls of fold.add would take -----------------------------------------------------------
+
+    def cells(self, functions: Sequence[FunctionType]) -> dict[FunctionType, bool]:
+        """Return the functions that can be cells, and whether they run on rows."""
+        found: dict[FunctionType, bool] = {}
+        for fn in functions:
+            for rows in (True, False):
+                timed = Clock(self.backend).timed(fn, rows)
+                cell = cell_of(timed, rows)
+                with contextlib.suppress(Exception), in_place_of({fn: cell}):
+                    if self.check((), FEW).values.has_recorded(timed):
+                        found[fn] = rows
+                    break
+        return found
+
+    def by_hand(
+        self, taken: dict[FunctionType, bool], is_own: Callable[[str], bool]
+    ) -> tuple[MeasuredWay, list[str]]:
+        """Return what calls of `Fold.add` for these functions are expected to take, and notes on that."""
+        launching: list[float] = []
+        names = {fn.__name__ for fn in taken}
+        clock = Clock(self.backend)
+        with in_place_of({fn: cell_of(clock.timed(fn, rows), rows) for fn, rows in taken.items()}):
+            for _, _, trial in self.rounds((), clock.start):
+                explained = trial.explain()
+                found = sum([explained.seconds.get(phase, 0.0) for phase in PHASES]) + clock.seconds
+                ops = [op for part in explained.rounds for op in part.ops if op.name in names]
+                launching.append(self.backward + found - sum([op.seconds or 0.0 for op in ops]))
+        own = self.own_code([*taken], is_own)
+        seconds = min(launching) + own + self.recording(len(trial.fold or ()))
+        way = way_of(trial, BY_HAND, seconds, min(self.loops) / seconds)
+        return way, notes_on(way, explained, 1 - own / self.loop)
+
+    def recording(self, calls: int) -> float:
+        """Return the seconds that so many calls of `Fold.add` take."""
+
+        def record() -> None:
+            fold = Fold(backend=self.backend)
+            h, c = fold.add("start").split(2)
+            for _ in range(calls):
+                h, c = fold.add("step", h, c).split(2)
+
+        return shortest(record)
+
+    def own_code(self, functions: Sequence[FunctionType], is_own: Callable[[str], bool]) -> float:
+        """Return the seconds of the program's own code beside these functions and the framework."""
+        kept: dict[FunctionType, list[Any]] = {fn: [] for fn in functions}
+
+        def keep(fn: FunctionType) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                kept[fn].append(fn(*args, **kwargs))
+                return kept[fn][-1]
+
+            return call
+
+        def repeat(fn: FunctionType) -> Callable[..., Any]:
+            following, last = iter(kept[fn]), kept[fn][-1]
+            return lambda *args, **kwargs: next(following, last)
+
+        found = []
+        with self.backend.inference():
+            with in_place_of({fn: keep(fn) for fn in functions}):
+                self.looped()
+            for _ in range(ROUNDS):
+                with (
+                    in_place_of({fn: repeat(fn) for fn in functions}),
+                    OwnCode((self.backend.name, "multifold"), is_own) as own,
+                ):
+                    self.looped()
+                found.append(own.seconds)
+        return min(found)
 
 
-class WatchedLoop:
-    """Watches which functions of the user a program calls, for how long, and which call themselves."""
+def notes_on(way: MeasuredWay, explained: Any, share: float) -> list[str]:
+    """Return what there is to know of a way: what to record, and why it may not pay."""
+    counts: Counter[str] = Counter()
+    for part in explained.rounds:
+        counts.update({op.name: op.calls for op in part.ops})
+    said = ", ".join([f"{name} ({calls:,})" for name, calls in counts.most_common(MOST_NAMED)])
+    more = f" and {len(counts) - MOST_NAMED} more" if len(counts) > MOST_NAMED else ""
+    notes = [f"What can be recorded takes {max(share, 0.0):.0%} of the loop's time: {said}{more}."]
+    if way.low < 1:
+        pays = "may not pay" if way.high > 1 else "is not expected to pay"
+        rounds = len(explained.rounds)
+        waits = f", and {rounds:,} rounds in which values are read" if rounds > 1 else ""
+        notes.append(f"Batching {pays} here: {way.calls / way.launches:,.1f} rows a launch{waits}.")
+    return notes
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.stack: list[tuple[CodeType, float]] = []
-        self.inside = [0.0]  # of what is on the stack, and of the whole: the seconds of what it has called
-        self.active: Counter[CodeType] = Counter()
-        self.seconds: defaultdict[CodeType, float] = defaultdict(float)
-        self.own: defaultdict[CodeType, float] = defaultdict(float)
-        self.returning: set[CodeType] = set()  # those that have returned an array
-        self.callers: defaultdict[CodeType, set[CodeType | None]] = defaultdict(set)
-        self.recursive: set[CodeType] = set()
 
-    def __enter__(self) -> WatchedLoop:
-        self.before = sys.getprofile()
-        sys.setprofile(self.see)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(self.before)
-
-    def see(self, frame: FrameType, event: str, result: Any) -> None:
-        """Note that a function was called, or returns."""
-        code = frame.f_code
-        module = frame.f_globals.get("__name__") or ""
-        if event not in ("call", "return") or code.co_name.startswith("<"):
-            return
-        if module.startswith("multifold") or not is_written_here(module):
-            return
-        if event == "call":
-            self.callers[code].add(self.stack[-1][0] if self.stack else None)
-            if self.active[code]:
-                codes = [own for own, _ in self.stack]
-                self.recursive.update(codes[codes.index(code) :])
-            self.active[code] += 1
-            self.stack.append((code, perf_counter()))
-            self.inside.append(0.0)
-        elif self.active[code]:
-            _, began = self.stack.pop()
-            spent = perf_counter() - began
-            self.own[code] += spent - self.inside.pop()
-            self.inside[-1] += spent
-            self.active[code] -= 1
-            if not self.active[code]:
-                self.seconds[code] += spent
-            if any(map(self.backend.owns, optree.tree_leaves(result))):
-                self.returning.add(code)
-
-    def cells(self) -> list[FunctionType]:
-        """Return the functions that are worth trying as cells, those first that take longest."""
-        found = self.candidates()
-        functions = [x for code in found for x in gc.get_referrers(code) if type(x) is FunctionType]
-        return functions[:MOST_CELLS]
-
-    def seconds_with_arrays(self) -> float:
-        """Return the seconds that were spent in functions that return arrays, and in what these call."""
-        return self.total - sum([own for code, own in self.own.items() if code not in self.returning])
-
-    @property
-    def total(self) -> float:
-        """The seconds of all that was watched."""
-        return sum(self.seconds[code] for code, callers in self.callers.items() if None in callers)
-
-    def candidates(self) -> list[CodeType]:
-        """Return the code of functions that may be cells, those first that take longest."""
-        looping = {*self.recursive}
-        while more := {x for code in looping for x in self.callers[code] if x} - looping:
-            looping |= more
-        known = {
-            code
-            for code, callers in self.callers.items()
-            if code not in looping and None not in callers and code in self.returning
-        }
-        return [
-            code
-            for code, seconds in sorted(self.seconds.items(), key=lambda pair: -pair[1])
-            if code in known and not self.callers[code] <= known and seconds >= LEAST_SHARE * self.total
-        ]
+def way_of(trial: Batched, name: str, seconds: float, gain: float) -> MeasuredWay:
+    """Return a way to run the calls of a batched program."""
+    fold: Any = trial.fold
+    return MeasuredWay(name, len(fold), len(trial.explain()), seconds, gain / SPREAD, gain * SPREAD)

@@ -114,10 +114,14 @@ def made_cell(fn: Any) -> Callable[[], None]:
     if isinstance(fn, type):
         setattr(fn, CELL, False)
         return partial(delattr, fn, CELL)
-    cell = cell_of(fn)
+    return replaced(fn, cell_of(fn))
+
+
+def replaced(fn: Any, other: Callable[..., Any]) -> Callable[[], None]:
+    """Put another function where a function is found by name; return what undoes it."""
     places = places_of(fn)
     for write, kept in places:
-        write(staticmethod(cell) if isinstance(kept, staticmethod) else cell)
+        write(staticmethod(other) if isinstance(kept, staticmethod) else other)
 
     def undo() -> None:
         for write, kept in places:
