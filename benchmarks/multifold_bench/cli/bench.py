@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from multifold_bench.cli.advise import advise
 from multifold_bench.cli.device import device
 from multifold_bench.cli.experiments import experiments
 from multifold_bench.cli.gates import gates
@@ -21,5 +22,5 @@ def bench() -> None:
     """
 
 
-for command in (plan, step, profile, experiments, gates, device, serve):
+for command in (plan, step, profile, experiments, gates, device, serve, advise):
     bench.add_command(command)
