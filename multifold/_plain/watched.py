@@ -33,9 +33,6 @@ LEAST_SHARE = 0.05
 ROUNDS = 3
 """So often a time is taken; the shortest counts, since others use the machine, too."""
 
-MANY = 1000
-"""Calls by which it is measured what watching costs."""
-
 
 @contextlib.contextmanager
 def in_place_of(others: Mapping[FunctionType, Callable[..., Any]]) -> Iterator[None]:
@@ -46,10 +43,10 @@ def in_place_of(others: Mapping[FunctionType, Callable[..., Any]]) -> Iterator[N
         yield
 
 
-def shortest(run: Callable[[], None]) -> float:
+def shortest(run: Callable[[], Any], rounds: int = ROUNDS) -> float:
     """Return the seconds of a function that runs some times, the fewest."""
     times = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         gc.collect()
         began = perf_counter()
         run()
@@ -132,8 +129,7 @@ class Onlooker(abc.ABC):
 class OwnCode(Onlooker):
     """Watches for how long a program is in its own code, and in none of the framework.
 
-    What is neither, as a function of Python, belongs to what has called it. What watching itself costs is
-    measured with calls of an empty function, and left out.
+    What is neither, as a function of Python, belongs to what has called it.
 
     Parameters
     ----------
@@ -147,14 +143,17 @@ class OwnCode(Onlooker):
         self.others = others
         self.is_own = is_own
         self.stack = [False]  # of each function under way, whether it is the program's
+        self.events = [0, 0]  # in functions of others, and of the program
+        self.spent = [0.0, 0.0]
         self.began = 0.0
-        self.spent = 0.0
-        self.events = 0
 
-    @property
-    def seconds(self) -> float:
-        """The time in its own code."""
-        return max(0.0, self.spent - self.events * seconds_of_event())
+    def seconds(self, alone: float) -> float:
+        """Return the time in its own code, given that of all without being watched.
+
+        What is left of the difference is what the interpreter takes to tell of the events.
+        """
+        telling = (sum(self.spent) - alone) / max(1, sum(self.events))
+        return max(0.0, self.spent[True] - self.events[True] * max(0.0, telling))
 
     def __enter__(self) -> Self:
         gc.collect()
@@ -163,13 +162,12 @@ class OwnCode(Onlooker):
 
     def see(self, frame: FrameType, event: str, what: Any) -> None:
         """Note that a function begins or ends."""
-        if self.stack[-1]:
-            self.spent += perf_counter() - self.began
-            self.events += 1
+        own = self.stack[-1]
+        self.spent[own] += perf_counter() - self.began
+        self.events[own] += 1
         if event in ("call", "c_call"):
             module = frame.f_globals.get("__name__") if event == "call" else home_of(what)
             package = (module or "").partition(".")[0]
-            own = self.stack[-1]
             if package in self.others:
                 own = False
             elif event == "call" and self.is_own(module or ""):
@@ -178,26 +176,6 @@ class OwnCode(Onlooker):
         elif len(self.stack) > 1:
             self.stack.pop()
         self.began = perf_counter()  # what this has taken is nobody's time
-
-
-@functools.cache
-def seconds_of_event() -> float:
-    """Return what the interpreter takes for each event that it tells `OwnCode`."""
-
-    def nothing() -> None:
-        pass
-
-    def calls() -> None:
-        for _ in range(MANY):
-            nothing()
-
-    alone = shortest(calls)
-    found = []
-    for _ in range(ROUNDS):
-        with OwnCode((), lambda module: True) as watch:
-            calls()
-        found.append((watch.spent - alone) / watch.events)
-    return max(0.0, min(found))
 
 
 def home_of(function: Any) -> str | None:

@@ -26,6 +26,12 @@ from multifold_bench.pairs import dependencies
 from multifold_bench.typed import ABOVE, JOINS, SCANS, plan
 
 
+def seeded(kind: type[nn.Module], width: int) -> Any:
+    """Return a model, the same one each time."""
+    torch.manual_seed(0)
+    return kind(width)
+
+
 def index(number: int) -> Tensor:
     """Return a number as a batch of one."""
     return torch.tensor([number])
@@ -59,7 +65,7 @@ class TreeLSTM(nn.Module):
 def trees(width: int, count: int) -> PlainLoop:
     """A binary Tree-LSTM, with its output at the root."""
     rng = np.random.default_rng(0)
-    model = TreeLSTM(width)
+    model = seeded(TreeLSTM, width)
 
     def encode(fold: Any, tree: BinaryTree) -> Any:
         if tree.left is None:
@@ -112,7 +118,7 @@ class DependencyLSTM(nn.Module):
 def child_sum(width: int, count: int) -> PlainLoop:
     """A child-sum Tree-LSTM over dependency trees, with its output at the root."""
     rng = np.random.default_rng(0)
-    model = DependencyLSTM(width)
+    model = seeded(DependencyLSTM, width)
     row = (width,), np.float32
 
     def encode(fold: Any, tree: Branch) -> Any:
@@ -164,7 +170,7 @@ class Tagger(nn.Module):
 def tagger(width: int, count: int) -> PlainLoop:
     """An LSTM in each direction, and scores for each word."""
     rng = np.random.default_rng(0)
-    model = Tagger(width)
+    model = seeded(Tagger, width)
 
     def read(fold: Any, step: str, vectors: Sequence[Any]) -> list[Any]:
         h, c = fold.add("start").split(2)
@@ -208,7 +214,7 @@ class Nested(nn.Module):
 def nested(width: int, count: int) -> PlainLoop:
     """A GRU over words, each of which a GRU has spelled."""
     rng = np.random.default_rng(0)
-    model = Nested(width)
+    model = seeded(Nested, width)
 
     def record(fold: Any, words: Sequence[Sequence[int]]) -> Any:
         state = begin = fold.add("start")
@@ -247,7 +253,7 @@ class TypedGraph(nn.Module):
 def typed(width: int, count: int) -> PlainLoop:
     """Graphs of calls of five types, with an output at the end."""
     rng = np.random.default_rng(0)
-    model = TypedGraph(width)
+    model = seeded(TypedGraph, width)
 
     def record(fold: Any, calls: Sequence[Sequence[int]]) -> Any:
         states: list[Any] = []
@@ -298,7 +304,7 @@ def facts(node: QueryPlan) -> np.ndarray:
 def plans(width: int, count: int) -> PlainLoop:
     """Query plans with a network for each of a dozen operators."""
     rng = np.random.default_rng(0)
-    model = PlanNet(width)
+    model = seeded(PlanNet, width)
 
     def encode(fold: Any, node: QueryPlan, nobody: Any) -> Any:
         told = [encode(fold, child, nobody) for child in node.children]
@@ -339,7 +345,7 @@ class Exits(nn.Module):
 
 def exits(width: int, count: int) -> PlainLoop:
     """A deep network that each image leaves where an exit is sure of it: each layer looks at values."""
-    model = Exits(width)
+    model = seeded(Exits, width)
 
     async def record(fold: Any, pixels: Tensor) -> Any:
         x = fold.add("enter", pixels)
