@@ -147,7 +147,7 @@ def advise(
     backend: str | Backend | type[Backend] = "auto",
     advance: Callable[[str], object] = lambda way: None,
 ) -> Advice:
-    """Say what a program would gain by batching, and which of its functions to make cells of.
+    """Say what a program would gain by batching, and which of its functions to record.
 
     The program runs as it is, in a loop and batched, some times each; what it leaves on its model is put
     back. Nothing has to be rewritten for that.
@@ -453,10 +453,10 @@ class AdviceBench:
             return call
 
         def repeat(fn: FunctionType) -> Callable[..., Any]:
-            following, last = iter(kept[fn]), kept[fn][-1]
-            return lambda *args, **kwargs: next(following, last)
+            following = iter(kept[fn])
+            return lambda *args, **kwargs: next(following, *kept[fn][-1:])
 
-        with self.backend.inference():
+        with contextlib.nullcontext() if self.trains else self.backend.inference():
             with in_place_of({fn: keep(fn) for fn in functions}):
                 self.looped()
             found = []

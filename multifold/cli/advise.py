@@ -13,8 +13,8 @@ from multifold.cli.options import gathered
 from multifold.cli.output import progress
 from multifold.errors import RecordError
 
-MOST_WAYS = 5
-"""The loop, the batched program, and three functions as cells."""
+MOST_WAYS = 4
+"""The loop, the batched program, with functions as cells, and by calls of `Fold.add`."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,67 @@
+"""What `multifold.advise` says of programs of PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import multifold
+from multifold._plain.advice import models_of
+
+WORDS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]] * 4
+
+
+class Reader(nn.Module):
+    """Reads words with a GRU that begins with a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.cell = nn.Embedding(10, 4), nn.GRUCell(4, 4)
+        self.begin = nn.Parameter(torch.zeros(1, 4))
+
+    def step(self, word, state):
+        return self.cell(self.embed(word), state)
+
+    def forward(self, words):
+        state = self.begin
+        for word in words:
+            state = self.step(torch.tensor([word]), state)
+        return state
+
+
+class Task:
+    """An object that is no module, and holds one."""
+
+    def __init__(self):
+        self.model = Reader()
+
+    def run(self, words):
+        return self.model(words)
+
+
+def test_a_function_that_takes_rows_is_named_and_estimated_in_training():
+    advice = multifold.advise(Reader(), WORDS)
+    assert advice.ops == ["Reader.step"] and advice.trains
+    *_, by_add = advice.ways
+    assert (by_add.name, by_add.calls) == ("fold.run, with calls of fold.add", sum(map(len, WORDS)))
+
+
+def test_parameters_of_a_model_that_an_object_holds_have_gradients():
+    task = Task()
+    found = models_of(multifold.load_backend("torch"), task.run)
+    assert any(x is task.model for x in found)
+    assert multifold.advise(task.run, WORDS, backend="torch").trains
+
+
+def test_reads_are_told_where_they_keep_batching_from_paying():
+    layer = nn.Linear(4, 4)
+
+    def settle(x):
+        for _ in range(5):
+            if x.norm() < 0.3:
+                break
+            x = torch.tanh(layer(x)) * 0.8
+        return x
+
+    advice = multifold.advise(settle, [torch.randn(4)], train=False)
+    assert "rounds in which values are read" in advice.notes[-1]
