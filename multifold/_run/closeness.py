@@ -24,9 +24,6 @@ That of one byte is a little more than its coarsest step, a quarter. What is lon
 compared as doubles.
 """
 
-COARSE = {2: 2**-7, 1: 2**-2}
-"""Bytes of a floating dtype that NumPy lacks -> the step between two of its numbers, relative to them."""
-
 SPREAD = 1e-3
 """A row that is smaller than this beside the largest one may carry the rounding errors of larger terms."""
 
@@ -52,17 +49,16 @@ def width_of(x: Any, host: np.ndarray) -> int:
 def nudged(x: Any, host: np.ndarray) -> np.ndarray:
     """Return the numbers of an array, each a step away, up or down by turns; integers stay as they are.
 
+    So do floats of two bytes and fewer, whose steps are as large as what an op does to a row may be.
+
     >>> nudged(None, np.ones(2)) - 1, nudged(None, np.ones(2, int))
     (array([-2.22044605e-16,  2.22044605e-16]), array([1, 1]))
     """
-    if not is_inexact(host.dtype):
+    if not is_inexact(host.dtype) or width_of(x, host) < 4:
         return host
     wide = host.astype(np.complex128 if host.dtype.kind == "c" else np.float64)
     signs = np.arange(host.size).reshape(host.shape) % 2 * 2 - 1
-    step = COARSE.get(width_of(x, host))
-    if step is None or host.dtype == np.float16:
-        step = float(np.finfo(host.dtype).eps)
-    return (wide * (1 + signs * step)).astype(host.dtype)
+    return (wide * (1 + signs * float(np.finfo(host.dtype).eps))).astype(host.dtype)
 
 
 def magnitude(x: np.ndarray) -> float:
