@@ -395,6 +395,10 @@ class Backend(abc.ABC):
         """Return how many rows a launch of that many is padded to, of few sizes; asked if it `pads`."""
         return rows
 
+    def compilations(self) -> int:
+        """Return how often this process has compiled so far; a server that is warm tells of more."""
+        return 0
+
     # ---- rows that stay in place from round to round ---------------------------------------------
     # Without these each round puts the results of earlier ones together.
 

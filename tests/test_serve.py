@@ -702,6 +702,25 @@ def test_warming_up_meets_the_sizes_that_smaller_launches_are_padded_to():
     assert sizes == {1, 2, 4, 8, 16, 32, 64, 128}
 
 
+@pytest.mark.parametrize(("warmed", "warnings"), [([], 0), (TREES[:1], 1), (TREES, 0)])
+def test_a_warm_server_says_once_that_it_compiles(warmed, warnings, recwarn):
+    class Compiling(NumpyBackend):
+        def compilations(self):
+            return len(sizes)
+
+    async def main():
+        async with Server(model, total, backend=Compiling()) as server:
+            for tree in warmed:
+                await server.warm([tree])
+            for tree in TREES:
+                await server(tree)
+
+    sizes = set()
+    model = {"leaf": lambda x: sizes.add(len(x)) or x * 1, "add": lambda a, b: a + b}
+    asyncio.run(main())
+    assert ["to compile" in str(one.message) for one in recwarn] == [True] * warnings
+
+
 @pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="no clock of a single thread")
 @pytest.mark.parametrize("fn", [total, halve])
 def test_an_idle_server_sleeps(backend, fn):

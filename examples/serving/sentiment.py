@@ -5,6 +5,7 @@ unless a file of `multifold train` is given, and words have the numbers of their
 serving.
 """
 
+import random
 import zlib
 
 import multifold
@@ -13,11 +14,20 @@ from multifold.models import BinaryTreeLSTM
 
 WORDS = 10_000
 CLASSES = ("very negative", "negative", "neutral", "positive", "very positive")
-EXAMPLES = ["good", ["not", "bad"], [["a", "fine"], ["film", ["about", "nothing"]]]]
-"""Trees to warm up with: what requests look like, small and large."""
-
 MOST = 500
 """The words that a request may have; its calls are twice as many."""
+
+
+def random_tree(words, draw):
+    """Return a tree of so many words."""
+    if words == 1:
+        return "word"
+    left = draw.randrange(1, words)
+    return [random_tree(left, draw), random_tree(words - left, draw)]
+
+
+EXAMPLES = [random_tree(1 + number % 25, random.Random(number)) for number in range(200)]
+"""Trees to warm up with: what requests look like, small and large, as many as may be under way at once."""
 
 
 def check(tree):

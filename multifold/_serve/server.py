@@ -201,7 +201,8 @@ class Server:
             They come in portions, each as large as the queue, and have no deadline. If the framework
             compiles for each number of rows, as JAX does, half of a portion comes again, then a quarter,
             and so on, and their launches run in pieces of 1, 2, 4, ... rows and what is left: so they have
-            as many rows as with fewer requests under way.
+            as many rows as with fewer requests under way. So give it as many examples as may be under way
+            at once: a warning says so if requests wait for a compilation later.
 
         Raises
         ------
@@ -209,6 +210,7 @@ class Server:
             If requests of others leave no room in the queue.
         """
         worker = self._worker
+        worker.warmed(False)
         left = iter(examples)
         while portion := [*islice(left, self._queue)]:
             try:
@@ -218,6 +220,7 @@ class Server:
                     portion = portion[: len(portion) // 2 if worker.backend.pads else 0]
             finally:
                 worker.divide(False)
+        worker.warmed(True)
 
     def swap(self, model: Any) -> None:
         """Serve the requests that have not begun by another model; those under way keep the one they have.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+from multifold._record.graph import warn_user
 from multifold._rounds.gathers import Gathers
 from multifold._run.report import Report
 from multifold._serve.admission import Admission
@@ -81,6 +82,7 @@ class Worker:
         self.steps = compiles or (join == "launches" and inspect.iscoroutinefunction(fn))
         self.mode = self.backend.inference if mode is None else mode
         self.in_pieces = False
+        self.warm = False
         self.recent: deque[tuple[float, Report]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
         # What the last engine that has ended leaves to the next one of its model, and that model.
@@ -110,6 +112,10 @@ class Worker:
     def divide(self, in_pieces: bool) -> None:
         """Let launches run in pieces from now on, or whole; see `multifold.Server.warm`."""
         self.in_pieces = in_pieces
+
+    def warmed(self, warm: bool) -> None:
+        """Warn of the next round that compiles, since all should be there; or of none."""
+        self.warm = warm
 
     def serve(self) -> None:
         """Take requests and run rounds until the server is stopped."""
@@ -142,7 +148,9 @@ class Worker:
 
     def run_round(self, engine: Engine, now: float) -> int:
         """Run one round of an engine, and hand out what has ended; return how many requests have."""
+        before = self.backend.compilations()
         ended, report = engine.step(self.interrupts, self.in_pieces)
+        waited = self.warm and self.backend.compilations() > before
         if report is not None:
             self.recent.append((now, report))
             self.tally.ran([len(calls) for calls in report.notes.calls])
@@ -151,6 +159,12 @@ class Worker:
         self.answer_all(ended)
         if not engine.tasks.requests:
             engine.rest()
+        if waited:
+            self.warm = False
+            warn_user(
+                f"Requests have waited for '{self.backend.name}' to compile, though multifold.Server.warm "
+                "has ended.\n\nHint: warm with as many examples as may be under way at once, of all sizes."
+            )
         return len(ended)
 
     def presses(self, now: float) -> bool:

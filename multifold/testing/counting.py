@@ -98,6 +98,7 @@ class Counting(Backend):
     to_numpy = handed_on("to_numpy", counted=True)
     cast = handed_on("cast")
     cell = handed_on("cell")
+    compilations = handed_on("compilations")
     copy = handed_on("copy")
     context = handed_on("context")
     device = handed_on("device")

@@ -147,6 +147,9 @@ class JaxBackend(Backend):
         # The next power of two: an op compiles for few sizes, and at most half of the rows are for nothing.
         return 1 << (rows - 1).bit_length()
 
+    def compilations(self) -> int:
+        return COMPILATIONS.count
+
     def to_numpy(self, x: Any) -> np.ndarray:
         x = _array(x)
         # Without its tangent, a tracer of an eager jax.grad is the concrete array behind it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,8 @@ import pytest
 
 import multifold
 from multifold import Server
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "serving"
 
 BURSTS = (1, 30, 3, 17, 9, 5, 26, 2)
 """How many requests are under way: each time another number of rows."""
@@ -79,3 +82,18 @@ def test_few_sizes_are_compiled_after_warming_up(fn, expected, join):
                 [[expected(x)] * 3] for x in examples
             ]
     assert len(compiled) <= 8  # without padding 15 to 70
+
+
+def test_the_example_of_a_service_compiles_little_when_it_is_ready(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import sentiment
+
+    with sentiment.make_server("jax") as server:
+        asyncio.run(server.warm(sentiment.EXAMPLES))
+        compiled.clear()
+        for count in (150, 70, 9):
+            draw = random.Random(count)
+            trees = [sentiment.random_tree(draw.randint(2, 25), draw) for _ in range(count)]
+            for future in [server.submit(tree) for tree in trees]:
+                future.result(60)
+    assert len(compiled) <= 20  # 93 where only three trees warm it up
