@@ -99,6 +99,16 @@ def test_requests_are_answered_as_by_a_fold(backend, started, sentiment):
     assert process.wait(30) == 0
 
 
+def test_an_address_in_use_is_one_line(backend):
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        found.listen()
+        options = "--backend", backend, "--port", str(found.getsockname()[1])
+        command = [sys.executable, str(FOLDER / "fastapi_app.py"), *options]
+        process = subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
+    assert re.fullmatch("ERROR: .* address already in use\n", process.stderr) and process.returncode
+
+
 def test_requests_that_are_there_are_answered_when_the_process_is_told_to_stop(started):
     url, process = started("--queue", "3", "--timeout", "60")
 

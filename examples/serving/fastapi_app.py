@@ -43,6 +43,7 @@ def make_app(server):
         async with server:  # answers what is there when it ends
             app.state.warm = asyncio.create_task(server.warm(sentiment.EXAMPLES))
             yield
+            app.state.warm.cancel()
             app.state.warm = None
 
     app = FastAPI(title="Sentiment of trees", lifespan=lifespan)
