@@ -37,7 +37,8 @@ def refuse_rows(x: Any, rows: int | None) -> None:
     if rows != 1:
         raise RecordError(
             f"Expected an array operand of one row, of shape (1, *s). Received shape {tuple(x.shape)}.",
-            "`x[None]` makes one row of an array, `multifold.shared(x)` passes it whole.",
+            "`x[None]` makes one row of an array, `multifold.shared(x)` passes it whole. Arguments of a "
+            "function that is compiled, as by jax.jit, have no values: record outside of it.",
         )
 
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 
 import multifold
 from multifold import Fold, Unfold, ragged, shared
-from multifold.errors import BackendError, LaunchError
+from multifold.errors import BackendError, LaunchError, RecordError
 
 TESTS = Path(__file__).resolve().parents[3] / "tests"
 
@@ -419,6 +419,13 @@ def test_a_value_that_is_read_whole_may_lie_inside_of_a_circle_of_ops():
         "leaf": lambda x: x, "step": lambda x: 2 * x, "pool": lambda x: x + 1, "attend": lambda h, s: h * s,
     }  # fmt: skip
     assert multifold_jax.run(model, fold.program(outputs)).tolist() == fold.apply(model, outputs).tolist()
+
+
+@pytest.mark.parametrize("record", [Fold(backend="jax").run, lambda _, xs, fn: multifold.traces(fn, xs)])
+def test_examples_inside_of_jit_are_refused_with_the_way_out(record):
+    run = jax.jit(lambda xs: record({"f": lambda x: x}, xs, lambda fold, x: fold.add("f", x)))
+    with pytest.raises(RecordError, match=r"(?s)\n\nHint: .* outside of"):
+        run([1, 2])
 
 
 def test_typed_keys_are_refused_with_the_way_out():
