@@ -21,7 +21,7 @@ import optree
 from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._plan.columns import Columns
 from multifold._plan.outputs import Outputs, put_together, take_apart
-from multifold._plan.plan import Frame, Plan, PlanCache, make_plan
+from multifold._plan.plan import Frame, Plan, PlanCache, make_plan, nobody
 from multifold._plan.schedule import Schedule, find_policy
 from multifold._plan.wiring import Place
 from multifold._record.graph import warn_user
@@ -522,7 +522,7 @@ class Fold(FrameworkRecorder, Awaiting):
         asked = outputs if isinstance(outputs, Outputs) else self._asked(outputs)
         if recording is not None:
             self._warn_of_growth()
-        frame = Frame(self._columns(), asked, graph.site, graph, recording=recording)
+        frame = Frame(self._columns(), asked, graph.site, graph, recording=recording, whose=nobody)
         if recording is None:  # to be looked at, seldom twice: not worth a key
             return make_plan(frame, self._policy)
         return self._plans.plan(frame, runs=True)

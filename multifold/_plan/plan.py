@@ -64,6 +64,9 @@ class Frame:
         Whether all results stay after the run, since later frames may read them.
     recording : float or None
         How many seconds recording took, where that is known.
+    whose : callable or None
+        Call -> who has recorded it, as "example 3"; "" where nobody is known. None where those who asked
+        are divided if a launch fails.
     """
 
     columns: Columns
@@ -75,6 +78,7 @@ class Frame:
     pad: Callable[[int], int] | None = None
     keeps: bool = False
     recording: float | None = None
+    whose: Callable[[int], str] | None = None
 
     @property
     def graph(self) -> Any:
@@ -354,3 +358,8 @@ class PlanCache:
 def nowhere(call: int) -> str:
     """Return where a call of a form was recorded: a plan of a form is never run."""
     return "nowhere"
+
+
+def nobody(call: int) -> str:
+    """Return which example has recorded a call of a fold: it does not know any."""
+    return ""

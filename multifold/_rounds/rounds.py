@@ -37,7 +37,7 @@ import numpy as np
 from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._plan.columns import NO_INTEGERS, Columns
-from multifold._plan.outputs import Outputs, put_together
+from multifold._plan.outputs import Outputs, put_together, take_apart
 from multifold._plan.plan import Frame
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
@@ -310,6 +310,7 @@ class Rounds:
             pad=backend.padded_rows if backend.pads else None,
             keeps=not (last or only),
             recording=recording,
+            whose=(lambda call: self.whose(int(numbers[call]))) if last else None,
         )
         plan = self.recorder._plans.plan(frame, runs=True)
         values = store.values(given)
@@ -356,6 +357,14 @@ class Rounds:
                 for calls in notes.calls:
                     self.gathers.learn(self.loop, calls)
         return notes
+
+    def whose(self, call: int) -> str:
+        """Return what messages call the first example whose result needs a call."""
+        for example, result in sorted(self.tasks.results.items()):
+            asked = take_apart(self.recorder, result, 0, fewest=0)
+            if call in self.table.select(asked.calls).kept:
+                return f"example {example}"
+        return ""
 
     # ---- the end ---------------------------------------------------------------------------------
 

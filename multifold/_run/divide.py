@@ -21,6 +21,7 @@ from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._plan.plan import Plan
 from multifold._plan.wiring import Place
 from multifold._record.signature import Slot
+from multifold._run.messages import note, raised_by
 from multifold._run.values import Values, ragged_rows_differ
 from multifold.operands import MissingRows
 
@@ -127,7 +128,10 @@ def classes_of(met: Met, call: int, predicted: Mapping[int, int]) -> tuple[Hasha
         one = met.values.agreed(distinct) if distinct else None
         if distinct and one is None:
             name = columns.signatures[columns.signature[call]].name
-            raise ragged_rows_differ(distinct, f"of op '{name}' recorded at {met.plan.site(call)}")
+            error = ragged_rows_differ(distinct, f"of op '{name}' recorded at {met.plan.site(call)}")
+            if (whose := met.plan.frame.whose) is not None:
+                note(error, raised_by([call], whose))
+            raise error
         found.append(one)
     return tuple(found)
 

@@ -252,7 +252,7 @@ HINTS: Sequence[Row] = (
     ("", own_hint, None),
     (r"\bunpack\b", NO_ROWS, has_no_rows),
     (r"must be int|interpreted as an integer|integer scalar", SETTING, lambda f: f.recorded("int")),
-    (r"(?i)(truth|boolean) value|to (python )?scalar|(length|size)[ -]1|a real number, not", VALUE, None),
+    (r"(?i)(truth|boolean) value|to (python )?scalar|(length|size)[ -]1\b|a real number, not", VALUE, None),
     (r"(?i)integer|indices|\bindex\b|\blong\b|to dtype\('int", MISSING, has_no_rows),
     (BROADCAST, RAGGED, has_children),
     (

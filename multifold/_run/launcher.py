@@ -26,10 +26,10 @@ from multifold._compiled.arrays import Integers
 from multifold._record.graph import warn_user
 from multifold._record.signature import Signature
 from multifold._run.hints import GUESSED, IN_PLACE, Failure, hint_for
-from multifold._run.messages import listing, said
+from multifold._run.messages import listing, note, raised_by, said
 from multifold._run.reach import owners_of, used_by
 from multifold._run.report import LaunchTimes
-from multifold._run.trial import BELIEVED, ENOUGH, Trial, Untried
+from multifold._run.trial import BELIEVED, ENOUGH, Trial, Untried, is_memory
 from multifold._run.values import (
     CONTAINERS,
     READ_WHOLE,
@@ -173,6 +173,8 @@ class PreparedLaunch(NamedTuple):
         Returns the lengths of each ragged operand on the host, by the number of its slot.
     rows_of : callable, or None
         Returns what must have these rows, out of a result that is also read whole, and so may be anything.
+    whose : callable, or None
+        Call -> the example that recorded it, as in `Frame`; None if it need not be found here.
     """
 
     signature: Signature
@@ -183,13 +185,20 @@ class PreparedLaunch(NamedTuple):
     classes: tuple[Hashable, ...] | None
     lengths: Callable[[], Mapping[int, np.ndarray]]
     rows_of: Callable[[Any], Any] | None = None
+    whose: Callable[[int], str] | None = None
 
-    def error(self, what: str, hint: str | None = None) -> LaunchError:
-        """Return an error that says which launch failed, on what, and where it was recorded."""
+    def error(self, what: str, hint: str | None = None, culprit: int | None = None) -> LaunchError:
+        """Return an error that says which launch failed, on what, and where it was recorded.
+
+        It names the example whose call fails, if that is known: the only one, or the ``culprit``.
+        """
         operands = listing(self.signature, self.leaves)
-        return LaunchError(
-            f"{naming(self.signature, self.calls, self.site)}, {what}. Operands: {operands}.", hint
-        )
+        named = naming(self.signature, self.calls, self.site, culprit)
+        error = LaunchError(f"{named}, {what}. Operands: {operands}.", hint)
+        blamed = np.unique(self.calls) if culprit is None else np.array([culprit])
+        if self.whose is not None and len(blamed) == 1:
+            note(error, raised_by(blamed.tolist(), self.whose))
+        return error
 
 
 class Launched(NamedTuple):
@@ -345,7 +354,24 @@ class Launcher:
         except Exception as error:
             found = Failure(error, backend, op, self.model, signature, leaves)
             hint = hint_for(found._replace(rows=len(launch.calls), guessed=self.guessed))
-            raise launch.error(f"raised {said(error)}", hint) from error
+            raise launch.error(f"raised {said(error)}", hint, self.culprit(launch, error)) from error
+
+    def culprit(self, launch: PreparedLaunch, error: Exception) -> int | None:
+        """Return the call whose row makes the op of a launch fail; None if that does not show.
+
+        The op runs again on some of the rows, as in a trial, and leaves no trace.
+        """
+        op = self.ops[launch.signature]
+        if launch.whose is None or launch.rows == 1 or not self.tries or mark_of(op) or is_memory(error):
+            return None
+        owners = owners_of(self.backend, self.model, op)
+        if self.backend.untried(owners) is not None or not self.backend.is_built(owners):
+            return None
+        try:
+            row = self.new_trial(launch).culprit()
+        except Exception:  # noqa: BLE001 - the error of the launch is the one to tell
+            return None
+        return None if row is None else int(launch.calls[row])
 
     # ---- results -------------------------------------------------------------------------------
 
@@ -379,18 +405,21 @@ class Launcher:
         Modules may make their parameters in their first launch: then the trial comes late, after it.
         """
         began = perf_counter()
-        signature = launch.signature
-        op = self.ops[signature]
-        owners = owners_of(self.backend, self.model, op)
+        owners = owners_of(self.backend, self.model, self.ops[launch.signature])
         if (reason := self.backend.untried(owners)) is not None:
             self.leave_untried(launch, square, reason)
             return None, 0.0
         if not late and not self.backend.is_built(owners):
             return None, 0.0
+        return self.new_trial(launch), perf_counter() - began
+
+    def new_trial(self, launch: PreparedLaunch) -> Trial:
+        """Return a trial of a launch."""
+        signature = launch.signature
         pairs = zip(signature.slots, launch.leaves, strict=True)
-        trial = Trial(
+        return Trial(
             self.values,
-            op,
+            self.ops[signature],
             # The op may change its copies of static values.
             [leaf if slot.kind.batched or slot.kind.shared else slot.value for slot, leaf in pairs],
             launch.rows,
@@ -400,7 +429,6 @@ class Launcher:
             signature.static,
             self.model,
         )
-        return trial, perf_counter() - began
 
     def has_passed(self, launch: PreparedLaunch, square: bool) -> bool:
         """Return whether an op needs no trial: it has passed, or is marked (`multifold.marks`)."""
@@ -495,7 +523,12 @@ class Launcher:
         warn_user(f"{where}, {BELIEVED}: {reason}.")
 
 
-def naming(signature: Signature, calls: Integers, site: Callable[[int], str]) -> str:
-    """Return the beginning of an error: which launch, and where it was recorded."""
+def naming(
+    signature: Signature, calls: Integers, site: Callable[[int], str], culprit: int | None = None
+) -> str:
+    """Return the beginning of an error: which launch, and where it was recorded, or the call to blame."""
     nodes = counted(len(np.unique(calls)), "node")  # the last one may be repeated, by a backend that pads
-    return f"The launch of op '{signature.name}' for {nodes}, first recorded at {site(int(calls.min()))}"
+    where = f"first recorded at {site(int(calls.min()))}"
+    if culprit is not None:
+        where = f"because of the one recorded at {site(culprit)}"
+    return f"The launch of op '{signature.name}' for {nodes}, {where}"

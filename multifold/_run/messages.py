@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ from multifold._record.signature import Signature
 from multifold._run.values import CONTAINERS
 from multifold.backend import Ragged
 from multifold.errors import MultifoldError
+
+NAMED = 10
+"""Examples that a note names."""
 
 
 def said(error: Exception) -> str:
@@ -71,3 +74,20 @@ def dtype_name(x: Any) -> str:
     # NumPy and JAX spell a dtype in `name`, MXNet's are Python classes, PyTorch prints "torch.float32".
     names = (getattr(dtype, name, None) for name in ("name", "__name__"))
     return next(filter(None, names), None) or str(dtype).rpartition(".")[2]
+
+
+def raised_by(calls: Iterable[int], whose: Callable[[int], str]) -> str:
+    """Return a note that names those who recorded some calls; "" where nobody is known.
+
+    >>> raised_by([3, 4, 7], lambda call: f"example {call // 2}")
+    'Raised by example 1, example 2, example 3 of fold.run.'
+    """
+    found = dict.fromkeys(map(whose, [*calls][:NAMED]))
+    found.pop("", None)
+    return f"Raised by {', '.join(found)} of fold.run." if found else ""
+
+
+def note(error: MultifoldError, text: str) -> None:
+    """Add a note to an error, if there is anything to say."""
+    if text:
+        error.add_note(text)

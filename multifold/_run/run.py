@@ -35,7 +35,8 @@ from multifold._record.freezing import snapshot
 from multifold._record.signature import Signature, Slot
 from multifold._run.divide import Met, agree
 from multifold._run.launcher import Launcher, Outcome, PreparedLaunch, naming
-from multifold._run.messages import said
+from multifold._run.messages import note, raised_by, said
+from multifold._run.odd import odd_ones, other_shapes
 from multifold._run.report import Notes, Report
 from multifold._run.values import (
     CONTAINERS,
@@ -288,14 +289,28 @@ class Sections:
             self.classes(launch) if self.plain and not alone else None,
             lambda: self.lengths(launch),
             (lambda result: self.parts_read(launch, result)) if alone else None,
+            run.plan.frame.whose,
         )
-        launched = self.launcher.launch(prepared)
+        try:
+            launched = self.launcher.launch(prepared)
+        except LaunchError as error:
+            self.tell_odd_ones(launch, error)
+            raise
         # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
         # their memory, which is still in the cache, becomes that of the gathered sections.
         leaves.clear()
         run.results[launch.number] = launched.result
         self.store(launch.number, launch.readings, launched.result, launched.outcome)
         run.notes.launched(launch.calls, launched.times(begin))
+
+    def tell_odd_ones(self, launch: LaunchWiring, error: LaunchError) -> None:
+        """Add to the error of a launch what other calls of its op have, and whose calls it has."""
+        run = self.run
+        others = other_shapes(run.met, int(launch.calls[0]))
+        whose = run.plan.frame.whose
+        if others and whose is not None and not getattr(error, "__notes__", ()):
+            note(error, raised_by(np.unique(launch.calls).tolist(), whose))
+        note(error, others)
 
     def classes(self, launch: LaunchWiring) -> tuple[Hashable, ...]:
         """Return what the rows of each operand have in common."""
@@ -501,16 +516,19 @@ class Sections:
         groups = self.run.plan.asked.groups
         rows = self.wiring.outputs
         with self.values.placed():
-            found = list(map(self.group, rows))
+            found = [*map(self.group, rows, (x for x in groups if not isinstance(x, int)))]
             if len(rows) < len(groups):
                 each = iter(found)
                 found = [self.run.whole(x) if isinstance(x, int) else next(each) for x in groups]
         return list(map(self.values.unprotected, found)) if self.backend.protects else found
 
-    def group(self, operand: Operand) -> Any:
-        """Return the rows of one group of the outputs."""
+    def group(self, operand: Operand, refs: Integers) -> Any:
+        """Return the rows of one group of the outputs, which has these references."""
         if not (self.run.uniform and self.plain):
             classes = self.operand_classes(operand)
             if len(classes) > 1 and self.values.agreed(classes) is None:
-                raise groups_differ(classes)
+                error = groups_differ(classes)
+                if (whose := self.run.plan.frame.whose) is not None:
+                    note(error, raised_by(odd_ones(self.run.met, refs.tolist()), whose))
+                raise error
         return self.assemble(operand)

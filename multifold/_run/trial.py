@@ -237,6 +237,30 @@ class Trial:
                 told += filter(self.changes, self.sides(more))
         return None
 
+    def culprit(self) -> int | None:
+        """Return the first row on which an op that has failed fails by itself; None if it takes no row.
+
+        A row fills all places, so that the op has as many rows as in the launch.
+
+        >>> from multifold._frameworks.numpy_backend import NumpyBackend
+        >>> rows = np.array([1, 0, 9, 2])
+        >>> Trial(Values(NumpyBackend(), None), lambda i: np.arange(5)[i], [rows], 4).culprit()
+        2
+        """
+
+        def fails(*rows: int) -> bool:
+            return isinstance(
+                self.run(Company(np.resize(rows, self.rows), self.itself.halved))[0], Exception
+            )
+
+        low, high = 0, self.rows
+        if not self.has_values or all(map(fails, (low, high // 2, high - 1))):
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fails(*range(low, middle)) else (middle, high)
+        return low if fails(low) else None
+
     def hint(self, what: Deviation) -> str:
         """Return what to do about an op that mixes its rows."""
         if what.state:

@@ -51,9 +51,17 @@ class Sites:
     traces: tuple[Trace, ...]
     bounds: Integers
 
+    def trace_of(self, call: int) -> int:
+        """Return the number of the trace that a call is of."""
+        return int(np.searchsorted(self.bounds, call, side="right")) - 1
+
+    def whose(self, call: int) -> str:
+        """Return what messages call the trace that a call is of."""
+        return f"trace {self.trace_of(call)}"
+
     def __call__(self, call: int) -> str:
         """Return ``file:line`` and the trace that a call is of."""
-        example = int(np.searchsorted(self.bounds, call, side="right")) - 1
+        example = self.trace_of(call)
         try:
             line = self.traces[example].lines[call - self.bounds[example]]
         except (IndexError, TypeError) as error:
@@ -222,7 +230,7 @@ def merged(traces: tuple[Trace, ...]) -> Frame:
     merger = Merger(traces)
     columns = merger.columns()
     sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
-    return Frame(columns, merger.outputs(), sites)
+    return Frame(columns, merger.outputs(), sites, whose=sites.whose)
 
 
 def refuse_misplaced(examples: Any, fn: Any) -> None:

@@ -243,7 +243,7 @@ class MxnetBackend(Backend):
                     block._rate = rate
 
     def like(self, x: Array, values: np.ndarray) -> Array:
-        if not values.size:
+        if not values.size and x.shape == values.shape:
             return x
         found = like(x, constant(values, x.ctx))
         return found if found.dtype == x.dtype else found.astype(x.dtype)

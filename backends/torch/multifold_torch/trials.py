@@ -140,11 +140,11 @@ def without_hooks(owners: Sequence[Any]) -> Iterator[None]:
 
 
 def like(x: torch.Tensor, values: np.ndarray) -> torch.Tensor:
-    """Return values as a tensor of the dtype, device and strides of another one."""
+    """Return values as a tensor of the dtype, device and, where it has their shape, strides of another."""
     with torch.no_grad():
         source = torch.from_numpy(values)
         overlaps = any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
-        if overlaps or x.layout is not torch.strided:
+        if overlaps or x.layout is not torch.strided or x.shape != source.shape:
             found = source.to(device=x.device, dtype=x.dtype)
         else:
             found = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device).copy_(source)

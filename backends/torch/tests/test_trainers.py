@@ -143,6 +143,18 @@ def test_a_folded_module_names_what_is_missing_for_examples():
         Folded(Encoder())([(1, 2)])
 
 
+@pytest.mark.parametrize(("made", "name"), [(list, "example"), (None, "trace")])
+def test_a_folded_module_names_the_example_whose_word_is_in_no_table(made, name):
+    def embed(fold, word):
+        return fold.add("embed", word)
+
+    given = [1, 2, 7, 3]
+    module = Folded(nn.ModuleDict({"embed": nn.Embedding(5, 4)}), embed)
+    with pytest.raises(multifold.LaunchError, match="out of range") as caught:
+        module(made(given) if made else multifold.traces(embed, given))
+    assert caught.value.__notes__ == [f"Raised by {name} 2 of fold.run."]
+
+
 def test_a_folded_module_is_copied_and_saved_like_any_other():
     module = Folded(Encoder(), score)
     module(TREES)
