@@ -36,15 +36,16 @@ GUESSED = (
 )
 
 COLUMN = (
-    "a number operand is an array of shape (n,), which broadcasting lays along the last axis of the "
-    "others: s[:, None] makes a column of it, one number for each row. An op that mixes its rows on "
-    "purpose takes no such operand."
+    "numbers, and rows without a width, are an array of shape (n,), which broadcasting lays along the last "
+    "axis of the others: s[:, None] makes a column of it, one number for each row. An op that mixes its "
+    "rows on purpose takes no such operand."
 )
 
+AXIS = "axis 0 has a row for each node, so an op works along the other axes: dim=1 in place of dim=0."
+
 MIXING = (
-    "axis 0 has a row for each node, so an op works along the other axes: dim=1 in place of dim=0. One "
-    "that is meant to see all rows of its launch, as batch normalisation in training, is marked by "
-    "multifold.mixing."
+    f"{AXIS} One that is meant to see all rows of its launch, as batch normalisation in training, is "
+    "marked by multifold.mixing."
 )
 
 STATE = (

@@ -89,13 +89,28 @@ def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
 
 
 def used_by(backend: Backend, op: Any) -> list[Any]:
-    """Return the modules that an op calls, as far as its own code names them; itself, if it is one."""
+    """Return the modules that an op calls, as far as its code names them; itself, if it is one.
+
+    Of a model whose parts are named it calls these. Its code is also that of functions and methods around
+    it, which are of the same module.
+    """
     owner = owner_of(op, None)
-    parts = [x for x in makers(op) if x is not owner]
-    functions = [x for x in parts if isinstance(x, FunctionType)]
-    named = [getattr(owner, name, None) for x in functions for name in names_of(x.__code__)]
-    found = [*parts, *named, *[x for function in functions for x in around(function)]]
-    return [x for x in found if backend.hosts(x) and not isinstance(x, (FunctionType, MethodType))]
+    used = [x for x in makers(op) if x is not owner]
+    todo = [x for x in used if isinstance(x, FunctionType)]
+    seen = set[FunctionType]()
+    while todo and len(seen) < MANY:
+        function = todo.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        names = tuple(names_of(function.__code__))
+        for holder in (owner, *around(function)):
+            held = [attribute_of(holder, name, None) for name in names]
+            parts = [x for x in held if x is not None and backend.hosts(x)]
+            own = [attribute_of(x, "__func__", x) for x in (holder, *held)]
+            todo += [x for x in own if isinstance(x, FunctionType) and x.__module__ == function.__module__]
+            used += parts if parts or holder is owner else [holder]
+    return [x for x in used if backend.hosts(x) and not isinstance(x, (FunctionType, MethodType))]
 
 
 def reached(

@@ -49,7 +49,7 @@ import optree
 from multifold._compiled.arrays import ranges
 from multifold._record.freezing import snapshot
 from multifold._run.closeness import differences, is_inexact, magnitude, nudged, tolerance_of, unlike
-from multifold._run.hints import COLUMN, MIXING, STATE
+from multifold._run.hints import AXIS, COLUMN, MIXING, STATE
 from multifold._run.messages import said
 from multifold._run.reach import owners_of, used_by
 from multifold._run.state import KeptState
@@ -267,9 +267,8 @@ class Trial:
             return STATE
         if self.meets:
             return COLUMN
-        used = used_by(self.backend, self.op if self.maker is None else self.maker)
-        advice = self.backend.advice(used) or self.backend.advice(self.parts)
-        return MIXING if advice is None else f"{advice} {MIXING[0].upper()}{MIXING[1:]}"
+        advice = self.backend.advice(used_by(self.backend, self.op if self.maker is None else self.maker))
+        return MIXING if advice is None else f"{advice} Else {AXIS}"
 
     @property
     def meets(self) -> bool:

@@ -379,3 +379,50 @@ def test_training_is_tried_although_evaluation_has_passed():
         apply(model.eval(), op) if isinstance(op, str) else None
         with pytest.raises(LaunchError, match="mixes its rows"):
             apply(model.train(), op if isinstance(op, str) else lambda x, s: model.norm(x) * s[:, None])
+
+
+class Normed(torch.nn.Module):
+    """Has batch normalisation, which some of its ops use."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.norm = torch.nn.BatchNorm1d(3)
+
+    def soft(self, x):
+        return self.linear(x).softmax(0)
+
+    def normed(self, x):
+        return self.inner(x)
+
+    def inner(self, x):
+        return self.norm(self.linear(x))
+
+
+def test_advice_is_about_the_modules_that_an_op_calls():
+    model = Normed()
+    given = {
+        "soft": "soft",
+        "soft of a function": lambda x: model.linear(x).softmax(0),
+        "normed": "normed",
+        "normed of a function": lambda x: model.norm(x) + 1,
+        "module": model.norm,
+    }
+    hints = {}
+    for name, op in given.items():
+        fold = multifold.Fold(backend="torch")
+        nodes = [fold.add(op, x) for x in ROWS]
+        with pytest.raises(LaunchError, match="mixes its rows") as caught:
+            fold.apply(model, [nodes])
+        hints[name] = caught.value.hint
+        assert caught.value.hint.count("multifold.mixing") == 1
+    told = [name for name, hint in hints.items() if hint.startswith("BatchNorm1d in training")]
+    assert told == ["normed", "normed of a function", "module"]
+
+
+def test_a_squeezed_operand_is_told_of_without_a_number():
+    fold = multifold.Fold(backend="torch")
+    nodes = [fold.add("scale", x, fold.add("score", x)) for x in ROWS]
+    with pytest.raises(LaunchError, match="rows without a width") as caught:
+        fold.apply({"score": lambda x: x.sum(1), "scale": lambda x, s: x * s}, [nodes])
+    assert "a number operand" not in str(caught.value)
