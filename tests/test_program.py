@@ -769,3 +769,11 @@ def test_a_program_names_the_call_whose_ragged_rows_do_not_agree():
     model = {"whole": lambda n: n[:, None], "broken": lambda x: x[:, None], "sum": lambda r: r.values}
     with pytest.raises(LaunchError, match=f"a ragged operand, in the call recorded at .*:{here},"):
         fold.program([wrong], model)
+
+
+@pytest.mark.parametrize("given", [[], 3, "traces"])
+def test_what_is_no_program_is_refused_with_the_way_to_one(given):
+    if given == "traces":
+        given = multifold.traces(lambda fold, x: fold.add("double", x), [1, 2])
+    with pytest.raises(multifold.RecordError, match=r"Expected a program(.|\n)*fold\.program\(traces\)"):
+        run({"double": lambda x: 2 * x}, given)

@@ -65,9 +65,7 @@ IN_PLACE = (
 
 INDEX = "compare the integers that were recorded with the size of what the op looks them up in."
 
-SHAPES = (
-    "the operands above have a row for each node on axis 0: compare their widths with what the op expects."
-)
+SHAPES = "operands have a row for each node on axis 0: compare their widths with what the op expects."
 
 NONE = "None is passed on as it is: is a `return` missing in the function that was to return a node?"
 
@@ -104,6 +102,9 @@ INTEGERS = "(?i)integer|Tindices"
 BROADCAST = "broadcast|non-singleton|ncompatible shapes|must be equal|rs? of dim"
 """What frameworks say where two shapes do not meet."""
 
+MULTIPLY = "cannot be multiplied|matmul|dot_general"
+"""What frameworks say of a product of matrices."""
+
 
 class Failure(NamedTuple):
     """An op that has raised an error, and what it had received."""
@@ -139,9 +140,14 @@ def hint_for(failure: Failure) -> str:
     return BREAKPOINT if failure.rows == 1 or isinstance(error, OWN) else APART
 
 
-def is_broadcast(error: Exception) -> bool:
-    """Return whether a framework says that two shapes do not meet."""
-    return re.search(BROADCAST, str(error)) is not None
+def shapes_hint(error: Exception, numbers: bool) -> str | None:
+    """Return what to do where a framework says that two shapes do not meet; None if it does not say so.
+
+    ``numbers`` says whether one of them may be that of numbers.
+    """
+    if re.search(BROADCAST, str(error)):
+        return COLUMN if numbers else SHAPES
+    return SHAPES if re.search(MULTIPLY, str(error)) else None
 
 
 def received(*kinds: type) -> Callable[[Failure], bool]:
@@ -270,7 +276,7 @@ HINTS: Sequence[Row] = (
     (r"(?i)dtype|scalar type|integer|\bu?int\d+\b", numbers, None),
     ("inplace|read-only", IN_PLACE, None),  # the second is what NumPy says
     (r"out of (range|bounds)|is not in \[", INDEX, None),
-    ("cannot be multiplied|matmul|dot_general", SHAPES, None),
+    (MULTIPLY, SHAPES, None),
     ("dtype", ARRAYS, lambda f: f.recorded("array")),
 )
 """What a framework says, what to do about it, and whether that fits what the op has received."""

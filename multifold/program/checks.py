@@ -19,9 +19,9 @@ from multifold._run.values import Steps
 from multifold._run.verdicts import VERDICTS, ranks_of, static_key
 from multifold._run.writes import all_arrays, refuse_changed
 from multifold.backend import Backend, Ragged
-from multifold.errors import LaunchError
+from multifold.errors import LaunchError, RecordError, type_of
 from multifold.marks import MIXING, mark_of
-from multifold.program.layout import Form, Kernel
+from multifold.program.layout import Form, Kernel, Program
 
 
 class Named(NamedTuple):
@@ -62,9 +62,24 @@ def raised(kernel: Kernel | Named, error: Exception, hint: str | None = None) ->
 
 
 def hint_of(kernel: Kernel | Named, error: Exception, otherwise: str | None = None) -> str | None:
-    """Return what to do about an error of an op: a hint on numbers if shapes do not meet, else another."""
+    """Return what to do about an error of an op: a hint on shapes if these do not meet, else another."""
     numbers = any(o.role in ("int", "float", "bool", "ragged") for o in getattr(kernel, "operands", ()))
-    return hints.COLUMN if numbers and hints.is_broadcast(error) else otherwise
+    return hints.shapes_hint(error, numbers) or otherwise or hints.BREAKPOINT
+
+
+def refuse_no_program(program: Any) -> None:
+    """Refuse what is given in the place of a program, as traces that none was made of.
+
+    Raises
+    ------
+    RecordError
+        For anything but a `Program`.
+    """
+    if not isinstance(program, Program):
+        raise RecordError(
+            f"Expected a program to run. Received {type_of(program)}.",
+            "fold.program(traces) makes one of traces; fold.run(model, traces) runs them without.",
+        )
 
 
 def has_passed(op: Callable[..., Any], key: Hashable) -> bool:

@@ -17,7 +17,7 @@ from multifold._record.freezing import snapshot
 from multifold._run.values import Values
 from multifold.backend import Ragged
 from multifold.operands import MissingRows
-from multifold.program.checks import begin_trial, check_rows, follow, raised, resolve_ops
+from multifold.program.checks import begin_trial, check_rows, follow, raised, refuse_no_program, resolve_ops
 from multifold.program.layout import Kernel, KernelOperand, Program, RaggedColumn
 from multifold.program.slabs import SlabClass, SlabClasses
 
@@ -34,6 +34,8 @@ def run(model: Any, program: Program) -> Any:
 
     Raises
     ------
+    RecordError
+        For anything but a program, as traces.
     LaunchError
         If an op is missing, fails, or returns other than one row for each node.
 
@@ -45,6 +47,7 @@ def run(model: Any, program: Program) -> Any:
     >>> run({"double": lambda x: 2 * x}, fold.program([nodes]))
     [array([4, 8])]
     """
+    refuse_no_program(program)
     backend = NumpyBackend()
     return Interpreter(Values(backend, None), resolve_ops(backend, model, program.form), program).run()
 

@@ -18,7 +18,7 @@ from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._plan.plan import Plan
 from multifold._plan.schedule import make_schedule
 from multifold._record.signature import Signature, Slot
-from multifold._run.hints import COLUMN, is_broadcast
+from multifold._run.hints import shapes_hint
 from multifold._run.lookup import resolve
 from multifold._run.trial import Trial
 from multifold._run.values import Values, is_container, ragged_rows_differ, sizes_of, steps_to
@@ -198,7 +198,7 @@ class Samples:
         )  # fmt: skip
         result = trial.launch()
         if isinstance(result, Exception):
-            raise raised(named, result, COLUMN if is_broadcast(result) else None) from result
+            raise raised(named, result, shapes_hint(result, trial.meets)) from result
         refuse_mixed(named, trial, key, result)
 
     def operand(self, call: int, slot: Slot, position: int) -> Any:

@@ -210,6 +210,8 @@ def run(model: Any, program: Any) -> Any:
 
     Raises
     ------
+    RecordError
+        For anything but a program, as traces.
     LaunchError
         If an op cannot be traced, or returns other than one row for each node.
 

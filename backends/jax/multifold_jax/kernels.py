@@ -41,6 +41,16 @@ Spec = jax.ShapeDtypeStruct
 Made = tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], Any]]
 """Role and shape of each array that an operand is made of, and the function that makes it of them."""
 
+VALUES = (
+    "inside a program an op may not look at values; run it with fold.apply instead, or write it with "
+    "jax.numpy and jax.lax."
+)
+
+STATE = (
+    "inside a program an op may not change its model's state, as nnx.Dropout and BatchNorm do in training; "
+    "pass keys as operands, or run it with fold.apply instead."
+)
+
 
 class Argument(NamedTuple):
     """Where one array that a kernel takes comes from.
@@ -253,13 +263,11 @@ class Tracer:
             raise
         except Exception as error:
             what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(". :")
-            hint = "inside a program an op may not look at values; run it with fold.apply instead, "
-            hint += "or write it with jax.numpy and jax.lax."
+            hint = None
             if "mutate" in str(error):  # as flax.nnx says
-                hint = (
-                    "inside a program an op may not change its model's state, as nnx.Dropout and BatchNorm "
-                )
-                hint += "do in training; pass keys as operands, or run it with fold.apply instead."
+                hint = STATE
+            elif isinstance(error, (jax.errors.JAXTypeError, jax.errors.JAXIndexError)):
+                hint = VALUES
             raise LaunchError(
                 f"{naming(kernel)}, cannot be traced by JAX: {what}. "
                 f"Operands: {', '.join(f'{x.shape} {x.dtype}' for x in specs) or 'none'}.",

@@ -23,7 +23,7 @@ import numpy as np
 
 from multifold.backend import Backend
 from multifold.errors import BackendError
-from multifold.program import Form, Program, RaggedColumn, Shards, resolve_ops
+from multifold.program import Form, Program, RaggedColumn, Shards, refuse_no_program, resolve_ops
 from multifold_jax.backward import Backward
 from multifold_jax.forward import Data, Forward, KernelInputs, separate, together
 from multifold_jax.kernels import Tracer
@@ -100,6 +100,7 @@ jax.export.register_namedtuple_serialization(RaggedColumn, serialized_name="mult
 
 def run_program(backend: Backend, model: Any, program: Program) -> Any:
     """Run a program; see `multifold_jax.run`."""
+    refuse_no_program(program)
     if not program.form.tiled:
         raise BackendError(
             "Expected a tiled program, whose sizes are fixed. Received a ragged one.",

@@ -354,6 +354,25 @@ def test_ops_that_cannot_be_compiled_are_named(op, message):
         multifold_jax.run({"f": op}, program)
 
 
+@pytest.mark.parametrize(
+    ("op", "hint"),
+    [
+        (lambda x: x @ jnp.ones((2, 3)), "compare their widths"),
+        (lambda x: x + jnp.ones(5), "compare their widths"),
+        (lambda x: x if x.sum() > 0 else -x, "may not look at values"),
+        (np.asarray, "may not look at values"),
+        (lambda x: x[x > 0], "may not look at values"),
+        (lambda x: x.widen(), "a breakpoint"),
+    ],
+)
+def test_the_hint_of_an_op_that_cannot_be_traced_is_about_what_jax_said(op, hint):
+    fold = Fold(backend="jax")
+    program = fold.program([[fold.add("f", np.ones((1, 3), np.float32)) for _ in range(2)]])
+    with pytest.raises(LaunchError) as caught:
+        multifold_jax.run({"f": op}, program)
+    assert hint in caught.value.hint
+
+
 def test_a_ragged_program_is_refused():
     program = Fold(backend="numpy").program(multifold.merge([multifold.trace(chain, (1.0, "a"))]))
     with pytest.raises(BackendError, match=r"a tiled program(.|\n)*Fold\(backend='jax'\)"):
@@ -663,3 +682,9 @@ def test_examples_keep_their_words_beside_the_rows_of_one_compilation():
             assert found["words"] == sentence.split()
             assert found["rows"].tolist() == [2.0 * len(word) for word in found["words"]]
     assert step._cache_size() == 1
+
+
+def test_traces_in_the_place_of_a_program_are_refused():
+    traces = multifold.traces(lambda fold, x: fold.add("double", x), [1, 2])
+    with pytest.raises(multifold.RecordError, match=r"Expected a program(.|\n)*fold\.program\(traces\)"):
+        multifold_jax.run({"double": lambda x: 2 * x}, traces)

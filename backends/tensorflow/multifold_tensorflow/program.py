@@ -38,6 +38,8 @@ def run(model: Any, program: Program | TensorProgram) -> Any:
 
     Raises
     ------
+    RecordError
+        For anything but a program, as traces.
     LaunchError
         If an op is missing, cannot be traced, or returns rows that depend on how many there are.
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import tensorflow as tf
 
-from multifold.program import Form, Program
+from multifold.program import Form, Program, refuse_no_program
 
 COUNTS = "counts"
 INDEX = "index"
@@ -247,6 +247,11 @@ def as_tensors(program: Program | TensorProgram) -> TensorProgram:
     program : Program
         Made by `multifold.Fold.program`.
 
+    Raises
+    ------
+    RecordError
+        For anything else, as traces.
+
     Examples
     --------
     >>> import multifold
@@ -257,6 +262,7 @@ def as_tensors(program: Program | TensorProgram) -> TensorProgram:
     """
     if isinstance(program, TensorProgram):
         return program
+    refuse_no_program(program)
     arrays = [program.starts, program.sizes, program.bounds, np.reshape(program.launches, -1)]
     for kernel, columns in zip(program.form.kernels, program.columns, strict=True):
         for operand, column in zip(kernel.operands, columns, strict=True):

@@ -456,3 +456,10 @@ def test_slices_of_results_are_parts_of_a_program():
     program = multifold.Fold(backend="tensorflow").program([multifold.trace(record, x) for x in (1, 2)])
     (twice, thrice), both = tf.function(lambda: run(model, program))()
     assert [x.numpy().tolist() for x in (twice, thrice, both)] == [[2, 4], [3, 6], [5, 10]]
+
+
+@pytest.mark.parametrize("runs", [run, lambda _, x: as_tensors(x)])
+def test_traces_in_the_place_of_a_program_are_refused(runs):
+    traces = multifold.traces(lambda fold, x: fold.add("double", x), [1, 2])
+    with pytest.raises(multifold.RecordError, match=r"Expected a program(.|\n)*fold\.program\(traces\)"):
+        runs({"double": lambda x: 2 * x}, traces)

@@ -16,7 +16,7 @@ import torch
 import multifold
 from multifold.backend import Backend
 from multifold.errors import BackendError
-from multifold.program import Form, Program, resolve_ops
+from multifold.program import Form, Program, refuse_no_program, resolve_ops
 from multifold_torch.backend import TorchBackend
 from multifold_torch.backward import TiledFunction, TileGradients
 from multifold_torch.feed import Feed, ProgramData
@@ -44,6 +44,8 @@ def run(model: Any, program: Program) -> Any:
 
     Raises
     ------
+    RecordError
+        For anything but a program, as traces.
     LaunchError
         If an op is missing, fails, mixes its rows, or returns other than one row for each node.
     BackendError
@@ -67,6 +69,7 @@ def run(model: Any, program: Program) -> Any:
     >>> len(fold.programs)
     1
     """
+    refuse_no_program(program)
     backend = TorchBackend()
     if program.unfit is not None:
         return run_unfit(backend, model, program)

@@ -19,7 +19,7 @@ import optree
 import torch
 
 from multifold.errors import LaunchError, type_of
-from multifold.program import Program, resolve_ops
+from multifold.program import Program, refuse_no_program, resolve_ops
 from multifold_torch import graphs
 from multifold_torch.backend import TorchBackend, state_of
 from multifold_torch.feed import Feed
@@ -84,6 +84,7 @@ class ProgramStep:
         -------
         What ``loss`` returned, or the results; detached copies.
         """
+        refuse_no_program(program)
         for x in inputs:
             if not isinstance(x, torch.Tensor) or x.requires_grad:
                 raise LaunchError(

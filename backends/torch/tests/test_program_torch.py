@@ -736,3 +736,12 @@ def test_runs_before_a_capture_note_what_waits_for_the_device_and_pass_other_war
         warnings.warn("another", stacklevel=1)
     assert [str(x.message) for x in seen] == ["another"] and modes == ["warn", 0]
     assert [where.partition(":")[0] for where in waits] == [f"an op waits for the device, at {__file__}"]
+
+
+@pytest.mark.parametrize(
+    "run", [multifold_torch.run, lambda *given: multifold_torch.ProgramStep(given[0])(given[1])]
+)
+def test_traces_in_the_place_of_a_program_are_refused(run):
+    traces = multifold.traces(lambda fold, x: fold.add("double", x), [1, 2])
+    with pytest.raises(multifold.RecordError, match=r"Expected a program(.|\n)*fold\.program\(traces\)"):
+        run({"double": lambda x: 2 * x}, traces)
