@@ -324,6 +324,25 @@ def test_a_program_takes_sizes_that_another_had():
     assert "once start: 20 rows; loop a, b" in str(programs)
 
 
+def test_forms_beyond_the_budget_are_told_of_when_they_double_and_how_to_pad_results():
+    programs = Programs("auto")
+    programs.budget = 2
+
+    class Tiles(NumpyBackend):
+        tiles = True
+
+    fold = Fold(backend=Tiles())
+    fold._programs = programs
+    warned = []
+    for n in range(1, 10):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fold.program([fold.add("double", 1.0)] * n)
+        warned += [(len(programs), str(one.message)) for one in caught]
+    assert [forms for forms, _ in warned] == [3, 5, 9]
+    assert all("Hint: pad results by fold.program(traces, pad=True)" in text for _, text in warned)
+
+
 def test_making_a_program_does_not_loop_over_calls():
     """The Python and C calls do not grow with the calls of a trace."""
 

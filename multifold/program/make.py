@@ -39,7 +39,7 @@ class Programs:
     forms : dict of Form to int
         How many programs were made of each form.
     budget : int
-        Beyond that many forms a warning is given, once for each further one.
+        Beyond that many forms a warning is given, and again whenever they are twice as many.
 
     Examples
     --------
@@ -121,11 +121,13 @@ class Programs:
 
     def count(self, form: Form) -> None:
         """Count a program; warn if its form is one too many."""
-        if form not in self.forms and len(self.forms) >= self.budget:
+        times, more = divmod(len(self.forms), max(self.budget, 1))
+        if form not in self.forms and times and not more and times.bit_count() == 1:
             new = difference(form, list(self.forms)[-1])
+            pad = "pad results by fold.program(traces, pad=True), " if "; result " in f"; {new}" else ""
             warn_user(
                 f"Programs of this fold have {len(self.forms) + 1} forms, and each is compiled by "
-                f"itself; the budget is {self.budget}. New: {new}.\n\nHint: make minibatches of like "
+                f"itself; the budget is {self.budget}. New: {new}.\n\nHint: {pad}make minibatches of like "
                 "sizes, use one fold for all of them, or raise fold.programs.budget.",
             )
         self.forms[form] = self.forms.get(form, 0) + 1
