@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -103,7 +103,8 @@ class StateSlot(NamedTuple):
 class unsupported:  # noqa: N801 - reads as a declaration in the body of an adapter
     """Declare a gap of an adapter: ``kit = unsupported("reason; what to do")``.
 
-    Reading the attribute raises `BackendError` with that text; `Backend.gaps` lists all of them.
+    Reading the attribute of a backend raises `BackendError` with that text; `Backend.gaps` lists all of
+    them. Of the class it is the declaration itself, which its documentation shows.
     """
 
     def __init__(self, reason: str) -> None:
@@ -113,7 +114,9 @@ class unsupported:  # noqa: N801 - reads as a declaration in the body of an adap
     def __set_name__(self, owner: type, name: str) -> None:
         self.attribute = name
 
-    def __get__(self, instance: object, owner: type) -> NoReturn:
+    def __get__(self, instance: object, owner: type) -> unsupported:
+        if instance is None:
+            return self
         what, _, hint = self.reason.partition("; ")
         backend = getattr(owner, "name", owner.__name__)
         raise BackendError(f"Backend '{backend}' has no {self.attribute}: {what}.", hint or None)
@@ -347,6 +350,9 @@ class Backend(abc.ABC):
 
     def cast(self, x: Array, dtype: str) -> Array:
         """Return an array in another dtype, by the name that NumPy, or ml_dtypes, has for it."""
+        if not hasattr(x, "astype"):
+            expected = f"Expected {type_of(x)} to have `astype`, as arrays of NumPy do. It has none."
+            raise BackendError(expected, f"override {type(self).__name__}.cast.")
         return x.astype(dtype)
 
     def promoted(self, signatures: Sequence[Hashable]) -> Hashable | None:
