@@ -14,7 +14,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from multifold import Backend, Fold, LaunchError, RecordError, Unfold, ragged, shared, static, trace
+from multifold import (
+    Backend,
+    BackendError,
+    Fold,
+    LaunchError,
+    RecordError,
+    Unfold,
+    ragged,
+    shared,
+    static,
+    trace,
+)
 from multifold._run.state import KeptState
 from multifold.backend import promoted
 from multifold.program import KernelOperand, RowsSpec, SlabClass, SlabClasses, Tiler, checks
@@ -721,7 +732,20 @@ def test_a_trace_holds_no_array_of_a_framework():
     with pytest.raises(RecordError, match="Expected NumPy arrays and numbers in a trace") as caught:
         trace(lambda fold, x: fold.add("plus", rows(x), x), 1.0)
     assert "test_foreign.Tensor" in str(caught.value)
-    assert "made without any framework" in str(caught.value)
+    assert "made without any framework: pass np.asarray(x)" in str(caught.value)
+
+
+def test_an_array_that_cannot_be_cast_asks_for_the_method_of_its_adapter():
+    fold = Fold(backend=Foreign())
+    node = fold.add("half", rows(1.0, dtype=np.float16), 0.5)
+    with pytest.raises(BackendError, match=r"`astype`(.|\n)*override Foreign\.cast"):
+        fold.apply({"half": lambda x, s: x * column(s)}, node)
+
+
+def test_rows_that_fill_up_a_launch_are_told_of_in_its_error():
+    mixing = {"mean": lambda x: Tensor(x.data - x.data.mean(0))}
+    with pytest.raises(LaunchError, match=r"for 3 nodes, padded to 4 rows, first recorded at"):
+        Fold(backend=Padding()).run(mixing, [1.0, 2.0, 5.0], lambda fold, x: fold.add("mean", rows(x)))
 
 
 # ---- trials and hints by what only a framework says ----------------------------------------------------

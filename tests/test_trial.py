@@ -1865,7 +1865,7 @@ def test_the_advice_of_a_backend_comes_first():
             return "Do without."
 
     fold = Fold(backend=Advising())
-    refuse_in(fold, None, one_group(fold, MIXING_OPS["mean"], normal(3)), r"Do without\. Axis 0 has")
+    refuse_in(fold, None, one_group(fold, MIXING_OPS["mean"], normal(3)), r"Do without\. Else axis 0 has")
 
 
 def test_a_framework_says_in_its_own_words_that_it_has_no_memory():

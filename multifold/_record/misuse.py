@@ -93,7 +93,7 @@ class Uncomputed:
         if name in APART:
             hint = "take the array apart inside of its op, which returns a tuple: `h, c = node.split(2)`."
         raise NoAttributeError(
-            f"A {self!r} has no attribute '{name}': it stands for a result that was not computed yet.",
+            f"A {self!r} has no attribute '{name}': it stands for a result, and is no array.",
             AWAIT if name == "value" else hint,
         )
 

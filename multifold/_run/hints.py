@@ -41,7 +41,10 @@ COLUMN = (
     "rows on purpose takes no such operand."
 )
 
-AXIS = "axis 0 has a row for each node, so an op works along the other axes: dim=1 in place of dim=0."
+AXIS = (
+    "axis 0 has a row for each node, so an op works along the other axes: dim=1 in place of dim=0, and a "
+    "`where` in place of an `if` about all rows."
+)
 
 MIXING = (
     f"{AXIS} One that is meant to see all rows of its launch, as batch normalisation in training, is "

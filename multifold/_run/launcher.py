@@ -527,7 +527,10 @@ def naming(
     signature: Signature, calls: Integers, site: Callable[[int], str], culprit: int | None = None
 ) -> str:
     """Return the beginning of an error: which launch, and where it was recorded, or the call to blame."""
-    nodes = counted(len(np.unique(calls)), "node")  # the last one may be repeated, by a backend that pads
+    distinct = len(np.unique(calls))
+    nodes = counted(distinct, "node")
+    if distinct < len(calls):  # the last one is repeated, by a backend that pads
+        nodes += f", padded to {len(calls)} rows"
     where = f"first recorded at {site(int(calls.min()))}"
     if culprit is not None:
         where = f"because of the one recorded at {site(culprit)}"

@@ -81,8 +81,8 @@ class TraceRecorder(Recorder):
             raise RecordError(
                 "Expected NumPy arrays and numbers in a trace. Received an array of type "
                 f"{type(x).__module__}.{type(x).__qualname__}.",
-                "traces are made without any framework: pass numpy.asarray(x), outside of a function that "
-                "is compiled, or record with a Fold.",
+                "traces are made without any framework: pass np.asarray(x), outside of a function that is "
+                "compiled, or record with a Fold.",
             )
         return None
 
