@@ -114,7 +114,7 @@ class unsupported:  # noqa: N801 - reads as a declaration in the body of an adap
     def __set_name__(self, owner: type, name: str) -> None:
         self.attribute = name
 
-    def __get__(self, instance: object, owner: type) -> unsupported:
+    def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
         what, _, hint = self.reason.partition("; ")

@@ -50,7 +50,7 @@ def other_shapes(met: Met, call: int) -> str:
                     found.update([] if shape is None else [shape])
     told = []
     for place, shape, found in zip(places(signature, kinds), own, others, strict=True):
-        found.discard(shape)  # type: ignore[arg-type]
+        found.discard(shape)
         if shape is not None and found and len(found) <= FEW:
             told.append(f"rows of shape {' or '.join(sorted(map(str, found)))} as operand {place}")
     return f"Other calls of '{signature.name}' have {' and '.join(told)}." if told else ""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import equinox
 import jax
@@ -503,3 +505,16 @@ def test_a_function_that_is_compiled_anew_for_each_call_is_warned_of():
     nodes = [fold.add(jax.jit(lambda x: 2 * x), float(i)) for i in range(3)]
     with pytest.warns(UserWarning, match="is made for each call"):
         fold([nodes])
+
+
+def test_what_jax_says_of_nodes_and_of_traces_is_in_the_index_of_errors():
+    page = (Path(__file__).parents[3] / "docs/errors.md").read_text()
+    traces = multifold.traces(lambda fold, x: fold.add("f", x), [1.0, 2.0])
+    said = "Triggering __jax_array__() during abstractification is no longer supported"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        jnp.tanh(multifold.Fold(backend="jax").add("f", 1.0))
+    assert said in page.replace("`", "")
+    for given in (traces, multifold.merge(traces)):
+        with pytest.raises(TypeError, match=r"Error interpreting argument to (.|\n)* as an abstract array"):
+            jax.jit(lambda own: own)(given)
+    assert "Error interpreting argument to ... as an abstract array" in page
