@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import Fold, LaunchError, RecordError, Unfold, ragged
+from multifold import Fold, LaunchError, RecordError, Unfold, ops, ragged
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._record.kinds import ARRAY, FLOAT
 from multifold._record.signature import Signature, Slot
@@ -56,6 +56,14 @@ MISTAKES = {
 def test_the_hint_of_a_failed_op_is_about_what_it_received(fold, record, words):
     with pytest.raises(LaunchError, match=f"Hint: .*{words}"):
         fold.apply(Model(), [record(fold)])
+
+
+def test_a_product_of_other_widths_has_the_hint_of_widths(backend, array):
+    weights = array(np.ones((3, 16), np.float32))
+    fold = Fold(backend=backend)
+    nodes = [fold.add("product", row(15)) for _ in range(4)]
+    with pytest.raises(LaunchError, match=r"Hint: .*compare their widths"):
+        fold.apply({"product": lambda x: ops.matmul(x, weights)}, [nodes])
 
 
 def test_children_beside_nodes_are_told_apart_by_segment_ids(fold):

@@ -129,7 +129,8 @@ def classes_of(met: Met, call: int, predicted: Mapping[int, int]) -> tuple[Hasha
         if distinct and one is None:
             name = columns.signatures[columns.signature[call]].name
             error = ragged_rows_differ(distinct, f"of op '{name}' recorded at {met.plan.site(call)}")
-            if (whose := met.plan.frame.whose) is not None:
+            whose = met.plan.frame.whose
+            if whose is not None:
                 note(error, raised_by([call], whose))
             raise error
         found.append(one)

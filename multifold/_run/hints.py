@@ -105,7 +105,7 @@ INTEGERS = "(?i)integer|Tindices"
 BROADCAST = "broadcast|non-singleton|ncompatible shapes|must be equal|rs? of dim"
 """What frameworks say where two shapes do not meet."""
 
-MULTIPLY = "cannot be multiplied|matmul|dot_general"
+MULTIPLY = "cannot be multiplied|size-incompatible|shape error|matmul|dot_general"
 """What frameworks say of a product of matrices."""
 
 
@@ -279,7 +279,7 @@ HINTS: Sequence[Row] = (
     (r"(?i)dtype|scalar type|integer|\bu?int\d+\b", numbers, None),
     ("inplace|read-only", IN_PLACE, None),  # the second is what NumPy says
     (r"out of (range|bounds)|is not in \[", INDEX, None),
-    (MULTIPLY, SHAPES, None),
+    (f"{BROADCAST}|{MULTIPLY}", SHAPES, None),
     ("dtype", ARRAYS, lambda f: f.recorded("array")),
 )
 """What a framework says, what to do about it, and whether that fits what the op has received."""

@@ -528,7 +528,8 @@ class Sections:
             classes = self.operand_classes(operand)
             if len(classes) > 1 and self.values.agreed(classes) is None:
                 error = groups_differ(classes)
-                if (whose := self.run.plan.frame.whose) is not None:
+                whose = self.run.plan.frame.whose
+                if whose is not None:
                     note(error, raised_by(odd_ones(self.run.met, refs.tolist()), whose))
                 raise error
         return self.assemble(operand)
