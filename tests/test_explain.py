@@ -837,3 +837,37 @@ def test_another_thread_may_record_while_rounds_are_explained():
     finally:
         sys.setswitchinterval(before)
     assert len(recording.result()) == 200_000
+
+
+# ---- plain programs ------------------------------------------------------------------------------
+
+
+def join(a, b):
+    return np.tanh(a + b)
+
+
+def total_of(tree):
+    return np.add(join(*map(total_of, tree)), 1) if isinstance(tree, tuple) else np.full(2, 1.0 * tree)
+
+
+@pytest.fixture
+def plain_explanation():
+    run = multifold.batched(total_of, ops=[join], backend="numpy")
+    run([(0, 1), ((1, 2), 3)])
+    return run.explain()
+
+
+def test_calls_of_plain_programs_are_told_apart_by_their_ops_first(plain_explanation):
+    assert str(plain_explanation.why(0, 1)) == "Call 0 is of op 'join' and call 1 of op 'add'."
+    assert plain_explanation.why(0, 2).cause == "together"
+    assert plain_explanation.why(0, 4).cause == "source"
+
+
+def test_values_are_told_apart_among_the_calls_of_one_op_alone():
+    fold = plain()
+    keywords = [object(), object()]
+    for op in "fg":
+        fold.add(op, 1, by=keywords[0])
+    fold.add("g", 1, by=keywords[1])
+    (reason,) = fold.explain().reasons
+    assert str(reason) == "keyword 'by' is an object (1 call), an object (no. 2) (1 call)"

@@ -76,17 +76,18 @@ class Varieties:
     number : int64 array
         The variety of each call that was asked about, in their order.
     texts : dict
-        How the values of each attribute are written; different values never look the same.
+        How the values of each attribute are written for calls of an op, by its name; different values never
+        look the same.
     """
 
     values: list[dict[Attribute, Hashable]]
     names: list[str]
     number: Integers
-    texts: dict[Attribute, dict[Hashable, str]]
+    texts: dict[tuple[str, Attribute], dict[Hashable, str]]
 
-    def text(self, attribute: Attribute, value: Hashable) -> str:
-        """Return how a value is written."""
-        return self.texts[attribute][value]
+    def text(self, name: str, attribute: Attribute, value: Hashable) -> str:
+        """Return how a value is written for calls of an op."""
+        return self.texts[name, attribute][value]
 
     def first_difference(self, first: int, second: int) -> Attribute | None:
         """Return the first attribute in which two varieties differ; None if there is none."""
@@ -113,7 +114,7 @@ class Varieties:
         labels = []
         for name, mine in pairs:
             said = ", ".join(
-                f"{x.where.removeprefix('keyword ')}={self.text(x, value)}".replace("'", "")
+                f"{x.where.removeprefix('keyword ')}={self.text(name, x, value)}".replace("'", "")
                 for x, value in mine.items()
                 if x.name == "static" and value is not ABSENT and same[name, x, value] < total[name]
             )
@@ -157,6 +158,7 @@ def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -
         yield "op", "", key[0], op_text(signature.op)
         yield "structure", "", (key[1], len(signature.slots)), structure_text(signature)
     else:
+        yield "op", "", signature.name, signature.name
         yield "arguments", "", key[0], called_with or "nothing"
     for where, slot, position in slots_of(signature):
         if called_with is None:
@@ -226,7 +228,7 @@ def varieties(columns: Columns, calls: Integers, alone: Integers, row_class: Row
         said = [*said_by(columns, call, call in whole, keywords[name])]
         if rows:
             said += [("divided", where, known, class_text(known)) for where, known in rows[at].items()]
-        values.append(texts.collect(said))
+        values.append(texts.collect(name, said))
     return Varieties(values, names, number, texts.known)
 
 
@@ -234,19 +236,19 @@ class Phrases:
     """How values of attributes are written; those that look the same get numbers to tell them apart."""
 
     def __init__(self) -> None:
-        self.known: dict[Attribute, dict[Hashable, str]] = {}
-        self.written: Counter[tuple[Attribute, str]] = Counter()
+        self.known: dict[tuple[str, Attribute], dict[Hashable, str]] = {}
+        self.written: Counter[tuple[str, Attribute, str]] = Counter()
 
-    def collect(self, said: Iterable[Said]) -> dict[Attribute, Hashable]:
-        """Return attributes with their values, and keep how each value is written."""
+    def collect(self, op: str, said: Iterable[Said]) -> dict[Attribute, Hashable]:
+        """Return the attributes of a call of an op with their values, and keep how each value is written."""
         found = {}
         for name, where, value, text in said:
             attribute = Attribute(name, where)
             found[attribute] = value
-            texts = self.known.setdefault(attribute, {})
+            texts = self.known.setdefault((op, attribute), {})
             if value not in texts:
-                self.written[attribute, text] += 1
-                same = self.written[attribute, text]
+                self.written[op, attribute, text] += 1
+                same = self.written[op, attribute, text]
                 texts[value] = f"{text} (no. {same})" if same > 1 else text
         return found
 

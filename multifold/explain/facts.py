@@ -321,7 +321,7 @@ class Facts:
                 found.setdefault(attribute, Counter())[value] += sizes[number]
         for attribute, counts in found.items():
             if len(counts) > 1:
-                values = tuple(Value(known.text(attribute, x), n) for x, n in counts.items())
+                values = tuple(Value(known.text(name, attribute, x), n) for x, n in counts.items())
                 # Varieties that are merged may wait for each other, and then the bound, which looks at
                 # one type at a time, can even rise: such an attribute costs nothing.
                 without = Problem(known.without(attribute, name), *self.edges).lower_bound

@@ -52,7 +52,7 @@ def difference(facts: Facts, first: int, second: int) -> Difference:
     attribute = known.first_difference(a, b)
     if attribute is None:
         return ordered(facts, first, second)
-    texts = tuple(known.text(attribute, known.values[x].get(attribute)) for x in (a, b))
+    texts = tuple(known.text(known.names[x], attribute, known.values[x].get(attribute)) for x in (a, b))
     if attribute.name == "op" and known.names[a] != known.names[b]:
         texts = known.names[a], known.names[b]
     sentence = differing(facts, (first, second), *attribute, texts)
