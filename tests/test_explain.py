@@ -775,6 +775,65 @@ def test_rounds_have_times_and_tell_why():
     assert explanation.rounds[0].why(nodes[0], nodes[2]).cause == "together"
 
 
+@pytest.fixture
+def rounds():
+    """Two examples that double a number until it is large: rounds of two, two, one and two calls."""
+
+    async def until(fold, x):
+        while await fold.value(x := fold.add("double", x)) < 20:
+            pass
+        return fold.add("result", x)
+
+    fold = multifold.Fold(backend="numpy")
+    fold.run({"double": lambda x: 2 * x, "result": lambda x: -x}, [4, 6], until)
+    return fold.explain()
+
+
+def test_rounds_are_looked_at_together_as_one_schedule(rounds):
+    assert [launch.calls.tolist() for launch in rounds.launches] == [[0, 1], [2, 3], [4], [5, 6]]
+    assert [(op.name, op.calls, op.launches) for op in rounds.ops] == [("double", 5, 3), ("result", 2, 1)]
+    assert rounds.lower_bound == sum(part.lower_bound for part in rounds.rounds) == 4
+    assert rounds.listing().splitlines()[-1] == "6  result(4)"
+
+
+def test_why_is_told_across_rounds(rounds):
+    assert rounds.why(2, 3).cause == "together"
+    assert rounds.why(2, 4).cause == "level"
+    assert rounds.why(4, 6).cause == "op"
+
+
+def test_times_of_rounds_add_up(rounds):
+    assert rounds.run.notes.seconds() == pytest.approx(rounds.seconds)
+    assert len(json.loads(rounds.timeline_json())["traceEvents"]) > 4 * len(rounds)
+
+
+@pytest.mark.parametrize("most_calls", [MOST_CALLS, 1])
+def test_a_drawing_shows_where_rounds_begin(rounds, most_calls, monkeypatch):
+    monkeypatch.setattr("multifold.explain.picture.MOST_CALLS", most_calls)
+    drawn = ElementTree.fromstring(rounds.to_svg())
+    named = [x.text for x in drawn.iter(f"{SVG}text") if (x.text or "").startswith("round")]
+    assert named == ["round 0", "round 1", "round 2", "round 3"]
+    assert "round" not in {x.text for x in ElementTree.fromstring(rounds.rounds[0].to_svg()).iter()}
+
+
+def test_rounds_of_several_recordings_cannot_be_looked_at_together(rounds):
+    other = multifold.Fold(backend="numpy")
+    other.run({"f": lambda x: x}, [1], lambda fold, x: fold.add("f", x))
+    several = type(rounds).of([*rounds.reports, other.explain().run])
+    assert len(several) == 5 and str(several).startswith("5 rounds, 5 launches of 8 calls")
+    with pytest.raises(RecordError, match=r"Received 5 rounds of 2\."):
+        several.to_svg()
+
+
+def test_launches_say_which_calls_they_run():
+    fold = plain()
+    _ = [fold.add("f", i) for i in range(9)]
+    assert ">0, 1, 2, 3, 4, 5 and 3 more</td>" in fold.explain().to_html()
+    for i in range(MOST_CALLS):
+        fold.add("f", i)
+    assert "calls 0, 1, 2, 3, 4, 5 and 243 more, first recorded" in fold.explain().to_svg()
+
+
 def test_a_run_of_traces_is_scheduled_and_explained():
     fold = multifold.Fold(backend="numpy")
     traces = multifold.traces(chain, [1, 2, 2])

@@ -67,10 +67,10 @@ def test_what_was_written_is_said_with_its_name(tmp_path):
     assert f"wrote {file}: a drawing with a box for each call, " in done.output
 
 
-def test_rounds_have_no_drawing(tmp_path):
+def test_rounds_are_drawn_one_after_the_other(tmp_path):
     options = ["--workload", "parser", "--batch", "2", "--svg", str(tmp_path / "x")]
     done = CliRunner().invoke(explain_command, options)
-    assert done.exit_code == 2 and "runs in rounds" in done.output
+    assert done.exit_code == 0 and 'class="round"' in (tmp_path / "x").read_text()
 
 
 def test_every_workload_that_the_command_runs_has_its_ops():

@@ -240,7 +240,7 @@ class Phrases:
         self.written: Counter[tuple[str, Attribute, str]] = Counter()
 
     def collect(self, op: str, said: Iterable[Said]) -> dict[Attribute, Hashable]:
-        """Return the attributes of a call of an op with their values, and keep how each value is written."""
+        """Return the attributes of a call of an op with their values, and keep how each is written."""
         found = {}
         for name, where, value, text in said:
             attribute = Attribute(name, where)

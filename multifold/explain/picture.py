@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import colorsys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -17,7 +17,7 @@ from multifold._compiled.arrays import Integers
 from multifold.explain.facts import ExplainedLaunch, Facts
 from multifold.explain.layout import arrange
 from multifold.explain.reasons import count
-from multifold.explain.text import title
+from multifold.explain.text import some, title
 
 MOST_CALLS = 240
 """Calls up to which each is drawn as a box of its own."""
@@ -91,6 +91,8 @@ class Picture:
         The op of each launch with the static arguments in which launches of the op differ.
     boxes, arrows : tuples
         What stands in them.
+    begins : mapping of int to int
+        The launches with which rounds begin, and which rounds; none where nothing was awaited.
     colours : tuple of str
         The colour of each launch: another for each launch if boxes are calls, else one for each lane.
     lanes : tuple of str
@@ -104,6 +106,7 @@ class Picture:
     labels: tuple[str, ...]
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
+    begins: Mapping[int, int]
     colours: tuple[str, ...]
     lanes: tuple[str, ...] = ()
 
@@ -141,7 +144,8 @@ def of_calls(facts: Facts) -> Picture:
     )
     arrows = tuple(Arrow(*pair, rows, tuple(bends.get(pair, ()))) for pair, rows in reads.items())
     colours = tuple(map(colour, range(len(facts))))
-    return Picture("call", title(facts), facts.launches, facts.labels, boxes, arrows, colours)
+    columns = facts.launches, facts.labels, boxes, arrows, facts.begins, colours
+    return Picture("call", title(facts), *columns)
 
 
 def of_launches(facts: Facts) -> Picture:
@@ -161,15 +165,15 @@ def of_launches(facts: Facts) -> Picture:
             launch.number,
             lanes[name],
             f"{facts.labels[launch.number].removeprefix(name)} {len(launch):,}".lstrip(),
-            f"launch {launch.number} of {facts.labels[launch.number]}: {count(len(launch), 'row')}, first "
-            f"recorded at {PurePath(launch.site).name}",
+            f"launch {launch.number} of {facts.labels[launch.number]}: {count(len(launch), 'row')}, "
+            f"calls {some(launch.calls.tolist())}, first recorded at {PurePath(launch.site).name}",
         )
         for launch, name in zip(facts.launches, names, strict=True)
     )
     reads = Counter(pairs(*(facts.launch_of[ends] for ends in facts.edges)))
     arrows = tuple(Arrow(*pair, rows) for pair, rows in sorted(reads.items()))
     colours = tuple(colour(lanes[name]) for name in names)
-    columns = facts.launches, facts.labels, boxes, arrows, colours, tuple(names)
+    columns = facts.launches, facts.labels, boxes, arrows, facts.begins, colours, tuple(names)
     return Picture("launch", title(facts), *columns)
 
 

@@ -1,21 +1,27 @@
-"""A run in rounds explained: the launches of each round, and which example waited for which op."""
+"""A run in rounds explained: the launches of each round, and which example waited for which op.
+
+All that an `Explanation` tells and draws is there for the rounds together, too: their launches one after
+the other, as one schedule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate, groupby
 from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, starts
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, starts
 from multifold._plan.columns import NO_INTEGERS, Columns
 from multifold._plan.schedule import Schedule, call_types, problem_of
 from multifold._record.graph import Graph
-from multifold._run.report import Report
+from multifold._run.report import Notes, Report
+from multifold.errors import RecordError
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent, untried
@@ -42,18 +48,17 @@ def explained(reports: Sequence[Report]) -> RoundsExplanation | Explanation:
     return found.rounds[0] if len(reports) == 1 and not len(reports[0].waits[1]) else found
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class RoundsExplanation:
+class RoundsExplanation(Explanation):
     """The rounds of `Fold.run` with a function; made by `Fold.explain`.
 
     Its text is a table with a line for each round: which examples waited for which op, the launches, the
     bound that no schedule of that round could go below, and the rows; then the milliseconds in which the
     examples ran and recorded, and in which the round ran. The last round computes the results.
 
+    What else it has is about the launches of all rounds, one after the other.
+
     Attributes
     ----------
-    reports : sequence of Report
-        What each round has left.
     rounds : tuple of Explanation
         The explanation of each round. Calls have the numbers that they have in the fold.
 
@@ -75,10 +80,12 @@ class RoundsExplanation:
         1  examples 0, 1, 2 for double      3         1      1     3 ...
         2  examples 0, 1 for double         2         1      1     2 ...
         3  the results                      3         1      1     3 ...
+    >>> print(fold.explain().why(0, 3))
+    Calls 0 and 3 of 'double' cannot share a launch: call 3 needs the result of call 0.
     """
 
-    reports: Sequence[Report]
-    rounds: tuple[Explanation, ...]
+    def __init__(self, rounds: Sequence[Explanation]) -> None:
+        self.rounds = tuple(rounds)
 
     @classmethod
     def of(cls, reports: Sequence[Report]) -> RoundsExplanation:
@@ -88,7 +95,52 @@ class RoundsExplanation:
         schedules = [
             schedule_of(x, columns[id(x.graph)]) if x.planned is None else x.planned for x in reports
         ]
-        return cls(reports, tuple(map(Explanation.of, reports, schedules)))
+        return cls([*map(Explanation.ran, reports, schedules)])
+
+    @cached_property
+    def run(self) -> Report | None:
+        """What all rounds have left, as if they were one."""
+        return self.rounds[0].run if len(self.rounds) == 1 else as_one(self.reports)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The launches of all rounds as they ran; the lower bound is that of any order within rounds."""
+        if self.run is None or len(self.rounds) == 1:
+            return self.rounds[0].schedule
+        bound = sum(part.lower_bound for part in self.rounds)
+        return replace(schedule_of(self.run, self.rounds[0].columns), lower_bound=bound)
+
+    @property
+    def alone(self) -> Integers:
+        """The calls of which the whole result is read."""
+        return np.unique(np.concatenate([part.alone for part in self.rounds]))
+
+    @property
+    def site(self) -> Callable[[int], str]:
+        """Call -> where it was recorded."""
+        return self.rounds[-1].site
+
+    @property
+    def backend(self) -> str | None:
+        """The name of the backend."""
+        return self.rounds[-1].backend
+
+    @property
+    def pads(self) -> bool:
+        """Whether that backend compiles an op for each number of rows."""
+        return self.rounds[-1].pads
+
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """What each round has left."""
+        return tuple(part.run for part in self.rounds if part.run is not None)
+
+    @cached_property
+    def begins(self) -> dict[int, int]:
+        """The launches with which rounds begin, and which rounds."""
+        ends = accumulate(map(len, self.rounds))
+        found = enumerate(zip(ends, self.rounds, strict=True))
+        return {end - len(part): number for number, (end, part) in found if len(part)}
 
     @property
     def waits(self) -> tuple[tuple[Wait, ...], ...]:
@@ -98,11 +150,6 @@ class RoundsExplanation:
     def __len__(self) -> int:
         """The number of launches in all rounds."""
         return sum(map(len, self.rounds))
-
-    @property
-    def calls(self) -> int:
-        """The number of calls that were run."""
-        return sum(len(part.calls) for part in self.rounds)
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -129,25 +176,27 @@ def lines(explanation: RoundsExplanation) -> Iterator[str]:
     """Yield the lines of the text."""
     yield headline(explanation)
     yield ""
+    calls = sum(len(part.calls) for part in explanation.rounds)
     head = ["round", "waiting", "calls", "launches", "bound", "rows", "record ms", "run ms"]
     pairs = zip(explanation.waits, explanation.rounds, strict=True)
     rows = [row(number, waits, part) for number, (waits, part) in enumerate(pairs)]
     yield from aligned([head, *rows], left=(1,))
-    if explanation.padded_rows > explanation.calls:
+    if explanation.padded_rows > calls:
         yield ""
         yield (
-            f"Launches are padded to {explanation.padded_rows:,} rows for {explanation.calls:,} calls: "
+            f"Launches are padded to {explanation.padded_rows:,} rows for {calls:,} calls: "
             f"{explanation.rounds[-1].backend} compiles an op once for each number of rows."
         )
-    for note in untried(explanation.rounds[-1].untried):  # all rounds share one mapping
-        yield ""
-        yield note
+    for part in explanation.rounds[-1:]:
+        for note in untried(part.untried):  # all rounds share one mapping
+            yield ""
+            yield note
 
 
 def headline(explanation: RoundsExplanation) -> str:
     """Return the figures of all rounds in one line."""
     launches = len(explanation)
-    calls = explanation.calls
+    calls = sum(len(part.calls) for part in explanation.rounds)
     return (
         f"{count(len(explanation.rounds), 'round')}, {count(launches, 'launch', 'launches')} of "
         f"{count(calls, 'call')}, {calls / max(launches, 1):,.1f} rows a launch, "
@@ -183,6 +232,29 @@ def snapshot(graph: Graph) -> Columns:
     return Columns.of(found)
 
 
+def as_one(reports: Sequence[Report]) -> Report:
+    """Return the report of several rounds as that of one.
+
+    Raises
+    ------
+    RecordError
+        For rounds of a server that has forgotten meanwhile what it had recorded.
+    """
+    recordings = len({id(report.graph) for report in reports})
+    if recordings != 1:
+        raise RecordError(
+            f"Expected rounds of one recording, to look at them together. Received "
+            f"{count(len(reports), 'round')} of {recordings}.",
+            "ask one round: explanation.rounds[i].",
+        )
+    notes = Notes(began=reports[0].notes.began)
+    for report in reports:
+        notes.joined(report.notes)
+        notes.spans += [span for span in report.notes.phases() if span.phase == "record"]
+    alone = np.unique(np.concatenate([report.alone for report in reports]))
+    return reports[-1]._replace(notes=notes, policy="rounds", alone=alone)
+
+
 def schedule_of(report: Report, columns: Columns) -> Schedule:
     """Return the launches of a round as a schedule of some of the calls of its graph."""
     ran = report.ran()
@@ -209,12 +281,15 @@ def described(graph: Any, ref: int) -> str:
 
 
 def waiting(waits: Sequence[Wait]) -> list[str]:
-    """Return which examples wait for which op; examples that wait for one op stand together."""
+    """Return which examples wait for which ops; examples that wait for one op stand together."""
     who: dict[str, dict[int, None]] = {}
     for wait in waits:
         for name in wait.names:
             who.setdefault(name, {})[wait.example] = None
-    return [f"{examples(list(mine))} for {name}" for name, mine in who.items()]
+    what: dict[tuple[int, ...], list[str]] = {}
+    for name, mine in who.items():
+        what.setdefault(tuple(mine), []).append(name)
+    return [f"{examples(mine)} for {', '.join(names)}" for mine, names in what.items()]
 
 
 def examples(numbers: Sequence[int]) -> str:

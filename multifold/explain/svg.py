@@ -34,6 +34,7 @@ text { font: 11px ui-sans-serif, "DejaVu Sans", Helvetica, Arial, sans-serif; fi
 .box { stroke: #1f2430; stroke-opacity: 0.45; }
 .arrow { fill: none; stroke: #4b5563; stroke-opacity: 0.55; }
 .wide { stroke-opacity: 0.22; }
+.round { stroke: #9ca3af; stroke-dasharray: 3 3; }
 """
 
 SECONDS = 1.0
@@ -117,7 +118,8 @@ class Calls(Drawing):
         self.letters = min(longest, 24 if any("(" in x for x in picture.labels) else 14)
         self.width = max(40.0, self.letters * CHARACTER + 12)
         self.pitch = self.width + 44
-        self.top = MARGIN + 4 * LINE
+        self.heads = MARGIN + (LINE if picture.begins else 0)
+        self.top = self.heads + 4 * LINE
 
     def x(self, column: int) -> float:
         """Return the middle of a column."""
@@ -134,8 +136,11 @@ class Calls(Drawing):
         self.bottom = self.y(max((box.height for box in picture.boxes), default=0) + 1)
         for launch in picture.launches:
             x = self.x(launch.number)
-            yield text(x, MARGIN + 1.7 * LINE, f"launch {launch.number}", "quiet middle")
-            yield text(x, MARGIN + 2.5 * LINE, count(len(launch), "row"), "middle")
+            yield text(x, self.heads + 1.7 * LINE, f"launch {launch.number}", "quiet middle")
+            yield text(x, self.heads + 2.5 * LINE, count(len(launch), "row"), "middle")
+        for first, number in picture.begins.items():
+            x = self.x(first) - self.pitch / 2
+            yield from round_begins(x + 6, self.heads, self.bottom, f"round {number}")
         yield from self.arrows()
         yield from self.groups()
         yield from self.legend()
@@ -235,6 +240,7 @@ class Launches(Drawing):
         self.right = max(self.right, self.left + self.columns * self.pitch)
         for first in range(0, len(picture.boxes), self.columns):
             yield from self.lanes(first)
+        yield from self.rounds()
         note = "A box is a launch, the higher the more rows it has; "
         if self.linked:
             note += "the wider an arrow, the more rows go that way."
@@ -257,6 +263,17 @@ class Launches(Drawing):
             yield rect(MARGIN + wide / 2, middle, wide, self.LANE - 4, "#f3f4f6", 4, "lane")
             yield text(MARGIN + 6, middle + 4, name)
         self.bottom = top + len(self.named) * self.LANE
+
+    def rounds(self) -> Iterator[str]:
+        """Yield where rounds begin; their numbers where there is room."""
+        begins = self.picture.begins
+        room = min((b - a for a, b in pairwise(begins)), default=self.columns) * self.pitch
+        for first, number in begins.items():
+            strip, column = divmod(first, self.columns)
+            top = self.top + strip * self.strip
+            label = f"round {number}" if self.linked and room > CHARACTER * 8 else ""
+            x = self.left + column * self.pitch
+            yield from round_begins(x, top - 4, top + len(self.named) * self.LANE, label)
 
     def box(self, box: Box) -> Iterator[str]:
         """Yield the box of one launch, and its label where there is room."""
@@ -282,6 +299,12 @@ class Launches(Drawing):
             f'<path class="arrow wide" d="{way}" stroke-width="{wide:.1f}">'
             f"<title>{count(arrow.rows, 'row')}</title></path>"
         )
+
+
+def round_begins(x: float, top: float, bottom: float, label: str) -> Iterator[str]:
+    """Yield the line before a round, and its name."""
+    yield f'<path class="round" d="M{x:.1f} {top:.1f} V{bottom:.1f}"/>'
+    yield text(x + 4, top, label, "quiet")
 
 
 def shortened(label: str, letters: int) -> str:

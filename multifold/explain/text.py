@@ -13,7 +13,7 @@ from multifold.explain.facts import Facts
 from multifold.explain.reasons import count
 
 MOST_NUMBERS = 6
-"""Launches of one row that are listed by number for each op."""
+"""Numbers of calls, or of launches of one row, that are listed."""
 
 
 STYLE = """
@@ -111,8 +111,7 @@ def notes(facts: Facts) -> Iterator[str]:
             numbers.setdefault(launch.op, []).append(launch.number)
         listed = []
         for op, mine in numbers.items():
-            rest = f" and {len(mine) - MOST_NUMBERS:,} more" if len(mine) > MOST_NUMBERS else ""
-            listed.append(f"{', '.join(map(str, mine[:MOST_NUMBERS]))}{rest} of {op}")
+            listed.append(f"{some(mine)} of {op}")
         yield f"{count(len(facts.single_rows), 'launch', 'launches')} of one row: {'; '.join(listed)}"
     yield from untried(facts.untried)
     if facts.pads:
@@ -121,6 +120,18 @@ def notes(facts: Facts) -> Iterator[str]:
             f"{count(facts.shapes, 'shape')} here, and minibatches with other numbers of rows bring more; "
             "fold.program(...) is compiled once for many (docs/compiling.md)."
         )
+
+
+def some(numbers: Sequence[int]) -> str:
+    """Return some numbers, and how many more there are.
+
+    Examples
+    --------
+    >>> some([3, 4]), some(range(10))
+    ('3, 4', '0, 1, 2, 3, 4, 5 and 4 more')
+    """
+    rest = f" and {len(numbers) - MOST_NUMBERS:,} more" if len(numbers) > MOST_NUMBERS else ""
+    return ", ".join(map(str, numbers[:MOST_NUMBERS])) + rest
 
 
 def untried(reasons: Mapping[str, str]) -> Iterator[str]:
@@ -178,7 +189,7 @@ def page(facts: Facts, drawing: str) -> Iterator[str]:
         yield "<h2>Time</h2>"
         yield from html_table([("phase", "time", "share"), *shares(facts)], text=(0,))
     yield "<h2>Launches</h2>"
-    yield from html_table(launch_table(facts), text=(1, 4))
+    yield from html_table(launch_table(facts), text=(1, 4, 5))
     yield "</body></html>"
 
 
@@ -193,9 +204,10 @@ def animation(launches: int) -> str:
 def launch_table(facts: Facts) -> list[Sequence[str]]:
     """Return the table of the launches, with its head."""
     rows = [
-        (str(x.number), x.op, f"{len(x):,}", str(x.level), PurePath(x.site).name) for x in facts.launches
+        (str(x.number), x.op, f"{len(x):,}", str(x.level), some(x.calls.tolist()), PurePath(x.site).name)
+        for x in facts.launches
     ]
-    return [("launch", "op", "rows", "level", "first recorded at"), *rows]
+    return [("launch", "op", "rows", "level", "calls", "first recorded at"), *rows]
 
 
 def html_table(rows: Sequence[Sequence[str]], text: Sequence[int]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import optree
@@ -126,8 +126,14 @@ def listing(columns: Columns) -> str:
     if len(columns) > MOST_CALLS:
         names = Counter(columns.signatures[number].name for number in columns.signature.tolist())
         return "\n".join(f"{name}: {count(calls, 'call')}" for name, calls in names.items())
-    width = len(str(len(columns) - 1))
-    return "\n".join(f"{call:>{width}}  {line(columns, call)}" for call in range(len(columns)))
+    return "\n".join(listed(columns, range(len(columns))))
+
+
+def listed(columns: Columns, calls: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of some calls, each with its number."""
+    width = len(str(max(calls, default=0)))
+    for call in calls:
+        yield f"{call:>{width}}  {line(columns, call)}"
 
 
 def line(columns: Columns, call: int) -> str:

@@ -126,7 +126,7 @@ def explain(options: ExplainOptions) -> None:
     fold = multifold.Fold(backend="numpy", schedule=options.schedule)
     model, outputs = record(fold, options)
     if outputs is None:
-        explanation: Any = fold.explain()
+        explanation = fold.explain()
     else:
         if options.timeline is not None:
             fold.apply(model, [outputs])
@@ -135,14 +135,12 @@ def explain(options: ExplainOptions) -> None:
     write_drawings(options, explanation)
 
 
-def write_drawings(options: ExplainOptions, explanation: Any) -> None:
+def write_drawings(options: ExplainOptions, explanation: Explanation) -> None:
     """Write the files that were asked for, and say on stderr what each of them is."""
     for name, draw in WRITERS.items():
         file: Path | None = getattr(options, name)
         if file is None:
             continue
-        if not isinstance(explanation, Explanation):
-            raise click.UsageError(f"'{options.workload}' runs in rounds, of which there is no --{name}")
         text = getattr(explanation, draw)()
         file.write_text(text, encoding="utf-8")
         about = f"{WRITTEN[name]}, {len(text.encode()) / 1e3:,.0f} kB"
