@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "recording": RUNNING,
     "plain_values": RUNNING | {"recording"},
     "tracing": RUNNING | {"recording", "plain_values"},
-    "_plain": RUNNING | {"fold", "plain_values", "recording"},
+    "_plain": RUNNING | {"explain", "fold", "plain_values", "recording"},
     "_stream": RUNNING | {"fold"},
     "_serve": RUNNING | {"explain", "fold"},
     PACKAGE: USERS | {"_stream", "_serve"},

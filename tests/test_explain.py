@@ -930,3 +930,11 @@ def test_values_are_told_apart_among_the_calls_of_one_op_alone():
     fold.add("g", 1, by=keywords[1])
     (reason,) = fold.explain().reasons
     assert str(reason) == "keyword 'by' is an object (1 call), an object (no. 2) (1 call)"
+
+
+def test_explanations_of_plain_programs_are_explanations(plain_explanation):
+    assert isinstance(plain_explanation, Explanation)
+    assert plain_explanation.rounds == (plain_explanation.explanation,)
+    assert plain_explanation.glue == [] and len(plain_explanation.slow) == 1
+    lines = plain_explanation.listing().splitlines()
+    assert [line[:7] for line in lines[:2]] == ["0  join", "1  add("]

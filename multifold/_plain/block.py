@@ -12,12 +12,11 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType, FunctionType, SimpleNamespace, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from multifold._plain.cells import CELLS, checked_ops
-from multifold._plain.explained import PlainExplanation
 from multifold._plain.program import PlainProgram
 from multifold._plain.waiting import resting_collector
 from multifold._plan.outputs import take_apart
@@ -29,6 +28,9 @@ from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.fold import Fold
 from multifold.recording import CURRENT, Recording
+
+if TYPE_CHECKING:
+    from multifold._plain.explained import PlainExplanation
 
 
 class pending:  # noqa: N801 - it is used as a function
@@ -130,6 +132,8 @@ class pending:  # noqa: N801 - it is used as a function
 
     def explain(self) -> PlainExplanation:
         """Return the explanation of the last time that the block has run, as `batched` gives it."""
+        from multifold._plain.explained import PlainExplanation  # much of the package
+
         if self.fold is None:
             raise RecordError("Expected a block to explain. It has not run, or is part of another one.")
         return PlainExplanation(self.fold.explain(), self.fold._graph)

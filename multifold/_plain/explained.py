@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
+from multifold.explain import Explanation, RoundsExplanation
+
 FEWEST_CALLS = 100
 """A run with fewer calls has nothing to gain."""
 
@@ -45,27 +47,24 @@ class Glue(NamedTuple):
         return f"{self.name} ({self.place}): {self.calls:,} calls, {self.share:.0%}"
 
 
-class PlainExplanation:
-    """The explanation of a run of a plain program; it has all that `Fold.explain` returns has.
+class PlainExplanation(RoundsExplanation):
+    """The explanation of a run of a plain program: what `Fold.explain` returns, and why it may be slow.
 
     Attributes
     ----------
+    explanation : Explanation
+        What `Fold.explain` returns, which has the same text without that.
     glue : list of Glue
         At most three functions that have recorded a tenth of all calls or more, those with most first.
     slow : list of str
         Why the loop over the examples is expected to be as fast, or faster; from counts, not from times.
     """
 
-    def __init__(self, explanation: Any, graph: Any, examples: int | None = None) -> None:
+    def __init__(self, explanation: Explanation, graph: Any, examples: int | None = None) -> None:
+        super().__init__(explanation.rounds)
         self.explanation = explanation
         self.glue = glue_of(graph)
         self.slow = [*why_slow(explanation, graph, examples)] if len(graph.signature) else []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.explanation, name)
-
-    def __len__(self) -> int:
-        return len(self.explanation)
 
     def __repr__(self) -> str:
         return repr(self.explanation)
@@ -98,7 +97,7 @@ def glue_of(graph: Any) -> list[Glue]:
     return [glue for glue in found if glue.share >= LEAST_SHARE]
 
 
-def why_slow(explanation: Any, graph: Any, examples: int | None) -> Iterator[str]:
+def why_slow(explanation: Explanation, graph: Any, examples: int | None) -> Iterator[str]:
     """Yield why a run is expected to be no faster than the loop."""
     calls = sum([len(part.calls) for part in explanation.rounds])
     launches, rounds = len(explanation), len(explanation.rounds)

@@ -11,12 +11,11 @@ import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import optree
 
-from multifold._plain.explained import PlainExplanation
 from multifold._plain.program import PlainProgram
 from multifold._plain.sharing import Sharing, in_all_copies, own_copy
 from multifold._plain.waiting import resting_collector
@@ -31,6 +30,9 @@ from multifold.errors import MismatchError, RecordError, type_of
 from multifold.fold import Fold
 from multifold.operands import each
 from multifold.recording import CURRENT
+
+if TYPE_CHECKING:
+    from multifold._plain.explained import PlainExplanation
 
 JOINS = ("stack", "cat", "list")
 
@@ -358,8 +360,10 @@ class Batched:
         columns = [values.join(column, self.join) for column in zip(*leaves, strict=True)]
         return optree.tree_unflatten(structures[0], columns)
 
-    def explain(self) -> Any:
+    def explain(self) -> PlainExplanation:
         """Return the explanation of the last run, as `Fold.explain` does, with what to make cells of."""
+        from multifold._plain.explained import PlainExplanation  # much of the package
+
         if self.fold is None:
             raise RecordError(
                 "Expected a run to explain. There was none yet.", "call it on examples first."

@@ -87,15 +87,15 @@ class RoundsExplanation(Explanation):
     def __init__(self, rounds: Sequence[Explanation]) -> None:
         self.rounds = tuple(rounds)
 
-    @classmethod
-    def of(cls, reports: Sequence[Report]) -> RoundsExplanation:
+    @staticmethod
+    def of(reports: Sequence[Report]) -> RoundsExplanation:
         """Return the explanation of some rounds."""
         graphs = {id(report.graph): report.graph for report in reports if report.planned is None}
         columns = {key: snapshot(graph) for key, graph in graphs.items()}
         schedules = [
             schedule_of(x, columns[id(x.graph)]) if x.planned is None else x.planned for x in reports
         ]
-        return cls([*map(Explanation.ran, reports, schedules)])
+        return RoundsExplanation([*map(Explanation.ran, reports, schedules)])
 
     @cached_property
     def run(self) -> Report | None:
@@ -250,7 +250,7 @@ def as_one(reports: Sequence[Report]) -> Report:
     notes = Notes(began=reports[0].notes.began)
     for report in reports:
         notes.joined(report.notes)
-        notes.spans += [span for span in report.notes.phases() if span.phase == "record"]
+        notes.spans.extend(span for span in report.notes.phases() if span.phase == "record")
     alone = np.unique(np.concatenate([report.alone for report in reports]))
     return reports[-1]._replace(notes=notes, policy="rounds", alone=alone)
 
