@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import reduce
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -231,10 +232,19 @@ def test_the_order_of_a_schedule_is_a_reason():
 
 
 @pytest.mark.parametrize(
-    ("policy", "hint"), [("auto", "takes 4 to 40 µs a call"), ("search", "nothing to do")]
+    ("policy", "hint"), [("auto", "takes 2 to 13 µs a call"), ("search", "nothing to do")]
 )
 def test_the_hint_of_an_order_is_a_remedy_and_its_price(policy, hint):
     assert hint in ORDERS[policy]
+
+
+def test_a_hint_is_printed_once():
+    fold = plain()
+    for by in (1, 2):
+        fold.add("f", 1, by=by)
+        fold.add("g", 1, by=by)
+    text = str(fold.explain())
+    assert text.count("keyword 'by' is") == 2 and text.count("hint: pass a number") == 1
 
 
 def test_a_text_that_selects_a_module_is_nothing_to_change():
@@ -938,3 +948,24 @@ def test_explanations_of_plain_programs_are_explanations(plain_explanation):
     assert plain_explanation.glue == [] and len(plain_explanation.slow) == 1
     lines = plain_explanation.listing().splitlines()
     assert [line[:7] for line in lines[:2]] == ["0  join", "1  add("]
+
+
+@multifold.op
+def more(x):
+    return x + 1
+
+
+@multifold.op
+def twice(x):
+    return x * 2
+
+
+def test_a_plain_program_is_not_told_to_pass_a_schedule():
+    def grown(steps):
+        return reduce(lambda x, step: step(x), steps, np.ones(2))
+
+    run = multifold.batched(grown, backend="numpy")
+    run([[more, more, twice, twice], [twice, twice, more, more]])
+    orders = [reason for reason in run.explain().reasons if reason.cause == "order"]
+    assert orders and not any(reason.hint for reason in orders)
+    assert "schedule=" not in str(run.explain())

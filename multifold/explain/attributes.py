@@ -30,7 +30,7 @@ from multifold._plan.columns import Columns
 from multifold._plan.schedule import call_types
 from multifold._record.freezing import freeze
 from multifold._record.kinds import number_type
-from multifold._record.signature import Slot
+from multifold._record.signature import Signature, Slot
 from multifold.explain.reasons import ATTRIBUTES
 from multifold.explain.values import (
     array_class,
@@ -153,15 +153,15 @@ def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -
     """
     signature = columns.signatures[columns.signature[call]]
     key: Any = signature.key
-    called_with = getattr(signature.op, "called_with", None)  # a call of a plain program
-    if called_with is None:
+    plain = is_plain(signature)
+    if not plain:
         yield "op", "", key[0], op_text(signature.op)
         yield "structure", "", (key[1], len(signature.slots)), structure_text(signature)
     else:
         yield "op", "", signature.name, signature.name
-        yield "arguments", "", key[0], called_with or "nothing"
+        yield "arguments", "", key[0], signature.op.called_with or "nothing"
     for where, slot, position in slots_of(signature):
-        if called_with is None:
+        if not plain:
             yield from said_by_slot(where, slot)
         else:
             yield "source", where, slot.kind, "an array" if slot.kind.array else "a result"
@@ -174,6 +174,11 @@ def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -
         text = value_text(value) if given else "absent"
         yield "static", f"keyword '{name}'", freeze(value) if given else ABSENT, text
     yield "whole", "", call if whole else ABSENT, f"call {call}" if whole else "rows"
+
+
+def is_plain(signature: Signature) -> bool:
+    """Return whether calls are those of a plain program, which say themselves what they are called with."""
+    return hasattr(signature.op, "called_with")
 
 
 def said_by_slot(where: str, slot: Slot) -> Iterator[Said]:

@@ -36,7 +36,7 @@ from multifold._plan.schedule import Schedule
 from multifold._record.damage import refusing_damage
 from multifold._record.ways import Identity
 from multifold._run.report import Report
-from multifold.explain.attributes import Attribute, Varieties, operand_classes, varieties
+from multifold.explain.attributes import Attribute, Varieties, is_plain, operand_classes, varieties
 from multifold.explain.reasons import ATTRIBUTES, ORDERS, SAID_IF_COSTLY, SELECTS, Reason, Value
 
 
@@ -295,14 +295,11 @@ class Facts:
         rows = tuple(map(len, launches))
         bound = int(self.problem.bounds[mine].sum())
         pieces = len({launch.number for launch in launches}.intersection(self.continued))
-        other_order = ORDERS.get(
-            self.schedule.policy, 'Fold(schedule="auto") plans as fast, with fewer launches'
-        )
         reasons = [
             *self._differing(name, mine),
             *self._waiting(name, mine, bound),
             Reason(name, "pieces", "", (), pieces),
-            Reason(name, "order", "", (), len(launches) - pieces - bound, other_order),
+            Reason(name, "order", "", (), len(launches) - pieces - bound, self._other_order(launches[0])),
         ]
         said = ATTRIBUTES.keys() - {*SAID_IF_COSTLY}
         found = [x for x in reasons if x.cost > 0 or x.cause in said]
@@ -315,6 +312,14 @@ class Facts:
             tuple(sorted(found, key=lambda reason: -reason.cost)),
             None if self.run is None else sum(launch.seconds or 0.0 for launch in launches),
         )
+
+    def _other_order(self, launch: ExplainedLaunch) -> str:
+        """Return what to do where the order of the schedule costs an op launches."""
+        policy = self.schedule.policy
+        signature = self.columns.signatures[self.columns.signature[launch.calls[0]]]
+        if is_plain(signature) and policy != "rounds":
+            return ""  # a plain program has no schedule= to pass
+        return ORDERS.get(policy, 'Fold(schedule="auto") plans as fast, with fewer launches')
 
     def _differing(self, name: str, mine: np.ndarray) -> Iterator[Reason]:
         """Yield the attributes in which the varieties of an op differ, with what each costs."""

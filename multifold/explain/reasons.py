@@ -35,7 +35,7 @@ SELECTS = (
 ORDERS = {
     "rounds": "a round runs what its examples wait for: let them ask for several values at once",
     "search": "'search' is the widest search there is: nothing to do",
-    "auto": 'Fold(schedule="search") looks further: planning then takes 4 to 40 µs a call',
+    "auto": 'Fold(schedule="search") looks further: planning then takes 2 to 13 µs a call',
 }
 """Policy -> the hint where its order costs launches; the other policies are measures to compare with.
 That of the launches of several rounds is "rounds"."""

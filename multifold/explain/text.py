@@ -41,9 +41,11 @@ def lines(facts: Facts) -> Iterator[str]:
         yield ""
         yield "What keeps calls of one op apart, and the launches that it costs"
         found = [(reason.op, f"{reason.cost:,}", str(reason)) for reason in facts.reasons]
+        said = {""}
         for line, reason in zip(aligned(found, left=(0, 2)), facts.reasons, strict=True):
             yield line
-            if reason.hint:
+            if reason.hint not in said:
+                said.add(reason.hint)
                 yield " " * (len(line) - len(str(reason))) + f"hint: {reason.hint}"
     for note in notes(facts):
         yield ""
