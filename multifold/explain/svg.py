@@ -34,7 +34,6 @@ text { font: 11px ui-sans-serif, "DejaVu Sans", Helvetica, Arial, sans-serif; fi
 .box { stroke: #1f2430; stroke-opacity: 0.45; }
 .arrow { fill: none; stroke: #4b5563; stroke-opacity: 0.55; }
 .wide { stroke-opacity: 0.22; }
-.round { stroke: #9ca3af; stroke-dasharray: 3 3; }
 """
 
 SECONDS = 1.0
@@ -303,7 +302,8 @@ class Launches(Drawing):
 
 def round_begins(x: float, top: float, bottom: float, label: str) -> Iterator[str]:
     """Yield the line before a round, and its name."""
-    yield f'<path class="round" d="M{x:.1f} {top:.1f} V{bottom:.1f}"/>'
+    way = f"M{x:.1f} {top:.1f} V{bottom:.1f}"
+    yield f'<path class="round" d="{way}" stroke="#9ca3af" stroke-dasharray="3 3"/>'
     yield text(x + 4, top, label, "quiet")
 
 
