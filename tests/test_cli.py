@@ -346,8 +346,17 @@ def added(monkeypatch):
 def test_without_multifold_bench_its_commands_say_in_one_line_what_to_install(refused, added, command):
     added()
     expected = f"Error: 'multifold {command}' belongs to multifold-bench, which is not installed."
-    said = refused(command, "--help")
+    said = refused(command)
     assert said.startswith(f"{expected} Hint: pip install multifold-bench; ")
+
+
+@pytest.mark.parametrize("command", ["bench", "explain", "train"])
+def test_without_multifold_bench_its_commands_have_help(run, added, command):
+    added()
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert "multifold-bench, which is not installed. pip install" in " ".join(result.stdout.split())
+    assert ("fold.explain()" in result.stdout) == (command == "explain")
 
 
 def test_a_command_that_cannot_be_imported_is_one_line(refused, added):

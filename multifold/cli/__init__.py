@@ -35,10 +35,18 @@ GROUP = "multifold.commands"
 
 BENCH = {
     "bench": "Measure what a step costs (needs multifold-bench).",
-    "explain": "Explain a generated graph (needs multifold-bench).",
+    "explain": (
+        "Explain a generated graph (needs multifold-bench).\n\n"
+        "A program of your own explains itself: print(fold.explain()) after fold.run, or "
+        "print(run.explain()) of run = multifold.batched(model). explanation.to_html() is a page with the "
+        "drawing."
+    ),
     "train": "Train on a data set (needs multifold-bench).",
 }
-"""The commands of multifold-bench, which ``multifold --help`` lists without importing any of them."""
+"""The commands of multifold-bench, which ``multifold --help`` lists without importing any of them, and what
+their ``--help`` says where it is not installed."""
+
+MISSING = f"Its options are those of multifold-bench, which is not installed. {install_line('bench')}"
 
 DEEP = "An example is nested more deeply than the recursion of a program that reads it may go."
 
@@ -96,7 +104,9 @@ class Added(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], *rest: Any, **more: Any
     ) -> click.Context:
-        """Import the command and let it read its arguments."""
+        """Import the command and let it read its arguments; help needs none that is not installed."""
+        if self.name not in entry_points() and {"-h", "--help"} & {*args}:
+            return super().make_context(info_name, args, *rest, **more)
         return load(str(self.name)).make_context(info_name, args, *rest, **more)
 
 
@@ -112,7 +122,8 @@ class CommandLine(click.Group):
         own = super().get_command(ctx, cmd_name)
         if own is not None or (cmd_name not in BENCH and cmd_name not in entry_points()):
             return own
-        return Added(cmd_name, short_help=BENCH.get(cmd_name, "Added by another distribution."))
+        about = BENCH.get(cmd_name, "Added by another distribution.")
+        return Added(cmd_name, help=f"{about}\n\n{MISSING}", short_help=about.partition("\n")[0])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""

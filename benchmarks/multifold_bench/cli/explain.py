@@ -114,7 +114,10 @@ class Explained(click.Choice):
 @drawing_options
 @gathered(ExplainOptions)
 def explain(options: ExplainOptions) -> None:
-    """Say why the calls of a minibatch did not share a launch.
+    """Say why the calls of a minibatch of a workload or random graph did not share a launch.
+
+    A program of your own explains itself: print(fold.explain()) after fold.run, or print(run.explain()) of
+    run = multifold.batched(model). explanation.to_html() is a page with the drawing.
 
     The table has the launches of each op beside the fewest that any schedule could have, what keeps
     its calls apart, and how many launches each of these reasons costs.
