@@ -123,6 +123,31 @@ def test_the_command_measures_the_loop_of_a_file(program):
     assert result.stdout.startswith("3 examples, forward")
 
 
+def test_a_file_finds_modules_beside_it_and_its_arguments(program, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    program.rename(beside / "model_of_a_test.py")
+    other = beside / "other.py"
+    other.write_text(
+        "import sys\nfrom model_of_a_test import *\nnamed = fn if sys.argv[1:] == ['--big'] else 0\n"
+    )
+    command = ["advise", str(other), "--most", "1", "--fn", "named", "--", "--big"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert str(beside) not in sys.path
+
+
+@pytest.mark.parametrize("line", ["open('no such file')", "def fn(x): return [][x]\nexamples = [1]"])
+def test_what_a_file_raises_is_shown_with_its_own_frames(tmp_path, line):
+    path = tmp_path / "program.py"
+    path.write_text(line)
+    result = CliRunner().invoke(main, ["advise", str(path), "--backend", "numpy"])
+    assert result.exit_code == 1
+    assert re.findall(r'File "(.*)", line 1', result.stderr) == [str(path)]
+    assert result.stderr.splitlines()[-1].split(":")[0] in ("FileNotFoundError", "IndexError")
+
+
 def test_the_command_says_which_names_a_file_has(program):
     result = CliRunner().invoke(main, ["advise", str(program), "--fn", "model"])
     assert result.exit_code == 2
