@@ -1,7 +1,8 @@
 """Advice: what a program would gain by each way of running it, before anything is rewritten.
 
 `advise` runs a program on some of its examples in the ways that need no change of it: the loop, the batched
-program as it stands, and with some of its functions as cells. These are measured. What calls of `Fold.add`
+program as it stands, and with some of its functions as cells; each of these replayed, too, if it reads no
+computed value. All are measured, by turns with the loop. What calls of `Fold.add`
 would take is put together from parts that are measured, too:
 
 - its launches: those of the batched program, whose cells run on rows where they can, as ops do;
@@ -45,6 +46,10 @@ from multifold.fold import Fold
 SPREAD = 1.4
 """A gain lies between the measured one divided by this and multiplied by it: less than twice apart."""
 
+REPLAYED = (
+    "Replayed: run.traces(examples) runs the code once, and run.replay(traces), timed here, in each epoch."
+)
+
 LOOP, BY_HAND = "one example at a time", "fold.run, with calls of fold.add"
 
 SECONDS = 3.0
@@ -71,18 +76,24 @@ class MeasuredWay(NamedTuple):
         What to write.
     calls, launches : int
         Recorded calls, and what they become; of the loop, none.
-    seconds : float
-        How long it takes, measured or estimated.
-    low, high : float
-        How many times as fast as the loop it is expected to be.
+    gain : float
+        How many times as fast as the loop it was beside it, measured or estimated.
     """
 
     name: str
     calls: int
     launches: int
-    seconds: float
-    low: float
-    high: float
+    gain: float
+
+    @property
+    def low(self) -> float:
+        """How many times as fast as the loop it is expected to be, at least."""
+        return self.gain / SPREAD
+
+    @property
+    def high(self) -> float:
+        """How many times as fast as the loop it is expected to be, at most."""
+        return self.gain * SPREAD
 
 
 class Advice:
@@ -94,6 +105,8 @@ class Advice:
         How many examples were run.
     trains : bool
         Whether times hold the gradients of all parameters.
+    loop : float
+        Seconds of the loop: the median. Times of the other ways are by their gains over it.
     ways : list of MeasuredWay
         The loop first.
     ops : list of str
@@ -103,10 +116,17 @@ class Advice:
     """
 
     def __init__(
-        self, examples: int, trains: bool, ways: list[MeasuredWay], ops: list[str], notes: list[str]
+        self,
+        examples: int,
+        trains: bool,
+        loop: float,
+        ways: list[MeasuredWay],
+        ops: list[str],
+        notes: list[str],
     ) -> None:
         self.examples = examples
         self.trains = trains
+        self.loop = loop
         self.ways = ways
         self.ops = ops
         self.notes = notes
@@ -121,8 +141,8 @@ class Advice:
                 way.name,
                 f"{way.calls:,}" if way.calls else "",
                 f"{way.launches:,}" if way.launches else "",
-                f"{1e3 * way.seconds:,.1f}",
-                f"{way.low:.1f} to {way.high:.1f}" if way.calls else "",
+                rounded(1e3 * self.loop / way.gain),
+                f"{rounded(way.low)} to {rounded(way.high)}" if way.calls else "",
             )
             for way in self.ways
         ]
@@ -136,6 +156,17 @@ class Advice:
         ]
         mode = "forward and backward" if self.trains else "forward"
         return "\n".join([f"{self.examples:,} examples, {mode}", "", *lines, "", *self.notes]).rstrip()
+
+
+def rounded(x: float) -> str:
+    """Return a number with one decimal, or with two below 1.
+
+    Examples
+    --------
+    >>> rounded(1234.56), rounded(0.0712)
+    ('1,234.6', '0.07')
+    """
+    return f"{x:,.1f}" if x >= 1 else f"{x:.2f}"
 
 
 def advise(
@@ -221,9 +252,10 @@ def advise(
                 name = f"multifold.batched(fn, ops=[{said}])" if ops else "multifold.batched(fn)"
                 advance(name)
                 try:
-                    ways.append(bench.measure(ops, name))
+                    ways += bench.measure(ops, name)
                 except MultifoldError as error:
                     notes.append(f"{name}: {error.message}")
+            notes += bench.notes
             advance(BY_HAND)
             try:
                 way, found = bench.by_hand(taken, watch.is_of_program)
@@ -232,8 +264,10 @@ def advise(
             except MultifoldError as error:
                 if taken:
                     notes.append(f"{BY_HAND}: {error.message}")
-    loop = MeasuredWay(LOOP, 0, 0, bench.loop, 1.0, 1.0)
-    return Advice(len(examples), bench.trains, [loop, *ways], [op.__qualname__ for op in taken], notes)
+    loop = MeasuredWay(LOOP, 0, 0, 1.0)
+    names = [op.__qualname__ for op in taken]
+    notes = [*dict.fromkeys(notes)]
+    return Advice(len(examples), bench.trains, statistics.median(bench.loops), [loop, *ways], names, notes)
 
 
 def models_of(backend: Backend, fn: Any) -> list[Any]:
@@ -265,8 +299,12 @@ class AdviceBench:
         Whether gradients are part of a step: known after the first one.
     wanted : list
         The results of the loop, in which each example has random streams of its own.
+    loops : list of float
+        Seconds of each run of the loop.
     backward : float
         Seconds of the backward pass of the last step.
+    notes : list of str
+        What is said of replaying.
     """
 
     def __init__(
@@ -286,15 +324,11 @@ class AdviceBench:
         self.trains = train is not False and "kit" not in backend.gaps()
         self.nothing = backend.constant(np.zeros((), np.float32), None)
         self.backward = 0.0
+        self.notes: list[str] = []
         self.wanted = self.step(lambda: self.batched((), 0).looped(examples, {})[0])[1]
         if train and not self.trains:
             raise RecordError("Expected results with gradients, for train=True. There are none.")
         self.loops = [self.step(self.looped)[0]]
-
-    @property
-    def loop(self) -> float:
-        """Seconds of the loop: the median."""
-        return statistics.median(self.loops)
 
     def looped(self) -> list[Any]:
         """Return the results of the loop."""
@@ -348,15 +382,20 @@ class AdviceBench:
     def check(self, ops: Sequence[Any], count: int) -> Batched:
         """Return a batched program that has run; refuse one that computes something else than the loop."""
         trial = self.batched(ops, 0)
-        found = optree.tree_leaves(self.step(lambda: trial.run(self.examples[:count], {})[0])[1])
-        wanted = optree.tree_leaves(self.wanted[:count])
+        results = self.step(lambda: trial.run(self.examples[:count], {})[0])[1]
         if not len(trial.fold or ()):
             raise RecordError("none of its calls is recorded, since it begins with no layer or cell.")
+        self.compare(trial, results)
+        return trial
+
+    def compare(self, trial: Batched, results: Sequence[Any]) -> None:
+        """Refuse results of the first examples that are others than those of the loop."""
+        found = optree.tree_leaves([*results])
+        wanted = optree.tree_leaves(self.wanted[: len(results)])
         if len(found) != len(wanted) or not self.same(trial, found, wanted):
             raise RecordError(
                 "it returns other values than the loop, as programs may that draw random numbers."
             )
-        return trial
 
     def same(self, trial: Batched, found: Sequence[Any], wanted: Sequence[Any]) -> bool:
         """Return whether results are equal up to rounding; those of one shape are judged side by side."""
@@ -376,7 +415,6 @@ class AdviceBench:
         self, ops: Sequence[Any], start: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[float, float, Batched]]:
         """Run the loop and a batched program by turns; yield the seconds of both, and the program."""
-        self.check(ops, len(self.examples))
         trial = self.batched(ops, None)
 
         def compute() -> list[Any]:
@@ -391,11 +429,34 @@ class AdviceBench:
             if perf_counter() - began > SECONDS:
                 return
 
-    def measure(self, ops: Sequence[Any], name: str) -> MeasuredWay:
-        """Return how fast a batched program is; refuse one that computes something else than the loop."""
-        times = [*self.rounds(ops)]
-        gain = statistics.median([loop / seconds for loop, seconds, _ in times])
-        return way_of(times[-1][2], name, statistics.median([seconds for _, seconds, _ in times]), gain)
+    def measure(self, ops: Sequence[Any], name: str) -> list[MeasuredWay]:
+        """Return how fast a batched program is, and replayed; refuse one that computes something else."""
+        self.check(ops, len(self.examples))
+        replay = self.replay_of(ops)
+        gains: defaultdict[str, list[float]] = defaultdict(list)
+        for loop, seconds, trial in self.rounds(ops):
+            way = way_of(trial, name, 1.0)
+            gains[name].append(loop / seconds)
+            if replay is not None:
+                gains[f"{name}, replayed"].append(loop / self.step(replay)[0])
+        return [way._replace(name=name, gain=statistics.median(own)) for name, own in gains.items()]
+
+    def replay_of(self, ops: Sequence[Any]) -> Callable[[], list[Any]] | None:
+        """Return what replays the examples of a batched program, if it can be replayed."""
+        run = self.batched(ops, 0)
+        made: list[Any] = []
+
+        def first() -> list[Any]:
+            made.extend(run.traces(*zip(*self.examples, strict=True)))
+            return run.replay(made)
+
+        try:
+            self.compare(run, self.step(first)[1])
+        except MultifoldError as error:
+            self.notes.append(f"run.replay: {error.message}")
+            return None
+        self.notes.append(REPLAYED)
+        return lambda: run.replay(made)
 
     # ---- what calls of fold.add would take -----------------------------------------------------------
 
@@ -420,6 +481,7 @@ class AdviceBench:
         names = {fn.__name__ for fn in taken}
         clock = Clock(self.backend)
         with in_place_of({fn: cell_of(clock.timed(fn, rows), rows) for fn, rows in taken.items()}):
+            self.check((), len(self.examples))
             for _, _, trial in self.rounds((), clock.start):
                 explained = trial.explain()
                 found = sum([explained.seconds.get(phase, 0.0) for phase in PHASES]) + clock.seconds
@@ -427,8 +489,8 @@ class AdviceBench:
                 launching.append(self.backward + found - sum([op.seconds or 0.0 for op in ops]))
         own = self.own_code([*taken], is_own)
         seconds = min(launching) + own + self.recording(len(trial.fold or ()))
-        way = way_of(trial, BY_HAND, seconds, min(self.loops) / seconds)
-        return way, notes_on(way, explained, 1 - own / self.loop)
+        way = way_of(trial, BY_HAND, min(self.loops) / seconds)
+        return way, notes_on(way, explained, 1 - own / statistics.median(self.loops))
 
     def recording(self, calls: int) -> float:
         """Return the seconds that so many calls of `Fold.add` take."""
@@ -488,7 +550,7 @@ def notes_on(way: MeasuredWay, explained: Any, share: float) -> list[str]:
     return notes
 
 
-def way_of(trial: Batched, name: str, seconds: float, gain: float) -> MeasuredWay:
+def way_of(trial: Batched, name: str, gain: float) -> MeasuredWay:
     """Return a way to run the calls of a batched program."""
     fold: Any = trial.fold
-    return MeasuredWay(name, len(fold), len(trial.explain()), seconds, gain / SPREAD, gain * SPREAD)
+    return MeasuredWay(name, len(fold), len(trial.explain()), gain)
