@@ -42,7 +42,11 @@ class Task:
 def test_a_function_that_takes_rows_is_named_and_estimated_in_training():
     advice = multifold.advise(Reader(), WORDS)
     assert advice.ops == ["Reader.step"] and advice.trains
-    *_, by_add = advice.ways
+    *_, replayed, by_add = advice.ways
+    assert (replayed.name, replayed.calls) == (
+        "multifold.batched(fn, ops=[Reader.step]), replayed",
+        by_add.calls,
+    )
     assert (by_add.name, by_add.calls) == ("fold.run, with calls of fold.add", sum(map(len, WORDS)))
 
 
