@@ -80,8 +80,8 @@ class RoundsExplanation(Explanation):
         1  examples 0, 1, 2 for double      3         1      1     3 ...
         2  examples 0, 1 for double         2         1      1     2 ...
         3  the results                      3         1      1     3 ...
-    >>> print(fold.explain().why(0, 3))
-    Calls 0 and 3 of 'double' cannot share a launch: call 3 needs the result of call 0.
+    >>> print(fold.explain().why(3, 6))
+    Calls 3 and 6 of 'double' cannot share a launch: call 6 needs the result of call 3.
     """
 
     def __init__(self, rounds: Sequence[Explanation]) -> None:
