@@ -292,5 +292,5 @@ def test_each_name_of_the_predecessor_is_in_the_table(name):
     rows = [row for row in others.splitlines() if row[:1] == "|"]
     said = [row for row in rows if re.search(rf"\b{name}\b", row.split("|")[1])]
     assert named or said
-    same = named or any("the same name" in row for row in said)
+    same = bool(named) or any("the same name" in row for row in said)
     assert hasattr(td, name) == same or name in ("Layer", "Compiler")
