@@ -434,9 +434,7 @@ class Launcher:
         """Return whether an op needs no trial: it has passed, or is marked (`multifold.marks`)."""
         op = self.ops[launch.signature]
         mark = mark_of(op)
-        if hasattr(op, "called_with"):  # a call of a plain program, which runs each row by itself
-            return mark is not None
-        if mark is not None:
+        if mark is not None and not hasattr(op, "called_with"):  # calls of plain programs are no news
             self.untried[launch.signature.name] = f"it is marked by multifold.{mark}"
         passed = mark is not None or self.is_known(launch, square)
         if passed:

@@ -503,6 +503,23 @@ def test_a_cell_of_rows_that_is_trusted_runs_once_a_launch():
     assert rows.count(len(XS)) == 1
 
 
+def test_a_cell_of_rows_is_tried_in_the_first_runs_and_then_runs_once_a_launch():
+    class Called:
+        count = 0
+
+    @multifold.op(rows=True)
+    def cell(x):
+        Called.count += 1
+        return x * 2
+
+    run = multifold.batched(lambda x: cell(cell(MODEL.block(x)[None])), backend="torch")
+    for _ in range(3):
+        run(XS * 4)
+    Called.count = 0
+    run(XS * 4)
+    assert Called.count == 2
+
+
 def test_a_recurrent_cell_may_begin_with_a_state_that_all_examples_share(as_loop):
     gru, lstm = torch.nn.GRUCell(4, 4), torch.nn.LSTMCell(4, 4)
     begin = torch.nn.Parameter(torch.ones(1, 4))
