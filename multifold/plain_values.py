@@ -39,6 +39,9 @@ FEW_NUMBERS = 16
 LOOKED_AT = 16
 """So many of the pending values that an example has made last are looked at when it reads one."""
 
+BY_ROWS = "row by row"
+"""What `explain` says of calls that run for one example after the other."""
+
 SMALL = 4096
 """Values of up to so many numbers are read beside others."""
 
@@ -431,10 +434,10 @@ class PlainCall:
         """Set what `explain` calls it."""
         self.__name__ = self.__qualname__ = name
 
-    def runs_by_rows(self) -> None:
-        """Say in `explain` that it runs for one example after the other."""
-        if "row by row" not in self.__name__:
-            self.named(f"{self.__name__} (row by row)")
+    def runs_by_rows(self, what: str = BY_ROWS) -> None:
+        """Say in `explain` that it, or what it calls, runs for one example after the other."""
+        if BY_ROWS not in self.__name__:
+            self.named(f"{self.__name__} ({what})")
 
 
 class PendingNumbers:

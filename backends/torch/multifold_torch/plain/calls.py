@@ -6,6 +6,7 @@ under `torch.func.vmap`, or else row by row, which its name in `explain` then sa
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 
 from multifold import trusted
 from multifold.errors import RecordError
-from multifold.plain_values import PlainCall, mark_of
+from multifold.plain_values import BY_ROWS, PlainCall, mark_of
 from multifold.recording import Recording, refusal
 from multifold_torch.plain.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
 from multifold_torch.plain.forms import Modes, TensorForm, form_of
+from multifold_torch.plain.mapped import functions_without_rule
+from multifold_torch.plain.patches import PATCHES
 from multifold_torch.plain.rules import mixes_rows, on_rows
 
 
@@ -31,6 +34,8 @@ class RowCall(PlainCall):
     ----------
     way : str
         How it runs on rows: ``"rule"``, ``"vmap"`` or ``"row by row"``.
+    is_watched : bool
+        Whether it may be that vmap has no rule for a function that it calls.
     """
 
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
@@ -40,6 +45,7 @@ class RowCall(PlainCall):
         self.is_single = True
         self.rule: Any = None
         self.way = "vmap"
+        self.is_watched = True
 
     def learn(
         self, recording: Recording, device: torch.device, forms: Sequence[TensorForm]
@@ -105,10 +111,10 @@ class RowCall(PlainCall):
             self.rule = on_rows(self.func, args, kwargs)
             self.way = "vmap" if self.rule is None else "rule"
 
-    def runs_by_rows(self) -> None:
+    def runs_by_rows(self, what: str = BY_ROWS) -> None:
         """Run row by row from now on, and say so in `explain`."""
-        self.way = "row by row"
-        super().runs_by_rows()
+        self.way = BY_ROWS
+        super().runs_by_rows(what)
 
     def buffers(self) -> list[Tensor]:
         """Return the tensors that the function may write to, as batch normalisation does in training."""
@@ -128,7 +134,7 @@ class RowCall(PlainCall):
                 found = self.rule(*args, **kwargs)
             elif self.way == "vmap" and len(rows[0]) > 1:  # of one row, vmap is the slower way
                 try:
-                    found = torch.func.vmap(self.tensors, randomness="different")(*rows)
+                    found = self.under_vmap(rows)
                 except torch.cuda.OutOfMemoryError:
                     raise
                 except (RuntimeError, NotImplementedError):
@@ -137,6 +143,17 @@ class RowCall(PlainCall):
             else:
                 found = self.row_by_row(rows)
         return self.checked(found, len(rows[0]))
+
+    def under_vmap(self, rows: Sequence[Tensor]) -> Any:
+        """Run the function under vmap; the first time shows which functions that has no rule for."""
+        none: list[str] = []
+        watch = functions_without_rule() if self.is_watched else contextlib.nullcontext(none)
+        with PATCHES.applied(), watch as without:  # traces are launched where no program records
+            found = torch.func.vmap(self.tensors, randomness="different")(*rows)
+        self.is_watched = bool(without)
+        if without:
+            super().runs_by_rows(f"{without[0]} row by row")
+        return found
 
     def row_by_row(self, rows: Sequence[Tensor]) -> Any:
         """Run the function for one example after the other."""

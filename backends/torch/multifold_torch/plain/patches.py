@@ -12,12 +12,13 @@ from torch.autograd import Variable
 from multifold.plain_values import Replacements
 from multifold.recording import CELL, CURRENT
 from multifold_torch.plain.changes import ATTRIBUTE_SETS, LAYERS, Called, Layer
+from multifold_torch.plain.mapped import RECURRENT, is_mapped, on_rows
 from multifold_torch.plain.pending import refuse
 from multifold_torch.plain.written import is_pending
 
 
 def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what calls a module; a cell and a layer are recorded."""
+    """Return what calls a module; a cell and a layer are recorded, or run on rows inside of a launch."""
 
     def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         recording = CURRENT.recording
@@ -36,6 +37,8 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
             if (self._backward_hooks or self._backward_pre_hooks) and any(map(is_pending, args)):
                 refuse("given to a module that has backward hooks")
             self = getattr(self, "_orig_mod", self)  # torch.compile makes no graphs of pending tensors
+        elif type(self) in RECURRENT and not kwargs and is_plain(self) and is_mapped(args):
+            return on_rows(Layer(self), args)
         return call(self, *args, **kwargs)
 
     return module_call
