@@ -35,7 +35,6 @@ from multifold._plain.cells import cell_of
 from multifold._plain.loop import Batched, examples_of
 from multifold._plain.program import PlainProgram
 from multifold._plain.watched import ROUNDS, Clock, OwnCode, WatchedLoop, in_place_of, shortest
-from multifold._run.closeness import close, tolerance_of
 from multifold._run.garbage import only_new_garbage
 from multifold._run.reach import owners_of, reached
 from multifold._run.state import aside
@@ -390,26 +389,10 @@ class AdviceBench:
 
     def compare(self, trial: Batched, results: Sequence[Any]) -> None:
         """Refuse results of the first examples that are others than those of the loop."""
-        found = optree.tree_leaves([*results])
-        wanted = optree.tree_leaves(self.wanted[: len(results)])
-        if len(found) != len(wanted) or not self.same(trial, found, wanted):
+        if trial.differing(results, self.wanted[: len(results)]) is not None:
             raise RecordError(
                 "it returns other values than the loop, as programs may that draw random numbers."
             )
-
-    def same(self, trial: Batched, found: Sequence[Any], wanted: Sequence[Any]) -> bool:
-        """Return whether results are equal up to rounding; those of one shape are judged side by side."""
-        alike: defaultdict[Any, list[tuple[Any, Any]]] = defaultdict(list)
-        for x, y in zip(found, wanted, strict=True):
-            if self.backend.owns(x) and self.backend.owns(y) and x.shape == y.shape:
-                alike[tuple(x.shape), x.dtype].append((x, y))
-            elif not trial.same(x, y):
-                return False
-        for pairs in alike.values():
-            x, y = [np.stack([*map(self.backend.to_numpy, xs)]) for xs in zip(*pairs, strict=True)]
-            if not close(x, y, tolerance_of(pairs[0][0], x)):
-                return False
-        return True
 
     def rounds(
         self, ops: Sequence[Any], start: Callable[[], None] = lambda: None

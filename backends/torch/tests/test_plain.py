@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import pickle
 import threading
 
@@ -15,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import multifold
-from multifold import RecordError
+from multifold import MismatchError, RecordError
 
 torch.manual_seed(0)
 LIN = nn.Linear(4, 4)
@@ -421,6 +422,18 @@ def test_a_check_leaves_running_statistics_as_one_run_does():
     model = nn.Sequential(nn.BatchNorm1d(4))
     multifold.batched(model).check([torch.stack(XS)])
     assert model[0].num_batches_tracked == 1
+
+
+def test_a_check_bears_the_rounding_of_a_small_result_and_finds_what_is_no_rounding():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 1))
+    xs = torch.randn(2000, 64)
+    multifold.batched(net, join="list").check(xs)
+    for scale in (1.0, 1e4):  # of another result, which is no measure for this one
+        calls = itertools.count()
+        off = multifold.batched(lambda x: (scale * net(x), net(x) + 1e-3 * (next(calls) > 9)), join="list")  # noqa: B023
+        with pytest.raises(MismatchError, match=r"Example 0 has another result"):
+            off.check(xs[:10])
 
 
 def test_a_check_raises_what_an_example_raises():
