@@ -14,9 +14,11 @@ import contextlib
 import functools
 import math
 import operator
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -68,6 +70,8 @@ class PlainValues(GlueBase, abc.ABC):
     ----------
     package : str
         The framework's package, whose lines are no lines of the program.
+    reads : dict of int to code
+        The code of functions that have read values, by its ``id``.
     """
 
     package: ClassVar[str]
@@ -82,6 +86,7 @@ class PlainValues(GlueBase, abc.ABC):
     ) -> None:
         super().__init__(pending, answers, probes, alarms)
         self.settled_type: Any = settled
+        self.reads: dict[int, CodeType] = {}
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         """Return the leaves of a nested value, None among them, and how they are nested."""
@@ -223,9 +228,16 @@ class PlainValues(GlueBase, abc.ABC):
                     and other.place is None
                 ):
                     asked.append(other)
+            self.note_read(sys._getframe(1))
             for part, value in zip(asked, recording.wait([part.node for part in asked]), strict=True):
                 self.note_value(part, self.on_host(part.form, value))
         return x.host
+
+    def note_read(self, frame: FrameType | None) -> None:
+        """Take note of the functions that read a value, themselves or by what they call."""
+        while frame is not None:
+            self.reads[id(frame.f_code)] = frame.f_code
+            frame = frame.f_back
 
     def is_readable(self, x: Any) -> bool:
         """Return whether something is a small pending value that may be used."""

@@ -45,6 +45,8 @@ class Recording:
         Whether an alarm of the values was true when the run began; see `GlueBase`.
     is_trace : bool
         Whether a trace is made: nothing is computed, and nothing waits.
+    is_block : bool
+        Whether it is that of a `multifold.pending` block, which returns nothing.
     lines : dict of int to (code, bool)
         Code by its ``id``, and whether it is the program's: where calls are recorded.
     made : list of weak reference
@@ -53,11 +55,14 @@ class Recording:
         Takes nodes; returns their values on the host, once a round has run. Other examples go on meanwhile.
     """
 
-    def __init__(self, values: Any, backend: Backend, fold: Any, *, is_trace: bool = False) -> None:
+    def __init__(
+        self, values: Any, backend: Backend, fold: Any, *, is_trace: bool = False, is_block: bool = False
+    ) -> None:
         self.values = values
         self.backend = backend
         self.fold = fold
         self.is_trace = is_trace
+        self.is_block = is_block
         self.alarmed = any(alarm() for alarm in values.alarms)
         self.inner = ("multifold.", "multifold_", f"{values.package}.")
         self.lines: dict[int, tuple[CodeType, bool]] = {}
@@ -149,6 +154,14 @@ def refusal(message: str, hint: str | None = None) -> RecordError:
     """Return the error of what cannot be recorded, and take note of it: a program may catch it."""
     REFUSALS.note(message)
     return RecordError(message, hint)
+
+
+def after_run() -> str:
+    """Return the hint how to do after the run what a value that is not computed yet cannot do."""
+    recording = CURRENT.recording
+    if recording is not None and recording.is_block:
+        return "do that after the with statement, where it has its value."
+    return "return it from the program, and do that with the result."
 
 
 def recording_of() -> Recording:

@@ -6,7 +6,8 @@
 - `waiting`: lets the code of an example wait where it reads a computed value.
 - `sharing`: what examples share while they wait.
 - `cells`: functions that are recorded whole.
-- `explained`: which functions to make cells of.
+- `candidates`: which functions to make cells of.
+- `explained`: what the explanation of a run says besides.
 - `advice`: what a program would gain, measured before it is changed.
 - `arrays`: programs of NumPy, which is part of the core.
 

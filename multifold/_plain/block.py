@@ -136,7 +136,8 @@ class pending:  # noqa: N801 - it is used as a function
 
         if self.fold is None:
             raise RecordError("Expected a block to explain. It has not run, or is part of another one.")
-        return PlainExplanation(self.fold.explain(), self.fold._graph)
+        program: Any = self.program
+        return PlainExplanation(self.fold.explain(), self.fold._graph, self.of[0], program.values.reads)
 
     @contextlib.contextmanager
     def recorded(self, frame: FrameType) -> Iterator[None]:
@@ -149,7 +150,7 @@ class pending:  # noqa: N801 - it is used as a function
         backend = self.program.meet(*frame.f_locals.values())
         values = self.program.values
         fold = self.fold = Fold(backend=backend, device=self.device)
-        recording = Recording(values, backend, fold)
+        recording = Recording(values, backend, fold, is_block=True)
         with (
             values.recording([self.shared]),
             CELLS.applied(self.ops),

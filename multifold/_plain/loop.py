@@ -30,7 +30,7 @@ from multifold.backend import Backend
 from multifold.errors import MismatchError, RecordError, type_of
 from multifold.fold import Fold
 from multifold.operands import each
-from multifold.recording import CURRENT
+from multifold.recording import CELL, CURRENT
 
 if TYPE_CHECKING:
     from multifold._plain.explained import PlainExplanation
@@ -241,14 +241,19 @@ class Batched:
         return results, failures
 
     def warn_of_unused(self) -> None:
-        """Warn of the ops that no example has called, and of a program none of whose calls was recorded."""
+        """Warn of ops that no example has called or that gain nothing, and of a program that was a loop."""
         for op in self.program.ops:
-            if not self.values.has_recorded(op):
+            if not self.values.has_recorded(vars(op).get("__wrapped__", op) if CELL in vars(op) else op):
                 warn_user(
                     f"No example has called {op.__qualname__} of ops=[...] with an array of the framework."
                     "\n\nHint: a module whose forward is called directly is a cell by that method: name it "
-                    "as Class.forward."
+                    "as Class.forward. What a cell calls is a part of it."
                 )
+        if self.program.ops and self.fold is not None:
+            from multifold._plain.explained import idle_cells
+
+            for text, hint in idle_cells(self.fold.explain(), self.count):
+                warn_user(f"{text}\n\nHint: {hint}")
         if not self.program.ops and not len(self.fold or ()):
             warn_user(
                 f"{getattr(self.fn, '__qualname__', type(self.fn).__name__)} ran as a loop: none of its "
@@ -369,7 +374,9 @@ class Batched:
             raise RecordError(
                 "Expected a run to explain. There was none yet.", "call it on examples first."
             )
-        return PlainExplanation(self.fold.explain(), self.fold._graph, self.count)
+        return PlainExplanation(
+            self.fold.explain(), self.fold._graph, self.fn, self.values.reads, self.count
+        )
 
     def check(self, *iterables: Iterable[Any], **shared: Any) -> None:
         """Compare the results with those of the loop, which leaves nothing on the model.

@@ -83,6 +83,19 @@ def test_modes_hold_as_in_the_loop():
     assert (y.requires_grad, z.requires_grad) == (False, True)
 
 
+REFUSED = {
+    "sum the losses .* after the with statement": lambda y: y.sum().backward(),
+    "do that after the with statement": lambda y: y.register_hook(print),
+}
+
+
+@pytest.mark.parametrize("hint", REFUSED)
+def test_what_a_block_refuses_is_to_be_done_after_it(hint):
+    layer = nn.Linear(4, 4)
+    with pytest.raises(RecordError, match=hint), multifold.pending():
+        REFUSED[hint](layer(torch.ones(4)))
+
+
 def test_models_with_blocks_are_trained_copied_and_saved(tmp_path):
     model, loop = pair()
     torch.save(model, tmp_path / "model")

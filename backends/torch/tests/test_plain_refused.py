@@ -88,7 +88,7 @@ def test_other_parts_of_a_whole_that_a_part_has_changed_are_refused():
 
 REFUSED = {
     "a hook": (lambda y: y.register_hook(print), "given a hook"),
-    "a backward pass": (lambda y: y.sum().backward(), "backward pass"),
+    "a backward pass": (lambda y: y.sum().backward(), "sum the losses of all"),
     "a gradient": (lambda y: torch.autograd.grad(y.sum(), LIN.weight), "differentiated"),
     "a kept gradient": (lambda y: y.retain_grad(), "its gradient"),
     "pickle": (pickle.dumps, "pickled"),

@@ -24,7 +24,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from multifold._plain.arrays.rules import of_arrays
 from multifold.plain_values import METHODS, PendingNumbers, with_reads
-from multifold.recording import CURRENT, recording_of, refusal
+from multifold.recording import CURRENT, after_run, recording_of, refusal
 
 SET_CLASS = object.__dict__["__class__"].__set__  # `__class__` says what the loop has
 """Makes an object one of another class."""
@@ -311,10 +311,7 @@ def changed(x: Any, func: Any, inputs: Any, kwargs: Any) -> Any:
 
 def refuse(what: str) -> NoReturn:
     """Raise the error of what a pending array cannot do."""
-    raise refusal(
-        f"An array that is not computed yet cannot be {what}.",
-        "return it from the program, and do that with the result.",
-    )
+    raise refusal(f"An array that is not computed yet cannot be {what}.", after_run())
 
 
 # ---- reads -------------------------------------------------------------------------------------------

@@ -19,7 +19,14 @@ from torch import Tensor
 from multifold.plain_values import with_reads
 from multifold.recording import recording_of, refusal
 from multifold_torch.plain.forms import form_of_tensor
-from multifold_torch.plain.pending import Pending, pending, refuse, refuse_real, version_of
+from multifold_torch.plain.pending import (
+    Pending,
+    pending,
+    refuse,
+    refuse_backward,
+    refuse_real,
+    version_of,
+)
 from multifold_torch.plain.written import index_of, is_alone, is_pending, let_stand
 
 
@@ -437,8 +444,8 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     Tensor.to: moved,
     Tensor.cpu: on("cpu"),
     Tensor.cuda: on("cuda"),
-    Tensor.backward: refusing("the start of a backward pass"),
-    **dict.fromkeys((torch.autograd.backward, torch.autograd.grad), refusing("differentiated")),
+    **dict.fromkeys((Tensor.backward, torch.autograd.backward), lambda *_, **__: refuse_backward()),
+    torch.autograd.grad: refusing("differentiated"),
     Tensor.register_hook: refusing("given a hook"),
     **dict.fromkeys((torch.as_strided, Tensor.as_strided), refusing("taken apart by its strides")),
     Tensor.retain_grad: refusing("asked for its gradient"),

@@ -17,7 +17,7 @@ import optree
 import torch
 from torch import Tensor
 
-from multifold.recording import CURRENT, recording_of, refusal
+from multifold.recording import CURRENT, after_run, recording_of, refusal
 
 if TYPE_CHECKING:
     from multifold_torch.plain.forms import TensorForm
@@ -158,12 +158,16 @@ def version_of(x: Any) -> int:
 # ---- what is refused ---------------------------------------------------------------------------------
 
 
-def refuse(what: str) -> NoReturn:
-    """Raise the error of what a pending tensor cannot do."""
-    raise refusal(
-        f"A tensor that is not computed yet cannot be {what}.",
-        "return it from the program, and do that with the result.",
-    )
+def refuse(what: str, hint: str | None = None) -> NoReturn:
+    """Raise the error of what a pending tensor cannot do; by default it can be done after the run."""
+    raise refusal(f"A tensor that is not computed yet cannot be {what}.", hint or after_run())
+
+
+def refuse_backward() -> NoReturn:
+    """Raise the error of a backward pass that begins at a pending tensor."""
+    sums = "sum the losses of all examples, which share a graph, and call backward() once: "
+    total = "after the with statement." if recording_of().is_block else "run(examples).sum().backward()."
+    refuse("the start of a backward pass", sums + total)
 
 
 def refuse_real(what: str) -> NoReturn:
