@@ -158,6 +158,12 @@ def places_of(fn: Any) -> list[tuple[Callable[[Any], None], Any]]:
 
 def checked_ops(ops: Sequence[Any]) -> tuple[Any, ...]:
     """Return the functions and classes among ops, once each; refuse what cannot be made a cell."""
+    for fn in ops:
+        if isinstance(fn, str):
+            raise RecordError(
+                f"Expected functions, methods or classes of modules in ops=[...]. Received {fn!r}.",
+                f"pass the function itself; a method by its class, as Net.{fn}.",
+            )
     found = dict.fromkeys([getattr(fn, "__func__", fn) for fn in ops])
     for fn in found:
         if not isinstance(fn, type) and not hasattr(fn, CELL):

@@ -45,6 +45,13 @@ Snapshot = list[tuple[list[Any], list[Any]]]
 LATE = "one changed it that had waited, after others that come later in the loop"
 """Why a change is refused."""
 
+OWN_COPY = (
+    "batched(fn, own=True) gives each example a copy of the model with its parameters. Of what else they "
+    "change, give each example its own."
+)
+OWN_VARIABLE = "make it inside of the function that takes an example, or pass each example its own."
+"""What to do about what examples share: an object, or a variable around a function."""
+
 SMALL = 4096
 """Arrays of NumPy of up to so many bytes are compared by their contents."""
 
@@ -155,8 +162,7 @@ class Sharing:
             if then is not now and not (same_entries(then[0], now[0]) and then[1] == now[1]):
                 raise refusal(
                     f"The examples share {table.said(then[0], now[0])}, and {why}.",
-                    "batched(fn, own=True) gives each example a copy of the model with its parameters. Of "
-                    "what else they change, give each example its own.",
+                    OWN_VARIABLE if isinstance(table.owner, FunctionType) else OWN_COPY,
                 )
 
     # ---- random numbers ------------------------------------------------------------------------------

@@ -376,6 +376,17 @@ def with_state(state):
     return place
 
 
+def counted_around():
+    count = 0
+
+    def program(x):
+        nonlocal count
+        count += 1
+        return LIN(x) * count if LIN(x).sum() > -1e9 else x
+
+    return program
+
+
 STATES = {
     "what an example changes after others have run": lambda: multifold.batched(changed_late)(
         [with_state(0)] * 3, XS[:3], [True, False, False]
@@ -397,6 +408,11 @@ STATES = {
 def test_state_that_examples_share_while_one_waits_is_an_error(where):
     with pytest.raises(RecordError, match="The examples share"):
         STATES[where]()
+
+
+def test_a_variable_that_examples_share_is_to_be_made_for_each_of_them():
+    with pytest.raises(RecordError, match="Hint: make it inside of the function"):
+        multifold.batched(counted_around())(XS)
 
 
 def test_the_last_example_may_change_what_examples_share():
