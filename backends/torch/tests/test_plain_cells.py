@@ -76,9 +76,7 @@ def test_a_function_that_is_not_found_by_its_name_is_refused():
         multifold.batched(MODEL, ops=[lambda x: x])
     with pytest.raises(RecordError, match="decorate it"):
         multifold.batched(MODEL, ops=[MODEL.block])
-    with pytest.raises(
-        RecordError, match=r"Received 'compose'.\n\nHint: pass the .* Net\.compose"
-    ):
+    with pytest.raises(RecordError, match=r"Received 'compose'.\n\nHint: pass the .* Net\.compose"):
         multifold.batched(MODEL, ops=["compose"])
 
 
