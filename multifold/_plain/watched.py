@@ -13,7 +13,7 @@ import gc
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from time import perf_counter
+from time import perf_counter, thread_time
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Self
 
@@ -185,7 +185,10 @@ def home_of(function: Any) -> str | None:
 
 
 class WatchedLoop(Onlooker):
-    """Watches which functions of the user a program calls, for how long, and which call themselves."""
+    """Watches which functions of the user a program calls, for how long, and which call themselves.
+
+    Times are those of this thread, since an example takes less than what other work of the machine may.
+    """
 
     def __init__(self, backend: Backend, fn: Any) -> None:
         self.backend = backend
@@ -213,11 +216,11 @@ class WatchedLoop(Onlooker):
                 codes = [own for own, _ in self.stack]
                 self.recursive.update(codes[codes.index(code) :])
             self.active[code] += 1
-            self.stack.append((code, perf_counter()))
+            self.stack.append((code, thread_time()))
             self.inside.append(0.0)
         elif self.active[code]:
             _, began = self.stack.pop()
-            spent = perf_counter() - began
+            spent = thread_time() - began
             self.own[code] += spent - self.inside.pop()
             self.inside[-1] += spent
             self.active[code] -= 1
