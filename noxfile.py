@@ -182,6 +182,7 @@ def build_site(session: nox.Session, *more: str) -> Path:
     frameworks = [package for name in adapters for package in FRAMEWORKS[name]]
     install(session, "arrow,cli,examples,serving", *editable, *frameworks, *DOCUMENTATION)
     site = Path(session.create_tmp(), "site").resolve()
+    shutil.rmtree(site, ignore_errors=True)  # with pages that are no more
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
     options = ("--fail-on-warning", "--keep-going", "--quiet", "-c", "docs")
     session.run("sphinx-build", *options, *more, ".", str(site), env=quiet)
