@@ -179,6 +179,24 @@ def test_a_launch_that_fails_makes_no_other_run_again():
     assert rows == [16]
 
 
+def test_a_request_that_changes_what_it_has_recorded_ends_no_other(backend, seam, array):
+    if not seam.counts_changes:
+        return
+
+    async def doubled(fold, x):
+        node = fold.add("double", x)
+        if float(x[0, 0]) < 0:
+            x += 1
+        await fold.value(node)
+        return node
+
+    with Server({"double": lambda x: 2 * x}, doubled, backend=backend, wait=0.05) as server:
+        requests = [server.submit(array([[x]])) for x in (1.0, -5.0, 3.0)]
+        assert [float(requests[i].result(30)[0, 0]) for i in (0, 2)] == [2.0, 6.0]
+        with pytest.raises(RecordError, match="changed in place since it was recorded"):
+            requests[1].result(30)
+
+
 def test_results_of_any_structure():
     def fn(fold, x):
         nodes = [fold.add("half", x + i) for i in range(3)]

@@ -119,10 +119,10 @@ class Graph(GraphBase):
         Large shared arrays that may change, and the copy of each.
     copies_before : dict
         The copies of the calls before `Fold.reset`; see `lasting_copies`.
-    counted : dict of int to (array, int, callable)
+    counted : dict of int to (array, int, callable, list of int)
         Arrays of a framework that counts their changes, by the ``id`` of each, how often each had been
-        changed when it was recorded, and what tells how often it was until now. They are forgotten when
-        calls run.
+        changed when it was recorded, what tells how often it was until now, and the calls that read it.
+        They are forgotten when calls run.
     compared : int
         How many calls there were when arrays and copies were compared for the last time.
     warned : bool
@@ -178,7 +178,7 @@ class Graph(GraphBase):
         self.part_numbers: dict[Hashable, int] = {}
         self.ops: dict[Hashable, Any] = {}
         self.copies: dict[Identity, np.ndarray] = {}
-        self.counted: dict[int, tuple[Any, int, Callable[[Any], int]]] = {}
+        self.counted: dict[int, tuple[Any, int, Callable[[Any], int], list[int]]] = {}
         self.compared = 0
         self.warned = False
         self.value_of: Callable[[int], Any] | None = None
@@ -364,8 +364,24 @@ class Graph(GraphBase):
         An eager twin has computed the calls before, so there it may have been changed.
         """
         count = changes_of(array)
-        if count != self.counted.setdefault(id(array), (array, count, changes_of))[1] and not self.value_of:
+        _, known, _, calls = self.counted.setdefault(id(array), (array, count, changes_of, []))
+        if count != known and not self.value_of:
             raise changed_in_place(array)
+        calls.append(len(self.signature))
+
+    def take_changed(self) -> list[tuple[int, RecordError]]:
+        """Return the calls of arrays that were changed since they were recorded, and the error of each.
+
+        All arrays are forgotten then: what shares a graph with these calls may run.
+        """
+        found = [
+            (call, changed_in_place(array))
+            for array, count, changes_of, calls in self.counted.values()
+            if changes_of(array) != count
+            for call in calls
+        ]
+        self.counted.clear()
+        return found
 
     def refuse_changed(self) -> None:
         """Refuse to run calls of an array that was changed since they were recorded.
@@ -383,7 +399,7 @@ class Graph(GraphBase):
         """
         if self.torn:
             raise self.tear()
-        for array, count, changes_of in self.counted.values():
+        for array, count, changes_of, _ in self.counted.values():
             if changes_of(array) != count:
                 raise changed_in_place(array)
         self.counted.clear()

@@ -175,6 +175,8 @@ class Engine(Rounds):
         self.notes = Notes()
         report = None
         if asks := [*self.tasks.proceed(), *self.asked_by_results()]:
+            asks = self.without_changed(asks)
+        if asks:
             self.graph.refuse_changed()
             asks = self.with_room(asks)
             refs, examples, *_ = _compiled.awaited(asks, SharedNode)
@@ -198,6 +200,15 @@ class Engine(Rounds):
                 self._answers.pop(example, None)
                 self.tasks.fail(example, error)
         return [(answer, answer.nodes) for answer in self._answers.values()]
+
+    def without_changed(self, asks: list[Ask]) -> list[Ask]:
+        """End the requests that have changed an array which they recorded; return what others ask for."""
+        owners = self.tasks.owners.of_calls
+        failed = {int(owners[call]): error for call, error in self.graph.take_changed()}
+        for example in failed.keys() & self.tasks.requests.keys() - self._finished.keys():
+            self._answers.pop(example, None)
+            self.tasks.fail(example, failed[example])
+        return [ask for ask in asks if self.still_asks(ask)] if failed else asks
 
     def still_asks(self, ask: Ask) -> bool:
         """Return whether a request still waits: an error in one of its tasks ends all of them."""
