@@ -143,7 +143,7 @@ def main():
     np.testing.assert_allclose(found["score"], [score for score, _ in alone], rtol=1e-4, atol=1e-4)
     print(f"learned from {len(names):,} names, loss {loss:.2f}")
     print(", ".join(f"{start}|{text[3:]}" for start, text in zip(starts, texts, strict=True))[:100])
-    print(f"{rounds.calls:,} steps of {arguments.beam} hypotheses a name in {len(rounds)} launches")
+    print(f"{len(rounds.calls):,} steps of {arguments.beam} hypotheses a name in {len(rounds)} launches")
     print(f"the same names as the loop, {looped / folded:.1f} times as fast")
 
 

@@ -168,7 +168,7 @@ def main():
         total += len(sentence.words) - 1
     print(f"{right / total:.0%} of the phrases of {len(test)} other trees are found")
     rounds = recorder.explain()
-    print(f"{rounds.calls:,} calls in {len(rounds.rounds)} rounds, {len(rounds)} launches")
+    print(f"{len(rounds.calls):,} calls in {len(rounds.rounds)} rounds, {len(rounds)} launches")
     print(f"the same parses as one at a time, {looped / folded:.1f} times as fast")
 
     (_, gradients), folded = timed(training.gradients, fold, test)

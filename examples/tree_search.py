@@ -187,7 +187,7 @@ def main():
         looped = time.perf_counter() - start
     assert found["moves"].tolist() == [move for made in alone for move in made]
     print(f"{arguments.games} games, {int(found['won'].sum())} won against random moves")
-    print(f"{rounds.calls:,} positions evaluated in {len(rounds):,} launches")
+    print(f"{len(rounds.calls):,} positions evaluated in {len(rounds):,} launches")
     print(f"the same moves as one game after the other, {looped / folded:.1f} times as fast")
 
 

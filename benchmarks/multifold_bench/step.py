@@ -96,7 +96,8 @@ def count_rounds(benchmark: Benchmark, backend: Backend, minibatches: Sequence[B
         by_round.append(rounds)
         plan = explained.seconds.get("plan", 0.0)
         rest = seconds - sum(explained.seconds.values())
-        found.append((explained.calls, len(explained), sum(bound for _, bound in rounds), rest, plan))
+        calls = len(explained.calls)
+        found.append((calls, len(explained), sum(bound for _, bound in rounds), rest, plan))
     medians = map(statistics.median, zip(*found, strict=True))
     return replace(Counts(*medians), by_round=tuple(by_round[0]))
 
