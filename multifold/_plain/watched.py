@@ -123,7 +123,10 @@ class Onlooker(abc.ABC):
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
         begin = getattr(self.before, "enable", None)  # one of cProfile is no function
-        begin() if begin else sys.setprofile(self.before)
+        if begin is None:
+            sys.setprofile(self.before)
+        else:
+            begin()
 
 
 class OwnCode(Onlooker):

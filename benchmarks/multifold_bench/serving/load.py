@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import struct
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from multifold._run.garbage import only_new_garbage
 from multifold.errors import MismatchError
 from multifold_bench.serving.contenders import Answer, Service
 from multifold_bench.serving.generator import END, NUMBER
@@ -151,7 +151,7 @@ def serve(workload: Traffic, make: Make, load: Load, expected: Sequence[Any]) ->
                 raise RuntimeError(f"Expected {WARM} answers within {HANGS} s. Received {len(found)}.")
             compare(workload, found, picked, expected)
             found.clear()
-            with settled():
+            with only_new_garbage():
                 begin()
                 for number in arrivals.numbers():
                     service.submit(number, workload.examples[picked[number]])
@@ -159,20 +159,6 @@ def serve(workload: Traffic, make: Make, load: Load, expected: Sequence[Any]) ->
         latencies = arrivals.latencies()
     compare(workload, found, picked, expected)
     return Served(load, np.where(np.isnan(latencies), np.inf, latencies), rows_a_launch)
-
-
-@contextmanager
-def settled() -> Iterator[None]:
-    """Keep Python's garbage collector from what lives already, as services do once they are warm.
-
-    A full collection looks through all objects of the framework, which takes a tenth of a second.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def on_rows(layer: Layer, args: tuple[Any, ...]) -> Any:
 class OnRows(torch.autograd.Function):
     """A function that takes the rows of all examples, called by vmap, which hides them from what it runs.
 
-    Gradients are those of what the function calls.
+    Autograd sees the calls that the function makes on these rows, so it has their gradients.
     """
 
     @staticmethod
