@@ -304,15 +304,20 @@ def test_a_ragged_tile_has_a_row_and_a_member_that_pad():
             np.testing.assert_array_equal(np.bincount(members, minlength=rows), np.diff(splits))
 
 
-def test_a_program_takes_sizes_that_another_had():
-    programs = Programs("auto")
-    programs.budget = 1
+def programs_in_tiles(budget):
+    """Return the programs of a fold whose backend pads launches to tiles, and the fold."""
 
     class Tiles(NumpyBackend):
         tiles = True
 
     fold = Fold(backend=Tiles())
-    fold._programs = programs
+    fold._programs = programs = Programs("auto")
+    programs.budget = budget
+    return programs, fold
+
+
+def test_a_program_takes_sizes_that_another_had():
+    programs, fold = programs_in_tiles(budget=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for words in (["abab", "ba"] * 10, ["ba"] * 20, ["b", "a"] * 10):
@@ -325,14 +330,7 @@ def test_a_program_takes_sizes_that_another_had():
 
 
 def test_forms_beyond_the_budget_are_told_of_when_they_double_and_how_to_pad_results():
-    programs = Programs("auto")
-    programs.budget = 2
-
-    class Tiles(NumpyBackend):
-        tiles = True
-
-    fold = Fold(backend=Tiles())
-    fold._programs = programs
+    programs, fold = programs_in_tiles(budget=2)
     warned = []
     for n in range(1, 10):
         with warnings.catch_warnings(record=True) as caught:
