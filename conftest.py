@@ -25,7 +25,7 @@ import optree
 import pytest
 
 import multifold
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 from multifold.backend import Backend
 from multifold.testing import Counting
 
@@ -94,7 +94,7 @@ def of_backends(item: pytest.Item, config: pytest.Config) -> bool:
     return not shared or "numpy" in asked(config) or "backend" in names or "asked_backend" in names
 
 
-SHARED = ("tests", "benchmarks/tests", "benchmarks/multifold_bench")
+SHARED = ("tests", "compat/tests", "benchmarks/tests", "benchmarks/multifold_bench")
 """Folders of tests that the sessions of all backends run."""
 
 

@@ -62,8 +62,10 @@ PROCESSES = ("--numprocesses", "auto", "--maxprocesses", "2", "--dist", "workste
 """Two processes share the tests of a session, on two cores or more: each test takes one core. What JAX
 compiles during its suite fills some gigabytes in each, so more would not fit into common machines."""
 
-DOCTESTS = {name: "multifold" if name == "numpy" else f"multifold_{name}" for name in FRAMEWORKS}
-"""The package whose docstrings hold examples that are run with a backend."""
+DOCTESTS = {name: [f"multifold_{name}"] for name in FRAMEWORKS} | {
+    "numpy": ["multifold", "multifold_compat"]
+}
+"""The packages whose docstrings hold examples that are run with a backend."""
 
 KEEP_COMPILED = {
     "JAX_COMPILATION_CACHE_DIR": str(Path(".nox", "compiled-by-jax").absolute()),
@@ -95,9 +97,11 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types of the package, the benchmarks and the adapters with mypy, without any framework."""
-    install(session, "cli,test", "-e", "./benchmarks", "mypy==2.4.*")
+    install(session, "cli,test", "-e", "./benchmarks", "-e", "./compat", "mypy==2.4.*")
     packages = sorted(Path().glob("backends/*/multifold_*"))
-    session.run("mypy", "multifold", "benchmarks/multifold_bench", *map(str, packages))
+    session.run(
+        "mypy", "multifold", "compat/multifold_compat", "benchmarks/multifold_bench", *map(str, packages)
+    )
 
 
 @nox.session
@@ -111,14 +115,14 @@ def tests(session: nox.Session, backend: str) -> None:
     Tests without a backend run in tests(numpy): see `pytest_collection_modifyitems` in `conftest.py`.
     """
     adapter = Path("backends", backend)
-    folders = ["./benchmarks[plot]", *([f"./{adapter}"] if adapter.is_dir() else [])]
+    folders = ["./benchmarks[plot]", "./compat", *([f"./{adapter}"] if adapter.is_dir() else [])]
     editable = [argument for folder in folders for argument in ("-e", folder)]
     install(session, "arrow,cli,examples,plain,serving,test", *editable, *FRAMEWORKS[backend])
     options = ("--backend", backend, "--doctest-modules", "--pyargs")
     one_thread = {"OMP_NUM_THREADS": "1"}  # each of the processes would take all cores else
     if backend == "jax":
         one_thread |= KEEP_COMPILED
-    paths = ["tests", DOCTESTS[backend], *map(str, adapter.glob("tests"))]
+    paths = ["tests", "compat/tests", *DOCTESTS[backend], *map(str, adapter.glob("tests"))]
     session.run("pytest", *options, *PROCESSES, *paths, *session.posargs, env=one_thread)
     if backend == "numpy" and not session.posargs:  # and a little by the references of the compiled code
         references = {**one_thread, "MULTIFOLD_NATIVE": "0"}
@@ -132,7 +136,14 @@ def everything(session: nox.Session, backend: str) -> None:
     options = ["-P", "-m", "pytest", "--nightly", "--doctest-modules", "--pyargs", "--backend", backend]
     if backend == "mxnet":  # what has no backend runs on its old NumPy as well
         options += ["--backend", "numpy"]
-    paths = ["tests", "tests/soak.py", "benchmarks/tests", "multifold_bench", DOCTESTS[backend]]
+    paths = [
+        "tests",
+        "tests/soak.py",
+        "compat/tests",
+        "benchmarks/tests",
+        "multifold_bench",
+        *DOCTESTS[backend],
+    ]
     paths += map(str, Path("backends", backend).glob("tests"))
     run_in(session, backend, *options, *PROCESSES, *paths, *session.posargs)
     if backend == "numpy":
@@ -177,7 +188,7 @@ def links(session: nox.Session) -> None:
 def build_site(session: nox.Session, *more: str) -> Path:
     """Run Sphinx over the pages and return the folder that it wrote."""
     adapters = ("torch", "tensorflow", "jax")  # one environment holds all but MXNet
-    folders = ["./benchmarks[plot]", *[f"./backends/{x}" for x in adapters]]
+    folders = ["./benchmarks[plot]", "./compat", *[f"./backends/{x}" for x in adapters]]
     editable = [argument for folder in folders for argument in ("-e", folder)]
     frameworks = [package for name in adapters for package in FRAMEWORKS[name]]
     install(session, "arrow,cli,examples,serving", *editable, *frameworks, *DOCUMENTATION)
@@ -250,7 +261,7 @@ def wheels(session: nox.Session) -> None:
         for name, packages in FRAMEWORKS.items():
             if wheel and name != "numpy":  # its adapter is there, and fits
                 session.run(*pip, "--dry-run", f"multifold-{name}", *packages, env=here, external=True)
-        in_use = "from multifold import _compiled; raise SystemExit(_compiled.missing or 0)"
+        in_use = "from multifold._engine import compiled; raise SystemExit(compiled.missing or 0)"
         session.run(python, "-P", "-c", in_use, external=True)
         paths = ("tests/test_known_answers.py", "tests/test_native.py", "tests/test_cli.py")
         session.run(python, "-P", "-m", "pytest", "-q", *paths, external=True)
@@ -293,9 +304,10 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 def mutate(session: nox.Session) -> None:
-    """Plant 600 small mistakes in the core, one at a time, and see a test fail (``-- --module _run``)."""
+    """Plant 600 small mistakes in the core, one at a time, and see a test fail (``-- --module run``)."""
     # Editable: tests run on the syntax trees of the files in `multifold`, each with a mistake in it.
-    session.install("-e", ".[arrow,cli,examples,serving,test]", "-e", "./benchmarks[plot]", "coverage==7.*")
+    packages = ("-e", ".[arrow,cli,examples,serving,test]", "-e", "./benchmarks[plot]", "-e", "./compat")
+    session.install(*packages, "coverage==7.*")
     session.run("python", "tools/mutation", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 

@@ -1,7 +1,7 @@
 """What pyproject.toml can't say: the extension modules are built where a C compiler is at hand.
 
-``optional`` lets the installation go on without them; `multifold._compiled` then runs their sources, or
-references of those in Cython.
+``optional`` lets the installation go on without them; `multifold._engine.compiled` then runs their sources,
+or references of those in Cython.
 """
 
 import os
@@ -30,7 +30,7 @@ MODULES = (
 FLAGS = ["-g0", "-fwrapv"] if os.name == "posix" else []
 
 # Cython 3.3 does not look whether what a .py cimports by its .pxd has changed since, as it does for a .pyx.
-PACKAGE = "multifold/_compiled"
+PACKAGE = "multifold/_engine/compiled"
 newest = max(path.stat().st_mtime for path in Path(PACKAGE).glob("*.pxd"))
 for generated in Path("build/generated", PACKAGE).glob("*.c"):
     if generated.stat().st_mtime < newest:
@@ -39,14 +39,14 @@ for generated in Path("build/generated", PACKAGE).glob("*.c"):
 extensions = cythonize(
     [
         Extension(
-            f"multifold._compiled.{name.partition('.')[0]}",
+            f"multifold._engine.compiled.{name.partition('.')[0]}",
             [f"{PACKAGE}/{name}"],
             extra_compile_args=FLAGS,
         )
         for name in MODULES
     ],
     build_dir="build/generated",  # generated C is built, not committed
-    shared_utility_qualified_name="multifold._compiled._shared",
+    shared_utility_qualified_name="multifold._engine.compiled._shared",
 )
 for extension in extensions:
     extension.optional = True  # Cython 3.3 forgets what an Extension is told of it

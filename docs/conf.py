@@ -46,6 +46,7 @@ include_patterns = [
     "CONTRIBUTING.md",
     "backends/README.md",
     "backends/*/README.md",
+    "compat/README.md",
     "benchmarks/README.md",
     "benchmarks/multifold_bench/datasets/README.md",
     "examples/README.md",

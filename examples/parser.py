@@ -18,9 +18,9 @@ import numpy as np
 
 import multifold
 from multifold import ops
-from multifold.models import ShiftReduceParser
-from multifold.models.shift_reduce import REDUCE, SHIFT
 from multifold_bench.datasets import WordIds, postorder, python_ast, sst
+from multifold_bench.models import ShiftReduceParser
+from multifold_bench.models.shift_reduce import REDUCE, SHIFT
 
 LONGEST = 40
 

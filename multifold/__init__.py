@@ -18,16 +18,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from multifold._frameworks.registry import installed_backends, load_backend
-from multifold._plan.schedule import Launch, Schedule
-from multifold._record.node import Node
-from multifold._shapes import CallShapes, RowShape, Shapes, shapes
-from multifold._stream import stream
-from multifold._traces.files import load, save
-from multifold._traces.minibatch import Minibatch, merge
-from multifold._traces.recording import trace, traces
-from multifold._traces.table import from_arrow, to_arrow
-from multifold._traces.trace import Trace
+from multifold._engine.frameworks.registry import installed_backends, load_backend
+from multifold._engine.plan.schedule import Launch, Schedule
+from multifold._engine.record.node import Node
+from multifold._engine.traces.files import load, save
+from multifold._engine.traces.minibatch import Minibatch, merge
+from multifold._engine.traces.table import from_arrow, to_arrow
+from multifold._engine.traces.trace import Trace
+from multifold._engine.traces.tracer import trace, traces
+from multifold._twin.shapes import CallShapes, RowShape, Shapes, shapes
+from multifold._twin.unfold import Unfold
 from multifold.backend import Backend, Bidirectional, Cell, Ragged, Stack, TrainingKit, unsupported
 from multifold.errors import (
     BackendError,
@@ -43,11 +43,11 @@ from multifold.errors import (
 from multifold.fold import Fold
 from multifold.marks import mixing, trusted
 from multifold.operands import each, ragged, shared, static
-from multifold.unfold import Unfold
 
-if TYPE_CHECKING:  # loaded when asked for, as it brings asyncio
-    from multifold._plain import advise, batched, op, pending, plain
-    from multifold._serve import Server, ServerStats
+if TYPE_CHECKING:  # loaded when asked for: they bring asyncio and greenlet
+    from multifold._measure.advice import advise
+    from multifold.lazy import batched, op, pending, plain
+    from multifold.serve import Server, ServerStats, stream
 
 __version__ = "0.1.0"
 
@@ -105,12 +105,26 @@ __all__ = [
 ]
 
 
+LATER = {
+    "advise": "multifold._measure.advice",
+    **dict.fromkeys(("batched", "op", "pending", "plain"), "multifold.lazy"),
+    **dict.fromkeys(("Server", "ServerStats", "stream"), "multifold.serve"),
+}
+"""What is loaded when it is asked for, and the module that has it."""
+
+MOVED = {"blocks": "multifold_compat.blocks", "compat": "multifold_compat"}
+"""What is in a distribution of its own."""
+
+
 def __getattr__(name: str) -> object:
     """Load a room of the package that is asked for as an attribute: `multifold.ops`, say."""
-    if name in ("advise", "batched", "op", "pending", "plain"):
-        return getattr(importlib.import_module("multifold._plain"), name)
-    if name in ("Server", "ServerStats"):
-        return getattr(importlib.import_module("multifold._serve"), name)
-    if name in ("blocks", "models", "ops", "sampling"):
+    if name in LATER:
+        return getattr(importlib.import_module(LATER[name]), name)
+    if name in ("models", "ops", "sampling"):
         return importlib.import_module(f"multifold.{name}")
+    if name in MOVED:
+        raise ExtraMissing(
+            f"Expected {MOVED[name]}. Received multifold.{name}: it is in a distribution of its own.",
+            "pip install multifold-compat; in a checkout: pip install ./compat",
+        )
     raise AttributeError(f"module 'multifold' has no attribute {name!r}")

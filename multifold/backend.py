@@ -562,7 +562,7 @@ class Backend(abc.ABC):
     # Without these `multifold.batched` refuses the framework, and programs are ragged.
 
     def plain_values(self, fn: Callable[..., Any]) -> Any:
-        """Return what records the code of examples: a `multifold.plain_values.PlainValues`."""
+        """Return what records the code of examples: a `multifold.lazy.recorder.PlainValues`."""
         raise BackendError(
             f"multifold.batched records no programs of {self.name}.",
             "let the program call fold.add, and run it by Fold.run(model, examples, fn).",

@@ -1,9 +1,9 @@
 """`Fold`: records the calls of a minibatch, then runs those that may run together as one.
 
-The whole library in five lines: calls become columns of integers (`multifold._record`), a plan says which
-of them share a launch and which rows go where (`_plan`), and only then are arrays touched (`_run`). Where
-shapes differ, a launch is divided, and what is left is planned anew. Where examples await values, that is a
-round, and there are as many as values are waited for (`_rounds`).
+The whole library in five lines: calls become columns of integers (`multifold._engine.record`), a plan says
+which of them share a launch and which rows go where (`_plan`), and only then are arrays touched (`_run`).
+Where shapes differ, a launch is divided, and what is left is planned anew. Where examples await values,
+that is a round, and there are as many as values are waited for (`_rounds`).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import TYPE_CHECKING, Any, overload
 
 import optree
 
-from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._plan.columns import Columns
-from multifold._plan.outputs import Outputs, put_together, take_apart
-from multifold._plan.plan import Frame, Plan, PlanCache, make_plan, nobody
-from multifold._plan.schedule import Schedule, find_policy
-from multifold._plan.wiring import Place
-from multifold._record.graph import warn_user
-from multifold._record.node import Node
-from multifold._rounds.awaitables import Awaiting
-from multifold._rounds.rounds import Rounds
-from multifold._rounds.tasks import Tasks, collects_failures
-from multifold._run.launcher import Outcomes
-from multifold._run.loop import Loop, loop_of
-from multifold._run.report import Report
-from multifold._traces.minibatch import Minibatch, is_batch, refuse_misplaced, schedule_traces
-from multifold._traces.trace import Trace
+from multifold._engine.frameworks.framework_recorder import FrameworkRecorder
+from multifold._engine.plan.columns import Columns
+from multifold._engine.plan.outputs import Outputs, put_together, take_apart
+from multifold._engine.plan.plan import Frame, Plan, PlanCache, make_plan, nobody
+from multifold._engine.plan.schedule import Schedule, find_policy
+from multifold._engine.plan.wiring import Place
+from multifold._engine.record.graph import warn_user
+from multifold._engine.record.node import Node
+from multifold._engine.rounds.awaitables import Awaiting
+from multifold._engine.rounds.rounds import Rounds
+from multifold._engine.rounds.tasks import Tasks, collects_failures
+from multifold._engine.run.launcher import Outcomes
+from multifold._engine.run.loop import Loop, loop_of
+from multifold._engine.run.report import Report
+from multifold._engine.traces.minibatch import Minibatch, is_batch, refuse_misplaced, schedule_traces
+from multifold._engine.traces.trace import Trace
+from multifold._twin.check import both_ways, check
 from multifold.backend import Backend
-from multifold.check import both_ways, check
 from multifold.errors import RecordError, type_of
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class Fold(FrameworkRecorder, Awaiting):
         return batch.put_together(self._run(model, batch.plan, device=batch.device))
 
     def _run_rounds(self, model: Any, examples: Any, fn: Callable[..., Any], *, collect: bool) -> Any:
-        """Run a function over examples; see `multifold._rounds`."""
+        """Run a function over examples; see `multifold._engine.rounds`."""
         with self._rounds(model, collect=collect) as rounds:
             results = rounds.run(fn, examples)
         return (results, rounds.tasks.failures) if collect else results

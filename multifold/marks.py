@@ -1,7 +1,7 @@
 """Marks: what a person says of an op that a trial cannot find out, or would find wrong.
 
-The first launch of each op is tried with other rows (`multifold._run.trial`). An op that is meant to see
-all rows of its launch is marked by `mixing`, one that must not run twice by `trusted`:
+The first launch of each op is tried with other rows (`multifold._engine.ops.trial`). An op that is meant to
+see all rows of its launch is marked by `mixing`, one that must not run twice by `trusted`:
 
 >>> import numpy as np
 >>> @mixing

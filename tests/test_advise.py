@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import multifold
 from multifold import RecordError
-from multifold._plain.watched import Clock, OwnCode, WatchedLoop, in_place_of
+from multifold._measure.watched import Clock, OwnCode, WatchedLoop, in_place_of
 from multifold.cli import main
 
 WEIGHTS = np.random.default_rng(0).normal(size=(64, 64)) / 8

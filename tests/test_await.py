@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 import multifold
 from multifold import Fold, LaunchError, MultifoldError, RecordError, Unfold, ragged, shared
-from multifold._rounds import held_nodes, pages, store
-from multifold._rounds.awaitables import GatherRequest
-from multifold._rounds.calls import CallTable
-from multifold._rounds.store import Store
-from multifold._rounds.tasks import ExampleTask, Tasks
-from multifold._run.blame import by_halves
+from multifold._engine.rounds import held_nodes, pages, store
+from multifold._engine.rounds.awaitables import GatherRequest
+from multifold._engine.rounds.calls import CallTable
+from multifold._engine.rounds.store import Store
+from multifold._engine.rounds.tasks import ExampleTask, Tasks
+from multifold._engine.run.blame import by_halves
 from multifold.testing import Counting
 
 

@@ -9,7 +9,7 @@ import pydoc
 import pytest
 
 from multifold import BackendError
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 
 
 def test_the_backend_that_was_asked_for_can_be_imported(asked_backend):

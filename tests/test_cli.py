@@ -16,9 +16,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from multifold import Fold, _compiled
-from multifold._frameworks import registry
-from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold import Fold
+from multifold._engine import compiled
+from multifold._engine.frameworks import registry
+from multifold._numpy.backend import NumpyBackend
 from multifold.cli import GROUP, main, output
 from multifold.cli.backends import words
 from multifold.cli.output import muted
@@ -242,9 +243,9 @@ def test_a_gap_without_words_of_its_own_is_called_by_its_attribute():
 
 
 def test_backends_says_whether_the_compiled_code_runs(run, monkeypatch):
-    assert f"compiled code: {'in use' if _compiled.in_use else 'not in use'}" in run("backends").stdout
-    monkeypatch.setattr(_compiled, "in_use", False)
-    monkeypatch.setattr(_compiled, "missing", "switched off")
+    assert f"compiled code: {'in use' if compiled.in_use else 'not in use'}" in run("backends").stdout
+    monkeypatch.setattr(compiled, "in_use", False)
+    monkeypatch.setattr(compiled, "missing", "switched off")
     assert "compiled code: not in use (switched off)" in run("backends").stdout
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from multifold._run.closeness import close, differences, magnitude, tolerance_of, unlike
+from multifold._engine.ops.closeness import close, differences, magnitude, tolerance_of, unlike
 
 ALLOWED = {"g": 1e-9, "f8": 1e-9, "f4": 1e-4, "f2": 3e-2, "c16": 1e-9, "c8": 1e-4, "i8": 0, "?": 0}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, RecordError, Unfold, ops, ragged, shared, trace
-from multifold._run.messages import dtype_name
+from multifold._engine.ops.messages import dtype_name
 from multifold.operands import MissingRows
 
 EXECUTORS = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from multifold import Backend, BackendError, Fold
-from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold._numpy.backend import NumpyBackend
 from multifold.testing import Conformance, Counting, conformance, failures
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import multifold
 from multifold import BackendError, load_backend
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMBER = multifold.__version__
@@ -40,7 +40,12 @@ def test_a_distribution_has_the_name_that_a_release_looks_for(release):
         *release.DISTRIBUTIONS
     ]
     backends = [f"multifold-{name}" for name in registry.BACKENDS if name != "numpy"]
-    assert set(release.DISTRIBUTIONS) == {"multifold-core", "multifold-bench", *backends}
+    assert set(release.DISTRIBUTIONS) == {
+        "multifold-core",
+        "multifold-compat",
+        "multifold-bench",
+        *backends,
+    }
 
 
 def test_the_number_is_the_same_wherever_it_stands(release):

@@ -12,8 +12,8 @@ import pytest
 
 import multifold
 from multifold import Fold, RecordError, Unfold, each, trace
-from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._record.freezing import freeze
+from multifold._engine.record.freezing import freeze
+from multifold._numpy.backend import NumpyBackend
 from multifold.program import Tiler
 from multifold.program import run as run_program
 

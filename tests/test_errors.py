@@ -27,8 +27,8 @@ from multifold import (
     shared,
     static,
 )
-from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._run import messages
+from multifold._engine.ops import messages
+from multifold._numpy.backend import NumpyBackend
 from multifold.models import BinaryTreeLSTM
 
 HELD = [object()]
@@ -182,23 +182,23 @@ def test_an_unknown_backend_is_refused_with_the_nearest_name():
 
 
 def test_a_backend_that_is_not_installed_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(multifold._frameworks.registry, "entry_points", dict)
-    multifold._frameworks.registry.load_backend.cache_clear()
+    monkeypatch.setattr(multifold._engine.frameworks.registry, "entry_points", dict)
+    multifold._engine.frameworks.registry.load_backend.cache_clear()
     with pytest.raises(BackendMissing, match=r"pip install \./backends/mxnet"):
         Fold(backend="mxnet")
-    multifold._frameworks.registry.load_backend.cache_clear()
+    multifold._engine.frameworks.registry.load_backend.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])
 def test_a_model_of_a_framework_without_its_adapter_says_how_to_install_it(monkeypatch, name):
-    monkeypatch.setattr(multifold._frameworks.registry, "entry_points", dict)
+    monkeypatch.setattr(multifold._engine.frameworks.registry, "entry_points", dict)
     monkeypatch.setitem(sys.modules, name, sys.modules.get(name, types.ModuleType(name)))
-    multifold._frameworks.registry.load_backend.cache_clear()
+    multifold._engine.frameworks.registry.load_backend.cache_clear()
     model = type("Linear", (), {"__module__": f"{name}.nn", "f": lambda self, x: x})()
     fold = Fold()
     with pytest.raises(BackendMissing, match=rf"pip install \./backends/{name}"):
         fold.apply(model, [fold.add("f", 1.0)])
-    multifold._frameworks.registry.load_backend.cache_clear()
+    multifold._engine.frameworks.registry.load_backend.cache_clear()
 
 
 def test_a_model_in_the_place_of_the_backend_is_named_by_its_type():

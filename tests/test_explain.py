@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._plan.schedule import call_types
+from multifold._engine.plan.schedule import call_types
+from multifold._numpy.backend import NumpyBackend
 from multifold.errors import LaunchError, RecordError
 from multifold.explain import Difference, Explanation, Reason
 from multifold.explain.layout import Layers, arrange

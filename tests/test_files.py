@@ -22,12 +22,21 @@ from hypothesis import strategies as st
 
 import multifold
 from multifold import ExtraMissing, Fold, RecordError, ragged, shared, static, trace
-from multifold._record.damage import LAYOUT
-from multifold._record.freezing import freeze
-from multifold._record.texts import BUILD, NoText, decode, encode, encode_dtype, look_up, name_of, text
-from multifold._traces.leaves import write_leaf
-from multifold._traces.table import Reader
-from multifold._traces.vocabularies import read_vocabulary, write_vocabulary
+from multifold._engine.record.damage import LAYOUT
+from multifold._engine.record.freezing import freeze
+from multifold._engine.record.texts import (
+    BUILD,
+    NoText,
+    decode,
+    encode,
+    encode_dtype,
+    look_up,
+    name_of,
+    text,
+)
+from multifold._engine.traces.leaves import write_leaf
+from multifold._engine.traces.table import Reader
+from multifold._engine.traces.vocabularies import read_vocabulary, write_vocabulary
 
 pa = pytest.importorskip("pyarrow", reason="files of traces need the extra 'arrow'")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -567,7 +576,7 @@ def test_values_that_are_nested_deeply_are_refused(monkeypatch):
         raise RecursionError
 
     made_before = made()[:1]
-    monkeypatch.setattr("multifold._traces.vocabularies.encode", too_deep)
+    monkeypatch.setattr("multifold._engine.traces.vocabularies.encode", too_deep)
     with pytest.raises(
         RecordError, match=r"not nested deeply\. Received one as an op, recorded at"
     ) as error:
@@ -582,7 +591,7 @@ def test_a_vocabulary_that_cannot_be_read_again_is_refused(damage, monkeypatch):
         raise damage
 
     twice = trace(lambda fold, x: fold.add("g", fold.add("f", fold.add("f", x), by=1)), 1)
-    monkeypatch.setattr("multifold._traces.vocabularies.read_vocabulary", fail)
+    monkeypatch.setattr("multifold._engine.traces.vocabularies.read_vocabulary", fail)
     with pytest.raises(RecordError, match=r"read as others, in trace 0 of ops f, g\."):
         written([twice])
 
@@ -984,8 +993,8 @@ def test_a_vocabulary_with_a_signature_twice_or_a_name_of_multifold_is_not_writt
 
 
 def test_a_file_of_another_layout_is_refused(monkeypatch):
-    monkeypatch.setattr("multifold._traces.vocabularies.LAYOUT", LAYOUT + 1)
-    monkeypatch.setattr("multifold._traces.vocabularies.reads_as", lambda *_: True)
+    monkeypatch.setattr("multifold._engine.traces.vocabularies.LAYOUT", LAYOUT + 1)
+    monkeypatch.setattr("multifold._engine.traces.vocabularies.reads_as", lambda *_: True)
     table = multifold.to_arrow(made())
     monkeypatch.undo()
     with pytest.raises(RecordError, match="Received layout 5"):

@@ -26,7 +26,7 @@ from multifold import (
     static,
     trace,
 )
-from multifold._run.state import KeptState
+from multifold._engine.ops.state import KeptState
 from multifold.backend import promoted
 from multifold.program import KernelOperand, RowsSpec, SlabClass, SlabClasses, Tiler, checks
 

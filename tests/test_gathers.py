@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, Unfold, ragged
-from multifold._plan import plan as planning
-from multifold._rounds import rounds, store
-from multifold._rounds.rounds import Rounds
+from multifold._engine.plan import plan as planning
+from multifold._engine.rounds import rounds, store
+from multifold._engine.rounds.rounds import Rounds
 from multifold.testing import Counting
 
 WORDS = [[3, 1, 4, 1, 5], [2, 7, 1], [8, 2, 8, 1, 8, 2]]

@@ -1,4 +1,4 @@
-"""Hints of ops that failed: which row of `multifold._run.hints.HINTS` speaks, on each framework."""
+"""Hints of ops that failed: which row of `multifold._engine.ops.hints.HINTS` speaks, on each framework."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, RecordError, Unfold, ops, ragged
-from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._record.kinds import ARRAY, FLOAT
-from multifold._record.signature import Signature, Slot
-from multifold._run import hints
+from multifold._engine.ops import hints
+from multifold._engine.record.kinds import ARRAY, FLOAT
+from multifold._engine.record.signature import Signature, Slot
+from multifold._numpy.backend import NumpyBackend
 
 
 def row(width):

@@ -15,13 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = sorted((ROOT / "multifold").rglob("*.py"))
 ADAPTERS = sorted(ROOT.glob("backends/*/multifold_*/**/*.py"))
 BENCHMARKS = sorted(ROOT.glob("benchmarks/multifold_bench/**/*.py"))
-OURS = [*CORE, *ADAPTERS, *BENCHMARKS]
+COMPAT = sorted(ROOT.glob("compat/multifold_compat/**/*.py"))
+OURS = [*CORE, *ADAPTERS, *BENCHMARKS, *COMPAT]
 
-COMPILED = ROOT / "multifold" / "_compiled"
+COMPILED = ROOT / "multifold" / "_engine" / "compiled"
 FILLS_IN = (COMPILED / "reference" / "recording.py", COMPILED / "_glue.py")
 """These fill in new nodes and new pending values: to call the class would take longer."""
 
-PREDECESSORS = (ROOT / "multifold" / "compat", ROOT / "multifold" / "blocks")
+PREDECESSORS = ROOT / "compat"
 """Classes here have the names that programs for TorchFold, mxnet-jit-batch and TensorFlow Fold import."""
 
 
@@ -72,7 +73,7 @@ def test_a_class_has_its_name_for_itself():
     classes = [
         node.name
         for path in OURS
-        if not set(PREDECESSORS) & set(path.parents)
+        if PREDECESSORS not in path.parents
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ClassDef)
     ]

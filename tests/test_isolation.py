@@ -17,8 +17,8 @@ import pytest
 
 import multifold.program
 from multifold import Fold, RecordError, Unfold, merge, ragged, shared, static, trace
-from multifold._record import graph
-from multifold._record.freezing import freeze, same, snapshot
+from multifold._engine.record import graph
+from multifold._engine.record.freezing import freeze, same, snapshot
 from multifold.testing import Counting
 
 Pair = namedtuple("Pair", "k more")
@@ -544,7 +544,7 @@ def test_an_op_that_writes_to_a_shared_array_is_refused(pickled):
 
 
 def test_a_shared_array_that_cannot_change_is_never_copied_nor_compared(monkeypatch):
-    monkeypatch.setattr(multifold._record.graph, "same", None)
+    monkeypatch.setattr(multifold._engine.record.graph, "same", None)
     fold = Fold(backend="numpy")
     table = np.frombuffer(np.arange(10_000.0).tobytes())
     seen = []

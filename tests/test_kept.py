@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, ragged, shared, static
-from multifold._plan import plan as planning
-from multifold._record import graph
+from multifold._engine.plan import plan as planning
+from multifold._engine.record import graph
 
 MODEL = {
     "leaf": lambda x: x * 2.0,

@@ -14,28 +14,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multifold import Fold, _compiled, ragged, trace, traces
-from multifold._compiled import COUNTERS
-from multifold._compiled.arrays import PART_BITS
-from multifold._compiled.reference import covers, recording
-from multifold._compiled.sources import SOURCES, uncompiled
-from multifold._plan.columns import Columns
-from multifold._plan.levels import Problem
-from multifold._plan.policies import bucketed
-from multifold._plan.schedule import call_types, make_schedule
-from multifold._plan.wiring import Place, Planned, Wiring, plan_and_wire, wire
-from multifold._record.kinds import COLUMNS
-from multifold._record.node import Node, SharedNode
-from multifold._traces.minibatch import Merger
+from multifold import Fold, ragged, trace, traces
+from multifold._engine import compiled
+from multifold._engine.compiled import COUNTERS
+from multifold._engine.compiled.arrays import PART_BITS
+from multifold._engine.compiled.reference import covers, recording
+from multifold._engine.compiled.sources import SOURCES, uncompiled
+from multifold._engine.plan.columns import Columns
+from multifold._engine.plan.levels import Problem
+from multifold._engine.plan.policies import bucketed
+from multifold._engine.plan.schedule import call_types, make_schedule
+from multifold._engine.plan.wiring import Place, Planned, Wiring, plan_and_wire, wire
+from multifold._engine.record.kinds import COLUMNS
+from multifold._engine.record.node import Node, SharedNode
+from multifold._engine.traces.minibatch import Merger
 
-pytestmark = pytest.mark.skipif(not _compiled.in_use, reason=_compiled.state())
+pytestmark = pytest.mark.skipif(not compiled.in_use, reason=compiled.state())
 
 
 def loaded_uncompiled():
     """Return the modules as they run uncompiled; imports go on to find the compiled ones."""
     with pytest.MonkeyPatch.context() as patch:
         for name in SOURCES:
-            full = f"multifold._compiled.{name}"
+            full = f"multifold._engine.compiled.{name}"
             patch.setitem(sys.modules, full, sys.modules[full])  # is put back in the end
         return uncompiled()
 
@@ -63,39 +64,39 @@ def defines(module, name):
 FUNCTIONS = {
     name: getattr(module, name)
     for module in REFERENCES.values()
-    for name in _compiled.__all__
+    for name in compiled.__all__
     if name.islower() and defines(module, name)
 }
 
 
 def test_every_name_of_the_door_is_compiled_and_has_a_reference():
-    names = set(_compiled.__all__) - {"in_use", "missing", "state"}
+    names = set(compiled.__all__) - {"in_use", "missing", "state"}
     for name in names:
         (module,) = [x for x in REFERENCES.values() if defines(x, name)]
-        compiled = getattr(_compiled, name)
+        found = getattr(compiled, name)
         reference = getattr(module, name)
-        assert compiled is not reference or isinstance(compiled, int)
+        assert found is not reference or isinstance(found, int)
         if isinstance(reference, int):
-            assert compiled == reference
+            assert found == reference
         elif not isinstance(reference, type):
-            assert list(inspect.signature(compiled).parameters) == list(
+            assert list(inspect.signature(found).parameters) == list(
                 inspect.signature(reference).parameters
             )
 
 
 def test_no_compiled_function_is_left_out_of_the_door():
     for name in REFERENCES:
-        module = importlib.import_module(f"multifold._compiled.{name}")
+        module = importlib.import_module(f"multifold._engine.compiled.{name}")
         own = {key for key in vars(module) if not key.startswith("_") and defines(module, key)}
         functions = {key for key in own if callable(vars(module)[key]) and key.islower()}
-        assert functions <= set(_compiled.__all__)
+        assert functions <= set(compiled.__all__)
 
 
 def with_references(fn, *arguments):
     """Return what a function returns with the references in the place of the compiled functions."""
     with pytest.MonkeyPatch.context() as patch:
         for name, reference in FUNCTIONS.items():
-            patch.setattr(_compiled, name, reference)
+            patch.setattr(compiled, name, reference)
         return fn(*arguments)
 
 
@@ -166,7 +167,7 @@ def test_reads_are_grouped_alike_whether_or_not_parts_are_numbered_by_16_bits(la
     reads = np.append(reads, [-1, launches - 1 | (parts - 1) << PART_BITS, 0, -2])
     starts = np.zeros(launches + 1, np.int64)
     found = []
-    for module in (_compiled, plans):
+    for module in (compiled, plans):
         none = NONE, starts[:1], NONE, starts, NONE, NONE, NONE
         signatures = NONE, NONE, starts[:1], NONE, NONE
         place = number.copy(), 0 * number, [1] * launches
@@ -192,7 +193,7 @@ def test_the_reads_of_a_call_come_in_the_order_of_its_operands():
         fold.add("sum", ragged(nodes[-i::-1], ()))
     columns = fold._columns()
     pending = np.arange(len(fold))
-    found, expected = (edges(pending, *columns.reads) for edges in (_compiled.edges, calls.edges))
+    found, expected = (edges(pending, *columns.reads) for edges in (compiled.edges, calls.edges))
     np.testing.assert_array_equal(found, expected)
 
 
@@ -308,8 +309,8 @@ def arguments_of_merge(*texts):
     """Return what merging is called with for traces of some words."""
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        merge = _compiled.merge
-        patch.setattr(_compiled, "merge", lambda *arguments: found.append(arguments) or merge(*arguments))
+        merge = compiled.merge
+        patch.setattr(compiled, "merge", lambda *arguments: found.append(arguments) or merge(*arguments))
         Merger([trace(words, text) for text in texts])
     return list(found[0])
 
@@ -323,7 +324,7 @@ LIMITS = (-1, 0, 1, 1 << 40, (1 << 40) + 1, 1 << 41)
 @pytest.mark.parametrize("argument", [0, 1], ids=["integers", "signatures"])
 def test_a_changed_integer_is_merged_or_refused_alike(argument, texts):
     right = arguments_of_merge(*texts)
-    assert merged_or_refused(merging.merge, right) == merged_or_refused(_compiled.merge, right) is not None
+    assert merged_or_refused(merging.merge, right) == merged_or_refused(compiled.merge, right) is not None
     refused = 0
     for place, value in enumerate(right[argument].tolist()):
         for other in (*(value + more for more in NEIGHBOURS), *LIMITS):
@@ -331,7 +332,7 @@ def test_a_changed_integer_is_merged_or_refused_alike(argument, texts):
             changed[place] = other
             arguments = [changed if n == argument else x for n, x in enumerate(right)]
             found = merged_or_refused(merging.merge, arguments)
-            assert found == merged_or_refused(_compiled.merge, arguments), (place, value, other)
+            assert found == merged_or_refused(compiled.merge, arguments), (place, value, other)
             refused += found is None
     assert refused
 
@@ -402,7 +403,7 @@ def test_heights_are_levels_counted_from_the_end():
 def test_a_beam_finds_the_same_schedule_as_its_reference(problem, width, most):
     number = np.unique(problem.types, return_inverse=True)[1].reshape(-1)
     columns = number, heights_of(problem), problem.sources, problem.readers, width, most
-    found = _compiled.beam(*columns)
+    found = compiled.beam(*columns)
     expected = covers.beam(*columns)
     np.testing.assert_array_equal(found, expected)
     if found is not None:
@@ -414,7 +415,7 @@ def covered_alike(problem, width, most):
     number = np.unique(problem.types, return_inverse=True)[1].reshape(-1)
     problem = Problem(number, problem.sources, problem.readers)
     columns = number, problem.levels, problem.cycles, problem.sources, problem.readers
-    found, expected = (x.cover(*columns, width, problem.lower_bound, most) for x in (_compiled, covers))
+    found, expected = (x.cover(*columns, width, problem.lower_bound, most) for x in (compiled, covers))
     assert (found is None) == (expected is None)
     for one, other in zip(found or (), expected or (), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -436,7 +437,7 @@ def test_a_schedule_from_the_last_launch_to_the_first_is_taken_where_it_is_short
     sources = np.array([0, 1, 2, 4, 5, 6])
     problem = Problem(np.array([0, 1, 1, 0, 1, 0, 1, 1]), sources, sources + 1)
     columns = problem.types, heights_of(problem), problem.sources, problem.readers
-    assert _compiled.beam(*columns, 1, 8).max() + 1 == 6
+    assert compiled.beam(*columns, 1, 8).max() + 1 == 6
     assert len(covered_alike(problem, 1, 8)[1]) - 1 == 5
 
 
@@ -453,7 +454,7 @@ def test_more_than_1024_types_in_a_circle_are_covered():
     sources = np.delete(np.arange(2199), 1099)
     problem = Problem(np.concatenate([types, types[::-1]]), sources, sources + 1)
     columns = problem.types, problem.levels, problem.cycles, problem.sources, problem.readers
-    order, begin = _compiled.cover(*columns, 2, problem.lower_bound, 2200)
+    order, begin = compiled.cover(*columns, 2, problem.lower_bound, 2200)
     assert len(begin) - 1 == 2199 and sorted(order.tolist()) == list(range(2200))
 
 
@@ -471,7 +472,7 @@ def test_more_than_1024_types_in_a_circle_are_covered():
         ([0, 1], [1, 1], [2, 2], [0], [1], 0),
     ],
 )
-@pytest.mark.parametrize("cover", [_compiled.cover, covers.cover])
+@pytest.mark.parametrize("cover", [compiled.cover, covers.cover])
 def test_a_cover_refuses_a_problem_out_of_range(cover, types, levels, cycles, sources, readers, width):
     columns = (np.array(column, np.int64) for column in (types, levels, cycles, sources, readers))
     with pytest.raises(IndexError, match="what is not there"):
@@ -507,7 +508,7 @@ def fewest_by_trying_all(types, _, sources, readers):
 def test_the_search_finds_the_fewest_launches_where_it_has_room_for_all_states(seeds):
     for columns in map(chains, seeds):
         count = fewest_by_trying_all(*columns)
-        for beam in (_compiled.beam, covers.beam):
+        for beam in (compiled.beam, covers.beam):
             assert beam(*columns, 500, count).max() + 1 == count
             assert beam(*columns, 500, count - 1) is None if count > 1 else True
 
@@ -515,14 +516,14 @@ def test_the_search_finds_the_fewest_launches_where_it_has_room_for_all_states(s
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 8])
 def test_a_narrow_search_leaves_out_the_same_states_as_its_reference(width):
     for columns in map(chains, range(200)):
-        best = int(_compiled.beam(*columns, 500, len(columns[0])).max()) + 1
+        best = int(compiled.beam(*columns, 500, len(columns[0])).max()) + 1
         for most in range(max(best - 1, 1), best + 2):
             np.testing.assert_array_equal(
-                _compiled.beam(*columns, width, most), covers.beam(*columns, width, most)
+                compiled.beam(*columns, width, most), covers.beam(*columns, width, most)
             )
 
 
-@pytest.mark.parametrize("beam", [_compiled.beam, covers.beam])
+@pytest.mark.parametrize("beam", [compiled.beam, covers.beam])
 def test_the_search_for_no_calls_has_no_launches(beam):
     launches = beam(NONE, NONE, NONE, NONE, 1, 1)
     assert (launches.tolist(), launches.dtype) == ([], np.int64)
@@ -543,7 +544,7 @@ def test_a_beam_over_long_chains_weighs_alike():
     ends = np.arange(3 * 1200).reshape(3, 1200)
     problem = Problem(types, ends[:, :-1].ravel(), ends[:, 1:].ravel())
     columns = problem.types, heights_of(problem), problem.sources, problem.readers, 2, 3 * 1200
-    np.testing.assert_array_equal(_compiled.beam(*columns), covers.beam(*columns))
+    np.testing.assert_array_equal(compiled.beam(*columns), covers.beam(*columns))
 
 
 @pytest.mark.parametrize(
@@ -562,7 +563,7 @@ def test_a_beam_over_long_chains_weighs_alike():
         ([0, 0], [2, 1], [0], [1], 1, 0),
     ],
 )
-@pytest.mark.parametrize("beam", [_compiled.beam, covers.beam])
+@pytest.mark.parametrize("beam", [compiled.beam, covers.beam])
 def test_a_beam_refuses_a_problem_out_of_range(beam, types, heights, sources, readers, width, most):
     columns = (np.array(column, np.int64) for column in (types, heights, sources, readers))
     with pytest.raises(IndexError, match="what is not there"):
@@ -578,13 +579,13 @@ def test_types_on_a_wide_cycle_are_counted_by_depth_as_numpy_does(kinds):
     by_type = kinds <= COUNTERS
     assert problem.levels.tolist() == (1 + (number // kinds if by_type else number)).tolist()
     columns = number[:-1], np.append(0, number), NONE, NONE, NONE
-    for module in (_compiled, calls):
+    for module in (compiled, calls):
         order, bounds, lower_bound = module.schedule(types, number, *columns)
         assert (order.tolist(), bounds.tolist()) == (number.tolist(), [*number, 3 * kinds])
         assert lower_bound == (3 * kinds if by_type else kinds)
 
 
-@pytest.mark.parametrize("module", [_compiled, calls])
+@pytest.mark.parametrize("module", [compiled, calls])
 def test_no_calls_have_no_levels_and_no_launches(module):
     for column in module.typed_levels(NONE, NONE, NONE):
         assert (column.tolist(), column.dtype) == ([], np.int64)
@@ -592,14 +593,14 @@ def test_no_calls_have_no_levels_and_no_launches(module):
     assert (order.tolist(), bounds.tolist(), order.dtype, bounds.dtype) == ([], [0], np.int64, np.int64)
 
 
-@pytest.mark.parametrize("module", [_compiled, calls])
+@pytest.mark.parametrize("module", [compiled, calls])
 @pytest.mark.parametrize("last", [5, 1 << 22, 1 << 60])
 def test_codes_may_be_far_apart(module, last):
     order, bounds = module.bucket(np.array([last, 4, 4, last]), np.array([4]), np.array([last]))
     assert (order.tolist(), bounds.tolist()) == ([1, 2, 0, 3], [0, 2, 4])
 
 
-@pytest.mark.parametrize("module", [_compiled, calls])
+@pytest.mark.parametrize("module", [compiled, calls])
 def test_the_edges_of_one_reader_come_in_the_order_of_its_operands(module):
     rng = np.random.default_rng(0)
     count = 200
@@ -653,12 +654,12 @@ def test_what_outputs_need_is_found_alike(data):
     pending = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), unique=True)), np.int64)
     pending.sort()
     for one, other in zip(
-        _compiled.edges(pending, *columns.reads), calls.edges(pending, *columns.reads), strict=True
+        compiled.edges(pending, *columns.reads), calls.edges(pending, *columns.reads), strict=True
     ):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("module", [_compiled, calls])
+@pytest.mark.parametrize("module", [compiled, calls])
 def test_an_output_that_needs_every_call_finds_them(module):
     needed = module.ancestors(np.array([2]), np.array([0, 1]), np.array([0, 0, 1, 2]), NONE, NONE, NONE)
     assert needed.tolist() == [0, 1, 2]
@@ -695,7 +696,7 @@ def all_of(table, read, signatures):
 @settings(deadline=None, max_examples=60)
 def test_the_calls_of_a_round_are_selected_alike(data):
     fold = random_fold(data)
-    tables = [module.TableBase(fold._graph) for module in (_compiled, rounds)]
+    tables = [module.TableBase(fold._graph) for module in (compiled, rounds)]
     for number in range(1, 5):
         read = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=5)), np.int64)
         for table in tables:
@@ -714,7 +715,7 @@ def test_the_calls_of_a_round_are_selected_alike(data):
 @settings(deadline=None, max_examples=60)
 def test_rounds_are_cut_out_alike(data):
     fold = random_fold(data)
-    tables = [module.TableBase(fold._graph) for module in (_compiled, rounds)]
+    tables = [module.TableBase(fold._graph) for module in (compiled, rounds)]
     for table in tables:
         table.grow(widths_of(fold))
     for number in range(1, 5):
@@ -732,7 +733,7 @@ def test_rounds_are_cut_out_alike(data):
 @settings(deadline=None, max_examples=60)
 def test_the_next_calls_and_their_rows_are_found_alike(data):
     fold = random_fold(data)
-    tables = [module.TableBase(fold._graph) for module in (_compiled, rounds)]
+    tables = [module.TableBase(fold._graph) for module in (compiled, rounds)]
     read = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), min_size=1, max_size=5)), np.int64)
     rank = np.array(data.draw(st.permutations(range(len(fold._graph.signatures)))), np.int64)
     for table in tables:
@@ -761,7 +762,7 @@ def test_the_next_calls_and_their_rows_are_found_alike(data):
     assert not len(found[0][0]) and all((table.result[read] > 0).all() for table in tables)
 
 
-@pytest.mark.parametrize("module", [_compiled, rounds])
+@pytest.mark.parametrize("module", [compiled, rounds])
 def test_the_next_calls_are_found_again_where_the_order_is_not_one_for_them(module):
     fold = Fold()
     fold.add("second", fold.add("first", 1))
@@ -784,13 +785,13 @@ def test_awaited_rows_are_located_alike(launch, data):
     refs |= (
         np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(refs), max_size=len(refs))), int) << 40
     )
-    found = [module.located(refs, launch, row, rows) for module in (_compiled, tasks)]
+    found = [module.located(refs, launch, row, rows) for module in (compiled, tasks)]
     assert [(x[0], x[1].tolist(), x[2].tolist(), bool(x[3])) for x in found[:1]] == [
         (x[0], x[1].tolist(), x[2].tolist(), bool(x[3])) for x in found[1:]
     ]
 
 
-@pytest.mark.parametrize("module", [_compiled, tasks])
+@pytest.mark.parametrize("module", [compiled, tasks])
 def test_rows_that_are_all_of_a_result_in_order_are_straight(module):
     place = np.array([0, 1, 1, 1]), np.array([0, 0, 1, 2]), [1, 3]
     for read, straight in (
@@ -807,7 +808,7 @@ def test_rows_that_are_all_of_a_result_in_order_are_straight(module):
 def test_distinct_integers_are_those_that_numpy_finds(values):
     values = np.array(values, np.int64)
     expected = np.unique(values, return_inverse=True, return_counts=True)
-    for one, other in zip(_compiled.distinct(values), expected, strict=True):
+    for one, other in zip(compiled.distinct(values), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -841,7 +842,7 @@ class Empty(Request):
         return "Empty()"
 
 
-@pytest.mark.parametrize("module", [_compiled, tasks])
+@pytest.mark.parametrize("module", [compiled, tasks])
 @pytest.mark.parametrize("last", [KeyError(), Empty(), 7, StopIteration(3)], ids=repr)
 def test_tasks_run_until_one_does_not_wait_for_values(module, last):
     waits = Task(0, [Request()])
@@ -862,7 +863,7 @@ def test_tasks_run_until_one_does_not_wait_for_values(module, last):
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 80), st.booleans()), max_size=20))
 def test_calls_have_the_owners_that_recorded_them(steps):
     graph = SimpleNamespace(signature=np.zeros(0, np.int64))
-    both = [x.Owners(graph, 5) for x in (_compiled, tasks)]
+    both = [x.Owners(graph, 5) for x in (compiled, tasks)]
     expected = []
     ended = set()
     total = Counter()
@@ -883,7 +884,7 @@ def test_calls_have_the_owners_that_recorded_them(steps):
             assert owners.load == sum(min(count, 5) for count in total.values())
 
 
-@pytest.mark.parametrize("module", [_compiled, tasks])
+@pytest.mark.parametrize("module", [compiled, tasks])
 def test_a_task_that_leaves_a_with_open_does_not_wait(module):
     task = Task(0, [Request()])
     found = module.run_ready(
@@ -897,7 +898,7 @@ def test_what_tasks_wait_for_is_found_alike(asked):
     fold = Fold()
     nodes = [[SharedNode(fold._graph, r) if x else Node(fold._graph, r) for r, x in one] for one in asked]
     waiting = [(Task(example, ()), one) for example, one in enumerate(nodes)]
-    found = [module.awaited(waiting, SharedNode) for module in (_compiled, tasks)]
+    found = [module.awaited(waiting, SharedNode) for module in (compiled, tasks)]
     assert [[list(column) for column in one] for one in found[:1]] == [
         [list(column) for column in one] for one in found[1:]
     ]
@@ -908,7 +909,7 @@ def test_what_tasks_wait_for_is_found_alike(asked):
 def test_a_round_of_calls_that_are_not_there_is_refused(damaged):
     fold = Fold()
     fold.add("next", fold.add("first", 1), ragged([fold.add("other")]))
-    table = _compiled.TableBase(fold._graph)
+    table = compiled.TableBase(fold._graph)
     widths = widths_of(fold)
     if damaged in ("refs", "members"):
         getattr(fold._graph, damaged)[0] = 9
@@ -933,9 +934,9 @@ def test_a_round_of_calls_that_are_not_there_is_refused(damaged):
 def test_a_problem_out_of_range_is_refused(types, source):
     types, *edges = np.array(types), np.array([source]), np.array([1])
     with pytest.raises(IndexError, match="what is not there"):
-        _compiled.typed_levels(types, *edges)
+        compiled.typed_levels(types, *edges)
     with pytest.raises(IndexError, match="what is not there"):
-        _compiled.bucket(types, *edges)
+        compiled.bucket(types, *edges)
 
 
 def test_more_types_than_the_kernel_has_a_table_for_are_served_by_the_reference():
@@ -944,9 +945,9 @@ def test_more_types_than_the_kernel_has_a_table_for_are_served_by_the_reference(
 
 
 @pytest.mark.parametrize("ref", [1, 1 << 39, 1 << 50])
-@pytest.mark.parametrize("module", [_compiled, plans])
+@pytest.mark.parametrize("module", [compiled, plans])
 def test_a_reference_to_the_call_itself_or_to_what_is_not_there_is_refused(module, ref, monkeypatch):
-    monkeypatch.setattr(_compiled, "wire", module.wire)
+    monkeypatch.setattr(compiled, "wire", module.wire)
     fold = Fold()
     fold.add("next", fold.add("first", 1))
     columns = fold._columns()
@@ -956,7 +957,7 @@ def test_a_reference_to_the_call_itself_or_to_what_is_not_there_is_refused(modul
         wire(columns, schedule, Place.nowhere(2), [np.array([1])])
 
 
-@pytest.mark.parametrize("module", [_compiled, calls])
+@pytest.mark.parametrize("module", [compiled, calls])
 def test_a_call_that_reads_itself_or_what_is_not_there_has_no_edges(module):
     with pytest.raises(IndexError, match="what is not there"):
         module.edges(np.array([0, 1]), np.array([1]), np.array([0, 0, 1]), NONE, NONE, NONE)
@@ -968,4 +969,4 @@ def test_a_call_that_reads_itself_or_what_is_not_there_has_no_edges(module):
 def test_other_dtypes_and_orders_are_refused():
     for column in (np.zeros(1, np.int32), np.zeros(4, np.int64)[::2], np.zeros((1, 1), np.int64), None):
         with pytest.raises((TypeError, ValueError)):
-            _compiled.typed_levels(column, np.zeros(0, np.int64), np.zeros(0, np.int64))
+            compiled.typed_levels(column, np.zeros(0, np.int64), np.zeros(0, np.int64))

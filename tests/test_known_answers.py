@@ -9,7 +9,7 @@ import pytest
 
 import multifold
 from multifold import Fold, Ragged, ragged, shared
-from multifold._run.values import Values
+from multifold._engine.ops.values import Values
 
 # ---- known from TorchFold ------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 
 import multifold
 from multifold import Fold, Unfold, ragged
-from multifold._plan.policies import POLICIES
+from multifold._engine.plan.policies import POLICIES
 
 COUNT = 100_000
 
@@ -65,7 +65,7 @@ def test_very_many_rows_run_in_pieces_where_that_is_faster(backend, counting, to
 
 @pytest.mark.parametrize("many", [8, 9])
 def test_calls_that_read_numbers_stay_one_launch_for_longer(many, monkeypatch, seam, counting, to_numpy):
-    monkeypatch.setattr("multifold._plan.schedule.MANY_NUMBERS", many)
+    monkeypatch.setattr("multifold._engine.plan.schedule.MANY_NUMBERS", many)
     monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: rows // 2)
     fold = Fold(backend=counting)
     assert to_numpy(fold([[fold.add(one_more, i) for i in range(8)]])[0]).tolist() == list(range(1, 9))
@@ -73,7 +73,7 @@ def test_calls_that_read_numbers_stay_one_launch_for_longer(many, monkeypatch, s
 
 
 def test_calls_without_operands_are_one_row_however_many(monkeypatch, seam, counting, array, to_numpy):
-    monkeypatch.setattr("multifold._plan.schedule.MANY_NUMBERS", 2)
+    monkeypatch.setattr("multifold._engine.plan.schedule.MANY_NUMBERS", 2)
     monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: rows // 2)
     fold = Fold(backend=counting)
     got = fold.apply({"one": lambda: array([1.0])}, [[fold.add("one") for _ in range(8)]])

@@ -14,11 +14,12 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, trace
-from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._run import launcher, trial
-from multifold._run.launcher import Launcher
-from multifold._run.trial import Trial
-from multifold._run.verdicts import VERDICTS
+from multifold._engine.ops import trial
+from multifold._engine.ops.trial import Trial
+from multifold._engine.ops.verdicts import VERDICTS
+from multifold._engine.run import launcher
+from multifold._engine.run.launcher import Launcher
+from multifold._numpy.backend import NumpyBackend
 
 RUNS = 2
 """How often a minibatch runs before an op changes."""

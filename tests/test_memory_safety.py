@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import Fold, LaunchError, RecordError, _compiled, merge, ragged, trace
-from multifold._plan.columns import layouts_of
-from multifold._plan.schedule import POLICIES
-from multifold._record.damage import DAMAGE
-from multifold._record.kinds import COLUMNS
-from multifold._rounds.calls import without_operands
-from multifold._traces.trace import COUNTED, INTEGERS, pack
+from multifold import Fold, LaunchError, RecordError, merge, ragged, trace
+from multifold._engine import compiled
+from multifold._engine.plan.columns import layouts_of
+from multifold._engine.plan.schedule import POLICIES
+from multifold._engine.record.damage import DAMAGE
+from multifold._engine.record.kinds import COLUMNS
+from multifold._engine.rounds.calls import without_operands
+from multifold._engine.traces.trace import COUNTED, INTEGERS, pack
 
 MANY = int(os.environ.get("MULTIFOLD_DAMAGED_TRACES", "500"))
 """How many damaged traces are run; the session ``sanitize`` of nox asks for 100,000."""
@@ -267,7 +268,7 @@ def test_launches_of_other_traces_are_refused():
 
 def test_a_trace_that_another_version_pickled_is_refused(monkeypatch):
     data = pickle.dumps(trace(record, "rps"))
-    monkeypatch.setattr("multifold._record.damage.LAYOUT", 7)
+    monkeypatch.setattr("multifold._engine.record.damage.LAYOUT", 7)
     with pytest.raises(RecordError, match="Received layout 4"):
         pickle.loads(data)
 
@@ -441,14 +442,14 @@ def calls_of_functions(monkeypatch):
         return record(fold, word)["all"]
 
     for name in NAMES:
-        monkeypatch.setattr(_compiled, name, noting(name, getattr(_compiled, name)))
+        monkeypatch.setattr(compiled, name, noting(name, getattr(compiled, name)))
     run([trace(record, word) for word in ("rps", "prsps")])
     run([trace(record, word) for word in ("wp", "rwps")])
     Fold(backend="numpy", schedule="search").run(MODEL, [trace(record, "rps")])
     Fold(backend="numpy").run(MODEL, ["rps", "pp"], awaited)
-    _compiled.bucket(np.array([0, 1, 0]), np.array([0]), np.array([1]))
-    _compiled.typed_levels(np.array([0, 1, 0]), np.array([0]), np.array([1]))
-    _compiled.distinct(np.array([3, 1, 3]))
+    compiled.bucket(np.array([0, 1, 0]), np.array([0]), np.array([1]))
+    compiled.typed_levels(np.array([0, 1, 0]), np.array([0]), np.array([1]))
+    compiled.distinct(np.array([3, 1, 3]))
     monkeypatch.undo()
     return found
 
@@ -483,7 +484,7 @@ def damages(x):
         yield other
 
 
-@pytest.mark.skipif(not _compiled.in_use, reason="NumPy checks what the references do")
+@pytest.mark.skipif(not compiled.in_use, reason="NumPy checks what the references do")
 @pytest.mark.parametrize("name", NAMES)
 def test_no_function_trusts_its_arguments(name, monkeypatch):
     rng = np.random.default_rng(8)
@@ -492,7 +493,7 @@ def test_no_function_trusts_its_arguments(name, monkeypatch):
         few = rng.permutation(len(tried))[: max(MANY, 100)]
         for i, other in (tried[n] for n in few):
             with contextlib.suppress(*DAMAGE, MemoryError, BufferError, ArithmeticError):
-                getattr(_compiled, name)(
+                getattr(compiled, name)(
                     *copy.deepcopy(arguments[:i]), other, *copy.deepcopy(arguments[i + 1 :])
                 )
 
@@ -511,7 +512,7 @@ def described_by(fold):
     return signatures, *layouts_of(signatures)
 
 
-@pytest.mark.skipif(not _compiled.in_use, reason="NumPy checks what the references do")
+@pytest.mark.skipif(not compiled.in_use, reason="NumPy checks what the references do")
 def test_no_method_of_a_table_trusts_its_arguments():
     fold = Fold(backend="numpy")
     rng = np.random.default_rng(8)
@@ -530,7 +531,7 @@ def test_no_method_of_a_table_trusts_its_arguments():
     for name, arguments in methods.items():
         tried = [(i, other) for i, x in enumerate(arguments) for other in damages(x)]
         for i, other in (tried[n] for n in rng.permutation(len(tried))[:MANY]):
-            table = _compiled.TableBase(fold._graph)
+            table = compiled.TableBase(fold._graph)
             if name != "grow":
                 table.grow(widths)
             with contextlib.suppress(*DAMAGE, MemoryError, BufferError, ArithmeticError):

@@ -13,8 +13,8 @@ import pytest
 
 import multifold
 from multifold import Fold, RecordError, Unfold, shared, static
-from multifold._record import graph
-from multifold.compat import mxnet_fold, torchfold
+from multifold._engine.record import graph
+from multifold_compat import mxnet_fold, torchfold
 
 ARITHMETIC = [
     "add",

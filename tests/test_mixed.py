@@ -12,9 +12,9 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, Unfold, ops, program, ragged, shared
-from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._run.messages import dtype_name
-from multifold._run.values import Values, as_dtype, classes_differ, opened
+from multifold._engine.ops.messages import dtype_name
+from multifold._engine.ops.values import Values, as_dtype, classes_differ, opened
+from multifold._numpy.backend import NumpyBackend
 from multifold.operands import MissingRows
 
 DTYPES = {"half": np.float16, "full": np.float32}

@@ -6,74 +6,42 @@ import copy
 import functools
 import importlib
 import pickle
-from collections import namedtuple
-from contextlib import nullcontext
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
+from model_checks import (
+    BINARY,
+    SENTENCES,
+    Binary,
+    Tree,
+    binary,
+    compiled,
+    disturbed,
+    run,
+    test_answers_are_those_of_numpy,
+    test_batched_is_one_at_a_time,
+    test_examples_are_recorded_in_traces_too,
+    test_gradients_are_those_of_differences,
+    test_parameters_have_the_same_names_everywhere,
+    test_the_same_seed_gives_the_same_weights_in_both_widths,
+    wide,
+)
 
 import multifold
 from multifold import Ragged, ops
-from multifold.models import (
-    MLP,
-    MVRNN,
-    SPINN,
-    BiLSTMTagger,
-    BinaryTreeLSTM,
-    ChildSumSimilarity,
-    ChildSumTreeLSTM,
-    LatticeLSTM,
-    ListOpsChain,
-    ListOpsLSTM,
-    Model,
-    QPPNet,
-    WeightsError,
-)
+from multifold.models import MLP, BinaryTreeLSTM, ChildSumSimilarity, ChildSumTreeLSTM, Model, WeightsError
 from multifold.ops import tables
 
-Tree = namedtuple("Tree", "word children", defaults=[()])
-
-
-@dataclass(frozen=True)
-class Expression:
-    """A list operation as `ListOpsLSTM` and `ListOpsChain` read it."""
-
-    op: str | None = None
-    digit: int | None = None
-    children: tuple[Expression, ...] = ()
-
-
-@dataclass(frozen=True)
-class QueryPlan:
-    """An operator of a query plan as `QPPNet` reads it."""
-
-    operator: str
-    fields: dict[str, Any]
-    children: tuple[QueryPlan, ...] = ()
-
-
-class Binary(Tree):
-    """A binary tree with words at its leaves."""
-
-    left = property(lambda self: self.children[0])
-    right = property(lambda self: self.children[1])
-
-
-def binary(shape):
-    """Return nested pairs of word ids as a tree."""
-    if isinstance(shape, int):
-        return Binary(shape)
-    return Binary(None, tuple(map(binary, shape)))
-
-
-BINARY = [binary(shape) for shape in (3, (1, 2), ((0, 1), (2, (3, 4))))]
-SENTENCES = [
-    Tree(4),
-    Tree(1, (Tree(2), Tree(0, (Tree(3),)), Tree(1))),
-    Tree(0, (Tree(2, (Tree(3), Tree(4))),)),
+__all__ = [
+    "compiled",
+    "test_answers_are_those_of_numpy",
+    "test_batched_is_one_at_a_time",
+    "test_examples_are_recorded_in_traces_too",
+    "test_gradients_are_those_of_differences",
+    "test_parameters_have_the_same_names_everywhere",
+    "test_the_same_seed_gives_the_same_weights_in_both_widths",
+    "wide",
 ]
 
 
@@ -87,29 +55,6 @@ def record_pairs(model, fold):
     """Compare sentences by their dependency trees."""
     pairs = [SimpleNamespace(left=SENTENCES[0], right=SENTENCES[1])] * 2
     return [model.compare(fold, pair) for pair in pairs]
-
-
-def record_expressions(model, fold):
-    """Compute nested operations over digits, up to three operands."""
-    one, two = (Expression(digit=digit) for digit in (1, 9))
-    inner = Expression("MAX", children=(one, two, one))
-    outer = [Expression("LAST", children=(inner, two)), Expression("MAX", children=(two,))]
-    return [model.compute(fold, tree) for tree in [one, inner, *outer]]
-
-
-def record_plans(model, fold):
-    """Predict the times of a join, a sort, and an operator that has no network of its own."""
-    scan = QueryPlan("Scan", {"Plan Rows": 10, "Parent Relationship": "Outer"})
-    inner = QueryPlan("Scan", {"Total Cost": 3.5, "Parent Relationship": "Inner"})
-    join = QueryPlan("Join", {"Join Type": "Left", "Parent Relationship": "Outer"}, (scan, inner))
-    plans = [QueryPlan("Limit", {}, (join,)), QueryPlan("Append", {}, (inner, inner, inner))]
-    return [time for plan in plans for time in model.encode(fold, plan)]
-
-
-def record_parses(model, fold):
-    """Relate two sentences."""
-    pair = SimpleNamespace(premise=BINARY[2], hypothesis=BINARY[1])
-    return [model.compare(fold, pair), model.compare(fold, pair)]
 
 
 MODELS = {
@@ -129,31 +74,6 @@ MODELS = {
         lambda **options: MLP(3, (4, 2), 2, **options),
         lambda model, fold: [model.classify(fold, row) for row in np.eye(3, dtype="f4")[:, None]],
     ),
-    "listops-lstm": (
-        lambda **options: ListOpsLSTM(("MAX", "LAST"), 4, places=2, **options),
-        record_expressions,
-    ),
-    "listops-chain": (
-        lambda **options: ListOpsChain(("MAX", "LAST"), 4, **options),
-        record_expressions,
-    ),
-    "qppnet": (
-        lambda **options: QPPNet(("Scan", "Join"), width=2, hidden=3, layers=2, **options),
-        record_plans,
-    ),
-    "bilstm-tagger": (
-        lambda **options: BiLSTMTagger(5, 4, 3, width=3, inputs=4, character_inputs=2, hidden=3, **options),
-        lambda model, fold: model.tag_words(fold, [3, (0, 2), 1]) + model.tag_words(fold, [(3,)]),
-    ),
-    "spinn": (lambda **options: SPINN(5, 4, tracker=3, hidden=4, **options), record_parses),
-    "mv-rnn": (
-        lambda **options: MVRNN(5, 3, 2, **options),
-        lambda model, fold: [fold.add("logits", model.encode(fold, tree)[0]) for tree in BINARY],
-    ),
-    "lattice-lstm": (
-        lambda **options: LatticeLSTM(5, 4, 3, 4, inputs=2, **options),
-        lambda model, fold: model.tag_characters(fold, [(1, ()), (2, ((0, 3),)), (0, ((0, 1), (1, 2)))]),
-    ),
 }
 
 
@@ -163,91 +83,13 @@ def example(request):
     return MODELS[request.param]
 
 
-@pytest.fixture
-def wide(backend):
-    """Have float64, which JAX has on request only."""
-    with importlib.import_module("jax").enable_x64(True) if backend == "jax" else nullcontext():
-        yield
-
-
-@pytest.fixture
-def compiled(backend):
-    """Compile a function of a model as a whole where that is quicker than step by step."""
-    return importlib.import_module("jax").jit if backend == "jax" else lambda function: function
-
-
-def run(model, record, backend):
-    """Return the answers of a model."""
-    fold = multifold.Fold(backend=backend)
-    (answers,) = fold.apply(model, [record(model, fold)])
-    return answers
-
-
 # ---- values and gradients ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [
-        ("float32", 1e-5),
-        pytest.param("float64", 1e-10, marks=pytest.mark.nightly(but=["numpy", "torch"])),
-    ],
-)
-def test_answers_are_those_of_numpy(example, dtype, tolerance, backend, seam, wide):
-    make, record = example
-    model = make(dtype=dtype)
-    got = seam.to_numpy(run(model.on(backend), record, backend))
-    expected = run(model, record, "numpy")
-    assert got.dtype == dtype
-    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
-
-
-def test_batched_is_one_at_a_time(example):
-    make, record = example
-    fold = multifold.Fold(backend="numpy")
-    model = make()
-    fold.check(model, [record(model, fold)])
-
-
-def disturbed(model):
-    """Move all parameters a little, so that none is 0 where a function has a corner."""
-    rng = np.random.default_rng(0)
-    weights = model.weights()
-    return model.assign({k: x + rng.normal(scale=0.3, size=x.shape) for k, x in weights.items()})
-
-
-def slope(make, record, name, direction, weights, step=1e-5):
-    """Return how the weighted answers change when one parameter moves, by NumPy in float64."""
-    ends = []
-    for sign in (1, -1):
-        model = disturbed(make(dtype="float64"))
-        values = model.weights()
-        values[name] += sign * step * direction
-        ends.append((run(model.assign(values), record, "numpy") * weights).sum())
-    return (ends[0] - ends[1]) / (2 * step)
-
-
-def test_gradients_are_those_of_differences(example, backend, seam, wide, compiled):
-    if "kit" in seam.gaps():
-        return
-    make, record = example
-    rng = np.random.default_rng(0)
-    weights = rng.normal(size=run(make(), record, "numpy").shape)
-    model = disturbed(make(dtype="float64")).on(backend)
-    loss = compiled(lambda model: seam.kit.dot(run(model, record, backend), weights))
-    _, gradients = seam.kit.value_and_grad(loss, model)
-    assert sorted(gradients) == sorted(model.weights())
-    for name, gradient in gradients.items():
-        gradient = seam.to_numpy(gradient)
-        direction = rng.normal(size=gradient.shape)
-        expected = slope(make, record, name, direction, weights)
-        np.testing.assert_allclose((gradient * direction).sum(), expected, rtol=1e-6, atol=1e-8)
 
 
 # ---- weights travel ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["binary-tree-lstm", "qppnet"])
+@pytest.mark.parametrize("name", ["binary-tree-lstm", "mlp"])
 def test_weights_of_a_file_give_the_same_answers_elsewhere(name, backend, seam, tmp_path):
     make, record = MODELS[name]
     trained = make(seed=1).on(backend)
@@ -272,18 +114,6 @@ def test_moving_copies_the_weights(backend):
     there = model.on(backend)
     model.output.bias[:] = 7
     assert not there.weights()["output.bias"].any()
-
-
-def test_the_same_seed_gives_the_same_weights_in_both_widths(example):
-    make, _ = example
-    one = make(seed=3).weights()
-    two = make(seed=3, dtype="float64").weights()
-    other = make(seed=4)
-    assert all(two[name].dtype == "float64" for name in two)
-    for name, value in one.items():
-        assert value.dtype == "float32"
-        np.testing.assert_array_equal(value, two[name].astype("float32"))
-    assert any((one[name] != value).any() for name, value in other.weights().items())
 
 
 def test_weights_of_another_model_are_refused_and_nothing_changes(backend):
@@ -328,20 +158,6 @@ def test_a_file_that_holds_no_weights_is_named(tmp_path, content):
 
 
 # ---- recording -----------------------------------------------------------------------------------
-
-
-def test_examples_are_recorded_in_traces_too(example, launches):
-    make, record = example
-    model = make()
-    fold = multifold.Fold(backend="numpy")
-    trace = pickle.loads(pickle.dumps(multifold.trace(functools.partial(record_by, record), model)))
-    (answers,) = fold.run(model, [trace])
-    np.testing.assert_allclose(answers, run(model, record, "numpy"), rtol=1e-6)
-
-
-def record_by(record, recorder, model):
-    """Record a minibatch as one example of a trace."""
-    return [record(model, recorder)]
 
 
 def test_trees_of_any_depth_are_recorded():
@@ -528,13 +344,6 @@ def test_the_class_that_was_written_stays_in_sight(backend, seam):
     assert isinstance(there, BinaryTreeLSTM) and there.kind is BinaryTreeLSTM
     assert there.__doc__ == BinaryTreeLSTM.__doc__
     assert seam.hosts(there) == (backend != "numpy")
-
-
-def test_parameters_have_the_same_names_everywhere(example, backend, seam):
-    if "kit" in seam.gaps():
-        return
-    model = example[0]()
-    assert sorted(seam.kit.parameters(model.on(backend))) == sorted(model.parameters)
 
 
 def test_names_of_methods_are_refused_as_parameters():

@@ -22,11 +22,12 @@ from shutil import which
 import numpy as np
 import pytest
 
-from multifold import Fold, _compiled, ragged, shared, static
-from multifold._compiled.reference import recording
-from multifold._plan.columns import Columns
-from multifold._record.graph import LISTS, NUMERIC
-from multifold._record.node import Node
+from multifold import Fold, ragged, shared, static
+from multifold._engine import compiled
+from multifold._engine.compiled.reference import recording
+from multifold._engine.plan.columns import Columns
+from multifold._engine.record.graph import LISTS, NUMERIC
+from multifold._engine.record.node import Node
 from multifold.errors import RecordError
 
 TABLE = np.ones((3, 2))
@@ -38,22 +39,21 @@ def test_the_compiled_version_is_there_where_it_can_be_built():
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if not which(compiler) or not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         pytest.skip("no C compiler, or no headers of Python")
-    assert _compiled.in_use, "the compiled modules are missing: install multifold again (pip install -e .)"
+    assert compiled.in_use, "the compiled modules are missing: install multifold again (pip install -e .)"
 
 
 def test_both_versions_have_the_same_constants_and_documentation():
-    if not _compiled.in_use:
+    if not compiled.in_use:
         pytest.skip("this is the plain version")
-    from multifold._compiled import _recording
+    from multifold._engine.compiled import _recording
 
     assert _recording.PART_BITS == recording.PART_BITS
-    for compiled, python in (
+    for ours, python in (
         (_recording.RecorderBase.add, recording.RecorderBase.add),
-        (_recording.DoorBase.record, recording.DoorBase.record),
         (_recording.NodeBase.split, recording.NodeBase.split),
     ):
-        assert inspect.cleandoc(compiled.__doc__) == inspect.cleandoc(python.__doc__)
-        assert list(inspect.signature(compiled).parameters) == list(inspect.signature(python).parameters)
+        assert inspect.cleandoc(ours.__doc__) == inspect.cleandoc(python.__doc__)
+        assert list(inspect.signature(ours).parameters) == list(inspect.signature(python).parameters)
 
 
 # ---- the quick path against the slow one -----------------------------------------------------------
@@ -424,7 +424,7 @@ def test_columns_grow_and_become_arrays():
 
 
 def test_a_column_does_not_move_while_an_array_shares_its_memory():
-    if not _compiled.in_use:
+    if not compiled.in_use:
         pytest.skip("lists share no memory")
     fold = Fold(backend="numpy")
     fold.add("f", 1)
@@ -442,7 +442,7 @@ PROGRAM = """
 import json, random, sys
 import numpy as np
 from multifold import Fold, ragged, shared, static, errors
-from multifold import _compiled
+from multifold._engine import compiled
 stranger = Fold(backend="numpy").add("g", 1)
 table, wide = np.ones((2, 2)), np.ones((1, 2))
 answers = []
@@ -473,12 +473,12 @@ for seed in range(60):
         answers.append(list(map(repr, getattr(graph, name))))
     answers.append([graph.site(call) for call in range(len(fold))])
     answers += [len(graph.arrays), len(graph.parts), repr(nodes), [s.name for s in graph.signatures]]
-print(json.dumps([_compiled.in_use, answers]))
+print(json.dumps([compiled.in_use, answers]))
 """
 
 
 def test_both_versions_record_and_refuse_the_same():
-    if not _compiled.in_use:
+    if not compiled.in_use:
         pytest.skip("there is one version here")
     versions = {}
     for wanted in ("1", "0"):

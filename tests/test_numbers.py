@@ -7,8 +7,8 @@ import pytest
 
 import multifold
 from multifold import Fold, Unfold, ops, ragged, shared, trace
-from multifold._run.messages import dtype_name
-from multifold._run.values import Values
+from multifold._engine.ops.messages import dtype_name
+from multifold._engine.ops.values import Values
 
 NARROW = {
     "numpy": ("float16", "float32"),

@@ -11,8 +11,9 @@ import pytest
 
 import multifold
 from multifold import Ragged, ops
-from multifold.ops import plain
-from multifold.ops.tables import adapter_module, table
+from multifold._engine.frameworks import registry
+from multifold.ops import fused
+from multifold.ops.tables import table
 
 RNG = np.random.default_rng(0)
 LENGTHS = np.array([0, 2, 1, 0, 0, 3, 0])
@@ -337,20 +338,20 @@ def test_a_fused_function_is_equal_to_the_plain_ops_in_value_and_gradient(case, 
     arrays = {key: seam.constant(x, None) for key, x in values.items()}
     found = table(next(iter(arrays.values())))
 
-    def fused(p):
+    def in_one_step(p):
         return joined(getattr(ops, name)(*arguments(p)))
 
     def plainly(p):
-        return joined(getattr(plain, name)(found, *arguments(p)))
+        return joined(getattr(fused, name)(found, *arguments(p)))
 
-    got = seam.to_numpy(fused(arrays))
+    got = seam.to_numpy(in_one_step(arrays))
     expected = seam.to_numpy(plainly(arrays))
     assert got.dtype == expected.dtype and got.shape == expected.shape
     np.testing.assert_allclose(got, expected, rtol=tolerance(dtype), atol=tolerance(dtype))
     if "kit" in seam.gaps():
         return
     weights = np.random.default_rng(3).normal(size=got.shape)
-    got, expected = (weighted_gradients(seam, f, values, weights) for f in (fused, plainly))
+    got, expected = (weighted_gradients(seam, f, values, weights) for f in (in_one_step, plainly))
     for key in values:
         np.testing.assert_allclose(got[key], expected[key], rtol=1e-5, atol=1e-5, err_msg=key)
 
@@ -403,7 +404,7 @@ def test_the_sigmoid_of_what_overflows_is_zero_or_one_without_a_warning(seam, re
 
 def test_the_frameworks_own_module_holds_every_function(seam):
     found = table(seam.constant(np.zeros(1, "float32"), None))
-    assert [name for name in ops.__all__ if not hasattr(found, name) and not hasattr(plain, name)] == []
+    assert [name for name in ops.__all__ if not hasattr(found, name) and not hasattr(fused, name)] == []
 
 
 def test_every_function_is_documented_in_one_place():
@@ -422,9 +423,9 @@ def test_an_adapter_without_functions_is_named():
 
     Other.__module__ = "multifold_other.backend"
     with pytest.raises(multifold.BackendError, match=r"'other' has no module 'multifold_other.ops'"):
-        adapter_module(Other(), "ops")
+        registry.adapter_module(Other(), "ops")
 
 
 def test_importing_the_functions_imports_no_adapter():
     found = {module.name for module in pkgutil.iter_modules(ops.__path__)}
-    assert found == {"tables", "numpy_ops", "plain"}
+    assert found == {"tables", "fused"}

@@ -7,8 +7,8 @@ import pytest
 
 import multifold
 from multifold import BackendError, RecordError
-from multifold._plain.cells import CELLS, checked_ops
-from multifold.recording import CELL, CURRENT
+from multifold.lazy.cells import CELLS, checked_ops
+from multifold.lazy.current import CELL, CURRENT
 
 
 def test_every_framework_of_ours_records_programs_and_others_say_what_works(backend):

@@ -10,7 +10,7 @@ import pytest
 
 import multifold
 from multifold import RecordError
-from multifold.recording import CELL, CURRENT
+from multifold.lazy.current import CELL, CURRENT
 
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(4, 4))

@@ -13,7 +13,7 @@ import pytest
 
 import multifold
 from multifold import LaunchError, RecordError
-from multifold._plain.arrays.rules import RULES, on_rows
+from multifold._numpy.lazy.rules import RULES, on_rows
 
 RNG = np.random.default_rng(0)
 W, U, B = RNG.normal(size=(8, 4)), RNG.normal(size=(4, 4)), RNG.normal(size=4)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
-from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold._numpy.backend import NumpyBackend
 from multifold.program import Programs, Tiler, run
 
 # Test modules do not import each other: the random graphs are loaded by their file.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import multifold
 from multifold import Fold, Node, Unfold, ragged, shared, static
-from multifold._plan.policies import POLICIES
+from multifold._engine.plan.policies import POLICIES
 
 WIDTHS = (2, 3)
 NAMES = [f"{name}{width}" for name in "vws" for width in WIDTHS]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from multifold import Fold
-from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._run.reach import FEW, MANY, reached
-from multifold._run.state import KeptState
-from multifold._run.verdicts import VERDICTS
+from multifold._engine.ops.reach import FEW, MANY, reached
+from multifold._engine.ops.state import KeptState
+from multifold._engine.ops.verdicts import VERDICTS
+from multifold._numpy.backend import NumpyBackend
 
 
 @pytest.fixture(autouse=True)

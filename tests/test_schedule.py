@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import Fold, RecordError, Unfold, _compiled, ragged
-from multifold._compiled import COUNTERS
-from multifold._plan.levels import Problem
-from multifold._plan.policies import POLICIES, WIDTH, covered, depth, length, search, shorter
-from multifold._plan.schedule import call_types
-from multifold._plan.schedule import problem_of as to_problem
+from multifold import Fold, RecordError, Unfold, ragged
+from multifold._engine import compiled
+from multifold._engine.compiled import COUNTERS
+from multifold._engine.plan.levels import Problem
+from multifold._engine.plan.policies import POLICIES, WIDTH, covered, depth, length, search, shorter
+from multifold._engine.plan.schedule import call_types
+from multifold._engine.plan.schedule import problem_of as to_problem
 
 
 def record(types, parents, policy="auto"):
@@ -246,7 +247,7 @@ def problem_of_words(words, copies=1):
 )
 def test_a_search_is_as_wide_as_its_budget_and_its_room_allow(words, copies, budget, width, monkeypatch):
     tried = []
-    monkeypatch.setattr(_compiled, "cover", lambda *columns: tried.append(columns[5]))
+    monkeypatch.setattr(compiled, "cover", lambda *columns: tried.append(columns[5]))
     search(problem_of_words(words, copies), budget)
     assert tried == [WIDTH, width]
 

@@ -14,9 +14,9 @@ from soak_serve import Soak, count_nodes, settle
 
 import multifold
 from multifold import DeadlineExceeded, Fold, LaunchError, Overloaded, RecordError, Server, each
-from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._serve import worker
-from multifold.blocks import Function, Map, Scalar, Sum
+from multifold._numpy.backend import NumpyBackend
+from multifold.serve import worker
+from multifold_compat.blocks import Function, Map, Scalar, Sum
 
 TREES = [1, (2, 3), ((4, 5), 6), (7, (8, (9, 10)))]
 

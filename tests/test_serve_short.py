@@ -9,8 +9,8 @@ import weakref
 import numpy as np
 
 from multifold import Server
-from multifold._serve.requests import Request
-from multifold._serve.tasks import ServedTasks
+from multifold.serve.requests import Request
+from multifold.serve.tasks import ServedTasks
 
 
 def chain(fold, example):

@@ -11,7 +11,7 @@ import pytest
 
 import multifold
 from multifold import LaunchError, Server, each
-from multifold._serve import worker
+from multifold.serve import worker
 
 
 def state_model(rows=None):

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import multifold
 from multifold import ExtraMissing, Server
-from multifold._serve.spans import Spans, find_spans
 from multifold.serve import Collector
+from multifold.serve.spans import Spans, find_spans
 
 
 def half(fold, x):

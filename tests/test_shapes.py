@@ -11,9 +11,20 @@ import pytest
 
 import multifold
 from multifold import ops
-from multifold.blocks import FC, BlockError, Function, Layers, Map, Record, Reduce, Scalar, Sum, Vector
 from multifold.errors import LaunchError, RecordError
 from multifold.models import BinaryTreeLSTM
+from multifold_compat.blocks import (
+    FC,
+    BlockError,
+    Function,
+    Layers,
+    Map,
+    Record,
+    Reduce,
+    Scalar,
+    Sum,
+    Vector,
+)
 
 TREE = ((1, 2), (3, (4, 5)))
 

@@ -10,7 +10,7 @@ import pytest
 from random_trees import random_trees, record
 
 from multifold import Fold, RecordError, merge, shared, traces
-from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold._numpy.backend import NumpyBackend
 from multifold.program import run
 
 OPS = {

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from multifold import Fold, RecordError, merge, ragged, shared, static, trace
-from multifold._record.freezing import freeze, snapshot
-from multifold._record.kinds import COLUMNS, KINDS, LETTERS
-from multifold._record.ways import base_of
+from multifold._engine.record.anatomy import base_of
+from multifold._engine.record.freezing import freeze, snapshot
+from multifold._engine.record.kinds import COLUMNS, KINDS, LETTERS
 from multifold.operands import RaggedOperand, Shared, Static
 
 Pair = namedtuple("Pair", "a b")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from multifold import Fold
-from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._run.state import KeptState
-from multifold._run.verdicts import VERDICTS
+from multifold._engine.ops.state import KeptState
+from multifold._engine.ops.verdicts import VERDICTS
+from multifold._numpy.backend import NumpyBackend
 from multifold.backend import StateSlot
 
 ROWS = np.arange(4.0).reshape(4, 1, 1)

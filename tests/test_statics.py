@@ -43,7 +43,7 @@ import pytest
 
 import multifold.program
 from multifold import Fold, RecordError, Unfold, ragged, shared, static, trace
-from multifold._record.freezing import freeze, snapshot
+from multifold._engine.record.freezing import freeze, snapshot
 
 # ---- classes of users ------------------------------------------------------------------------------
 
@@ -675,7 +675,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(
-    "recorder", [Fold, Unfold, lambda **_: multifold._traces.recording.TraceRecorder()]
+    "recorder", [Fold, Unfold, lambda **_: multifold._engine.traces.tracer.TraceRecorder()]
 )
 @pytest.mark.parametrize("mark", ["keyword", "static", "shared", "bound"])
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)

@@ -17,7 +17,7 @@ import pytest
 from streamed import make_model, parse, raise_odd, threads, total, total_of_total, unvisited
 
 from multifold import LaunchError, RecordError, each, stream
-from multifold._stream import minibatches
+from multifold.serve.streaming import minibatches
 
 TREES = [1, (2, 3), ((4, 5), 6), (7, (8, (9, 10)))] * 25
 TOTALS = [1, 5, 15, 34] * 25

@@ -7,17 +7,18 @@ import threading
 
 import pytest
 
-from multifold import Fold, RecordError, _compiled
-from multifold._compiled import GraphBase
-from multifold._plan.columns import Columns
-from multifold._record.graph import Graph
+from multifold import Fold, RecordError
+from multifold._engine import compiled
+from multifold._engine.compiled import GraphBase
+from multifold._engine.plan.columns import Columns
+from multifold._engine.record.graph import Graph
 
 
 def ten_times(fold, x):
     return fold.add("join", fold.add("double", float(x)), fold.add("double", float(x)))
 
 
-@pytest.mark.skipif(bool(_compiled.missing), reason="Python takes several steps for a call")
+@pytest.mark.skipif(bool(compiled.missing), reason="Python takes several steps for a call")
 @pytest.mark.parametrize("how", ["apply", "run", "async"])
 def test_a_fold_of_several_threads_is_right_or_refuses(how):
     async def awaits(fold, x):

@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import Fold, RecordError, _compiled, trace
-from multifold._compare.workloads import BinaryTree, encode_binary
-from multifold._plan.wiring import Place, SlotFiller
-from multifold._traces import minibatch
-from multifold._traces.minibatch import merge
-from multifold._traces.trace import COUNTED, INTEGERS
+from multifold import Fold, RecordError, trace
+from multifold._engine import compiled
+from multifold._engine.plan.wiring import Place, SlotFiller
+from multifold._engine.traces import minibatch
+from multifold._engine.traces.minibatch import merge
+from multifold._engine.traces.trace import COUNTED, INTEGERS
+from multifold._measure.workloads import BinaryTree, encode_binary
 from multifold.testing import Counting
 
 MODEL = {
@@ -314,7 +315,7 @@ def test_examples_without_a_function_are_refused(examples: Any) -> None:
         Fold(backend="numpy").run(None, examples)
 
 
-@pytest.mark.skipif(not _compiled.in_use, reason="Python plans in loops where they are not compiled")
+@pytest.mark.skipif(not compiled.in_use, reason="Python plans in loops where they are not compiled")
 def test_merging_does_not_loop_over_calls() -> None:
     """The Python and C calls of a merge do not grow with the calls of a trace."""
 

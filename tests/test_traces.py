@@ -13,7 +13,7 @@ import pytest
 
 import multifold
 from multifold import Fold, RecordError, ragged, trace, traces
-from multifold._traces import recording
+from multifold._engine.traces import tracer
 from multifold.testing import Counting
 
 MODEL = {
@@ -90,7 +90,7 @@ def test_what_was_recorded_before_changes_no_trace() -> None:
 @pytest.mark.parametrize("calls", [1, 5, 1 << 16])
 def test_examples_are_cut_in_turn_and_the_traces_are_the_same(calls, monkeypatch) -> None:
     expected = list(map(columns, traces(encode, WORDS)))
-    monkeypatch.setattr(recording, "MOST_CALLS", calls)
+    monkeypatch.setattr(tracer, "MOST_CALLS", calls)
     assert list(map(columns, traces(encode, WORDS))) == expected
 
 
@@ -227,9 +227,9 @@ def test_what_was_learned_keeps_no_model_alive_and_belongs_to_a_thread() -> None
     gc.collect()
     assert alive() is None
     traces(encode, WORDS)
-    kept = recording.KEPT.learned
+    kept = tracer.KEPT.learned
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append((recording.KEPT.learned, traces(encode, WORDS))))
+    thread = threading.Thread(target=lambda: found.append((tracer.KEPT.learned, traces(encode, WORDS))))
     thread.start()
     thread.join()
     assert kept is not None and found == [(None, traces(encode, WORDS))]
@@ -237,13 +237,11 @@ def test_what_was_learned_keeps_no_model_alive_and_belongs_to_a_thread() -> None
 
 def test_a_second_recording_learns_nothing_anew(monkeypatch) -> None:
     traces(encode, WORDS)
-    known = recording.KEPT.learned
+    known = tracer.KEPT.learned
     signatures = len(known.signatures)
-    monkeypatch.setattr(
-        recording.TraceRecorder, "_record", lambda *_: pytest.fail("a form was learned anew")
-    )
+    monkeypatch.setattr(tracer.TraceRecorder, "_record", lambda *_: pytest.fail("a form was learned anew"))
     traces(encode, ["", "x", "s"])
-    assert recording.KEPT.learned is known and len(known.signatures) == signatures
+    assert tracer.KEPT.learned is known and len(known.signatures) == signatures
 
 
 def test_pickles_are_small() -> None:
@@ -276,7 +274,7 @@ def test_a_minibatch_keeps_its_launches_in_a_pickle_and_a_damaged_one_is_refused
 
 def recorded_in(file):
     """Return the trace of a function in a file of that name, as a process of its own makes it."""
-    recording.KEPT.take()
+    tracer.KEPT.take()
     names = {}
     exec(compile("def record(fold, x):\n    return fold.add('missing', x)", file, "exec"), names)
     return multifold.trace(names["record"], 1)

@@ -19,15 +19,15 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
-from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._run.closeness import close, differences, is_inexact, magnitude, tolerance_of
-from multifold._run.launcher import Launcher
-from multifold._run.reach import FEW, makers
-from multifold._run.state import MOST as LONGEST
-from multifold._run.state import KeptState
-from multifold._run.trial import ENOUGH, Trial, is_memory, nonzero
-from multifold._run.values import Values
-from multifold._run.verdicts import MOST, VERDICTS, Verdicts, key_of
+from multifold._engine.ops.closeness import close, differences, is_inexact, magnitude, tolerance_of
+from multifold._engine.ops.reach import FEW, makers
+from multifold._engine.ops.state import MOST as LONGEST
+from multifold._engine.ops.state import KeptState
+from multifold._engine.ops.trial import ENOUGH, Trial, is_memory, nonzero
+from multifold._engine.ops.values import Values
+from multifold._engine.ops.verdicts import MOST, VERDICTS, Verdicts, key_of
+from multifold._engine.run.launcher import Launcher
+from multifold._numpy.backend import NumpyBackend
 from multifold.explain.text import untried
 from multifold.program import checks, run
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, merge, ragged, trace
-from multifold._compare.benchmark import Examples
-from multifold._compare.workloads import BinaryBenchmark, BinaryTree
-from multifold._plan import plan
-from multifold._run.launcher import Launcher
+from multifold._engine.plan import plan
+from multifold._engine.run.launcher import Launcher
+from multifold._measure.benchmark import Examples
+from multifold._measure.workloads import BinaryBenchmark, BinaryTree
 from multifold.testing import Counting
 
 HELD = [object()]

@@ -26,6 +26,7 @@ CORE = "multifold-core"
 DISTRIBUTIONS = {
     CORE: ROOT,
     **{f"multifold-{path.name}": path for path in sorted(ROOT.glob("backends/*")) if path.is_dir()},
+    "multifold-compat": ROOT / "compat",
     "multifold-bench": ROOT / "benchmarks",
 }
 """The folder of each distribution."""

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import multifold
-from multifold._compare import machine, ways
-from multifold._compare.results import Row
-from multifold._compare.timing import UNTIMED, take_turns
-from multifold._compare.ways import Subject
+from multifold._measure import contenders, machine
+from multifold._measure.contenders import Subject
+from multifold._measure.results import Row
+from multifold._measure.timing import UNTIMED, take_turns
 from multifold.backend import Array, Backend
 from multifold_bench.loops import Case, make
 
@@ -74,7 +74,7 @@ def judge(
             fold(model, examples)
     weights = np.random.default_rng(0).standard_normal(tuple(shape)) / shape[0]
     steps = {
-        forward.__name__: lambda forward=forward: ways.step(subject, forward, examples, weights)
+        forward.__name__: lambda forward=forward: contenders.step(subject, forward, examples, weights)
         for forward in (loop, fold)
     }
     times, difference = take_turns(steps, rounds, seconds, advance)

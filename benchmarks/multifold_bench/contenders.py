@@ -1,6 +1,6 @@
 """The other ways to compute a step: by hand, with traces, as a program, compiled by the framework.
 
-`multifold._compare.ways` has the loop and the fold, and what all of them share: each is
+`multifold._measure.contenders` has the loop and the fold, and what all of them share: each is
 ``forward(model, payload) -> logits`` for the same model and the same minibatch. `InProcess` makes a
 contender of such a function. DyNet, which needs another Python and another NumPy, is in `dynet_process`.
 """
@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import multifold
-from multifold._compare import ways
-from multifold._compare.benchmark import Batch, OneByOne
-from multifold._compare.timing import Step
-from multifold._compare.ways import Forward, Subject
+from multifold._measure import contenders
+from multifold._measure.benchmark import Batch, OneByOne
+from multifold._measure.contenders import Forward, Subject
+from multifold._measure.timing import Step
 from multifold.backend import Array
 from multifold.errors import BackendError
 from multifold_bench import hand
@@ -24,7 +24,7 @@ from multifold_bench.programs import ByProgram
 
 
 class InProcess(Contender):
-    """A contender that runs here, on the arrays of the backend; `multifold._compare.ways.step` times it."""
+    """A contender that runs here, on the arrays of the backend; `contenders.step` times it."""
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class InProcess(Contender):
 
     def step(self, prepared: Any) -> Step:
         """Compute logits, or loss and gradients, to the end."""
-        return ways.step(self.subject, self.forward, *prepared)
+        return contenders.step(self.subject, self.forward, *prepared)
 
 
 def loop(subject: Subject) -> Contender:
     """One example at a time: the program that a person writes first."""
-    return InProcess("loop", subject, ways.loop(subject))
+    return InProcess("loop", subject, contenders.loop(subject))
 
 
 def fold(subject: Subject) -> Contender:
     """Every step is recorded anew, scheduled and run."""
-    return InProcess("fold", subject, ways.fold(subject))
+    return InProcess("fold", subject, contenders.fold(subject))
 
 
 def unfold(subject: Subject) -> Contender:

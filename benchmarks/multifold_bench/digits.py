@@ -14,8 +14,8 @@ from typing import Any, final
 
 import numpy as np
 
-from multifold._compare.benchmark import Examples, Tell, Workload, drawn_from
-from multifold._compare.files import PathLike
+from multifold._measure.benchmark import Examples, Tell, Workload, drawn_from
+from multifold._measure.files import PathLike
 from multifold.models import MLP, Model
 from multifold_bench.datasets import DatasetError, idx
 from multifold_bench.examples import kept

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compare.benchmark import Batch
-from multifold._compare.timing import Step
-from multifold._compare.ways import Subject
-from multifold._compare.workloads import BinaryTree
+from multifold._measure.benchmark import Batch
+from multifold._measure.contenders import Subject
+from multifold._measure.timing import Step
+from multifold._measure.workloads import BinaryTree
 from multifold.errors import BackendError
 from multifold.models.layers import parts, postorder
 from multifold_bench.harness import Contender

@@ -7,9 +7,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from multifold._compare.benchmark import Examples, Rng, Tell
-from multifold._compare.files import PathLike
-from multifold._compare.workloads import BinaryTree
+from multifold._measure.benchmark import Examples, Rng, Tell
+from multifold._measure.files import PathLike
+from multifold._measure.workloads import BinaryTree
 from multifold.errors import MultifoldError
 from multifold_bench.datasets import DatasetError
 from multifold_bench.graphs.base import CLASSES, WORDS

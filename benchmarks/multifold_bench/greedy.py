@@ -15,9 +15,9 @@ import numpy as np
 import multifold
 from multifold import ops
 from multifold.backend import Array, Ragged
-from multifold.models import ShiftReduceParser
 from multifold.models.layers import Initial, linear
 from multifold.models.model import Classifier
+from multifold_bench.models import ShiftReduceParser
 
 DOUBT = 1e-4
 """Sentences with a `margin` below this are left out."""
@@ -92,7 +92,7 @@ class LightParser(Classifier):
 
 
 async def parse(fold: Any, words: Sequence[int]) -> tuple[Any, list[Any]]:
-    """Run `GreedyParser`, or `multifold.models.ShiftReduceParser`."""
+    """Run `GreedyParser`, or `multifold_bench.models.ShiftReduceParser`."""
     parsed = await ShiftReduceParser.parse(fold, words)
     return parsed.h, parsed.scores
 

@@ -32,8 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compare.timing import Step, largest_difference
-from multifold._run.garbage import only_new_garbage
+from multifold._measure.garbage import only_new_garbage
+from multifold._measure.timing import Step, largest_difference
 
 
 class Contender(abc.ABC):

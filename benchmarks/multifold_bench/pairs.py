@@ -13,14 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from multifold._compare.benchmark import Examples, Rng, Tell, Workload, drawn_from
-from multifold._compare.files import PathLike
-from multifold._compare.workloads import BinaryTree, Branch
-from multifold.models import (
-    SPINN,
-    ChildSumSimilarity,
-    Model,
-)
+from multifold._measure.benchmark import Examples, Rng, Tell, Workload, drawn_from
+from multifold._measure.files import PathLike
+from multifold._measure.workloads import BinaryTree, Branch
+from multifold.models import ChildSumSimilarity, Model
 from multifold_bench.datasets import (
     WordIds,
     bottom_up,
@@ -31,6 +27,7 @@ from multifold_bench.datasets import (
 from multifold_bench.examples import binary_tree, drawn, kept
 from multifold_bench.graphs.base import draw_length
 from multifold_bench.graphs.trees import draw_tree, parse_split
+from multifold_bench.models import SPINN
 from multifold_bench.recorded import ModelBenchmark
 
 

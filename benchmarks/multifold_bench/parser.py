@@ -17,12 +17,11 @@ from typing import Any, ClassVar, NoReturn, final
 import numpy as np
 
 import multifold
-from multifold._compare.benchmark import Batch, Benchmark, Examples, OneByOne, Rng, Tell, Workload
-from multifold._compare.files import PathLike
+from multifold._measure.benchmark import Batch, Benchmark, Examples, OneByOne, Rng, Tell, Workload
+from multifold._measure.files import PathLike
 from multifold.backend import Array
 from multifold.errors import RecordError
 from multifold.models import Model
-from multifold.models.shift_reduce import REDUCE, SHIFT
 from multifold_bench.datasets import DatasetError, WordIds, postorder, sst
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.trees import Tree, sentence_tree
@@ -36,6 +35,7 @@ from multifold_bench.greedy import (
     parse,
     parse_lightly,
 )
+from multifold_bench.models.shift_reduce import REDUCE, SHIFT
 
 
 def read_sentences(path: PathLike | None, limit: int, tell: Tell) -> Examples:

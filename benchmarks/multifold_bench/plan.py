@@ -9,11 +9,11 @@ from typing import Any
 
 import multifold
 from multifold import load_backend
-from multifold._compare.machine import describe
-from multifold._compare.results import Row
-from multifold._plan.schedule import Schedule, call_types, make_schedule
-from multifold._traces.minibatch import Merger
-from multifold._traces.trace import Trace
+from multifold._engine.plan.schedule import Schedule, call_types, make_schedule
+from multifold._engine.traces.minibatch import Merger
+from multifold._engine.traces.trace import Trace
+from multifold._measure.machine import describe
+from multifold._measure.results import Row
 from multifold.errors import RecordError
 from multifold_bench.graphs import GRAPHS
 from multifold_bench.graphs.base import RandomGraphs

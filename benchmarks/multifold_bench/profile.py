@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Any
 
 import multifold
-from multifold._compare import machine
-from multifold._compare.benchmark import Batch, Benchmark
-from multifold._compare.results import Row
+from multifold._measure import machine
+from multifold._measure.benchmark import Batch, Benchmark
+from multifold._measure.results import Row
 from multifold.backend import Backend
 from multifold_bench.step import require_gradients
 

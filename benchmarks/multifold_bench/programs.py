@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import multifold
-from multifold._compare.benchmark import Batch, Benchmark
-from multifold._compare.timing import Step
+from multifold._measure.benchmark import Batch, Benchmark
+from multifold._measure.timing import Step
 from multifold.errors import BackendError
 from multifold_bench.harness import Contender
 

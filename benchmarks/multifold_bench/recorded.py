@@ -1,6 +1,6 @@
 """Benchmarks that have one program only: the recording one also runs as the plain loop.
 
-For trees and parsers the plain loop is written out, as `multifold._compare.workloads` does. For the other
+For trees and parsers the plain loop is written out, as `multifold._measure.workloads` does. For the other
 models that would be a second program as long as the first. `Plain` has the ``add`` of a fold and calls the
 op at once with one row, which costs one Python call more for each op than a loop that is written out.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compare.benchmark import Benchmark, OneByOne
+from multifold._measure.benchmark import Benchmark, OneByOne
 from multifold.backend import Array, Ragged
 from multifold.operands import RaggedOperand
 

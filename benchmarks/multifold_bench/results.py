@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from multifold._compare.files import PathLike
-from multifold._compare.results import Row, line_of, read, write
+from multifold._measure.files import PathLike
+from multifold._measure.results import Row, line_of, read, write
 
 __all__ = ["ORDER", "Row", "append", "backends_of", "mend", "per_example", "read", "write"]
 

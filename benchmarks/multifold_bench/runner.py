@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from multifold._compare import machine
-from multifold._compare.benchmark import Examples
-from multifold._compare.results import Row
-from multifold._compare.ways import Subject
+from multifold._measure import machine
+from multifold._measure.benchmark import Examples
+from multifold._measure.contenders import Subject
+from multifold._measure.results import Row
 from multifold.backend import Backend
 from multifold.errors import BackendError
 from multifold_bench import results

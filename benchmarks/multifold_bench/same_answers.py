@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 from multifold.errors import MismatchError
 from multifold.fold import Fold
 from multifold.models import BinaryTreeLSTM, ChildSumTreeLSTM

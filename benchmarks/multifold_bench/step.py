@@ -15,10 +15,10 @@ from itertools import islice
 from typing import Any
 
 import multifold
-from multifold._compare import machine
-from multifold._compare.benchmark import Batch, Benchmark
-from multifold._compare.results import Row
-from multifold._compare.ways import Subject
+from multifold._measure import machine
+from multifold._measure.benchmark import Batch, Benchmark
+from multifold._measure.contenders import Subject
+from multifold._measure.results import Row
 from multifold.backend import Backend
 from multifold.errors import BackendError, RecordError
 from multifold_bench.contenders import CONTENDERS, loop

@@ -12,15 +12,16 @@ from collections.abc import Callable
 from typing import Any, ClassVar, final
 
 from multifold import ops
-from multifold._compare.benchmark import Examples, Rng, Tell, Workload
-from multifold._compare.files import PathLike
+from multifold._measure.benchmark import Examples, Rng, Tell, Workload
+from multifold._measure.files import PathLike
 from multifold.backend import Array
-from multifold.models import Model, QPPNet
+from multifold.models import Model
 from multifold.models.layers import Initial, linear, postorder
 from multifold_bench.datasets.plans import QueryPlan
 from multifold_bench.examples import drawn, no_files
 from multifold_bench.graphs.base import WORDS
 from multifold_bench.graphs.control import sample_dag, typed_dag
+from multifold_bench.models import QPPNet
 from multifold_bench.recorded import RowsBenchmark
 
 SCANS = ("Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Heap Scan")

@@ -1,14 +1,14 @@
 """The workloads by name: how their examples are read or drawn, and the tasks that run on them.
 
-Two families of trees are the core's own, from `multifold._compare`. The others are in `digits`, `pairs`,
+Two families of trees are the core's own, from `multifold._measure`. The others are in `digits`, `pairs`,
 `parser`, `peers` and `typed`.
 """
 
 from __future__ import annotations
 
-from multifold._compare.benchmark import Batch, Benchmark, Examples, OneByOne, Rng, Tell, Workload
-from multifold._compare.files import PathLike
-from multifold._compare.workloads import (
+from multifold._measure.benchmark import Batch, Benchmark, Examples, OneByOne, Rng, Tell, Workload
+from multifold._measure.files import PathLike
+from multifold._measure.workloads import (
     BinaryBenchmark,
     BinaryTree,
     ChildSumBenchmark,

@@ -15,11 +15,11 @@ import threadpoolctl
 
 import multifold
 from multifold import MismatchError
-from multifold._compare import machine
-from multifold._compare.timing import Step
-from multifold._compare.ways import Subject
-from multifold._compare.workloads import BinaryBenchmark, BinaryTree, Branch
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
+from multifold._measure import machine
+from multifold._measure.contenders import Subject
+from multifold._measure.timing import Step
+from multifold._measure.workloads import BinaryBenchmark, BinaryTree, Branch
 from multifold_bench import hand, results
 from multifold_bench.contenders import InProcess, loop
 from multifold_bench.datasets import DatasetError

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import multifold
-from multifold._compare.ways import Subject
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
+from multifold._measure.contenders import Subject
 from multifold.cli import main
 from multifold_bench import jit, programs, report, results, runner
 from multifold_bench.cli.experiments import command_line

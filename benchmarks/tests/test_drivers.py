@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold._frameworks import registry
-from multifold.blocks import FC, Function, Layers, Map, Mean, Vector
+from multifold._engine.frameworks import registry
 from multifold_bench.train import FunctionTask, LabelledTask, SettingsError, evaluate, train
 from multifold_bench.train.objectives import squared_error
+from multifold_compat.blocks import FC, Function, Layers, Map, Mean, Vector
 
 PAIRS = [([[x, y], [y, x], [x, 1]], int(x > y)) for x in range(6) for y in range(6)]
 PARTS = {"train": PAIRS[::2], "dev": PAIRS[1::4], "test": PAIRS[3::4]}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from multifold import Fold, Unfold
-from multifold._compare.benchmark import Examples
-from multifold.models import ShiftReduceParser
-from multifold.models.shift_reduce import REDUCE, SHIFT
+from multifold._measure.benchmark import Examples
+from multifold_bench.models import ShiftReduceParser
+from multifold_bench.models.shift_reduce import REDUCE, SHIFT
 from multifold_bench.parser import LightParserBenchmark, ParserBenchmark, bucketed, read_sentences
 from multifold_bench.step import Setting, measure_step
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import multifold
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
+from multifold_compat import blocks
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "blocks"
 SMALL = {
@@ -63,7 +64,7 @@ def test_sentiment_notes_phrases_in_the_order_of_their_labels():
     found = runpy.run_path(str(EXAMPLES / "sentiment.py"))
     tree = (4, (3, 7), (2, (1, 0), (3, 5)))
     fold = multifold.Fold(backend="numpy")
-    block = multifold.blocks.Metrics(found["sentiment"](3))
+    block = blocks.Metrics(found["sentiment"](3))
     model = {
         "leaf": lambda i: (1.0 * i[:, None], i), "join": lambda x, y: (10 * x[0] + y[0], x[1]),
         "logits": lambda h: h,

@@ -19,8 +19,7 @@ from dense_layers import dense
 
 import multifold
 from multifold import BackendError
-from multifold._frameworks import registry
-from multifold.blocks import FC, Function, Layers, Vector
+from multifold._engine.frameworks import registry
 from multifold_bench.cli.train import INTERRUPTED, epoch_line
 from multifold_bench.cli.train import train as command
 from multifold_bench.curves import COMMON, CURVES, losses, reference
@@ -44,6 +43,7 @@ from multifold_bench.train.objectives import Loss
 from multifold_bench.train.ranks import join_ranks
 from multifold_bench.train.seam import load_backend, make_trainer
 from multifold_bench.train.settings import refuse_others
+from multifold_compat.blocks import FC, Function, Layers, Vector
 
 REFERENCE = reference()
 KILLS = 6
@@ -173,7 +173,9 @@ def test_killed_at_any_moment_it_ends_with_the_same_weights(backend, tmp_path):
         return
     context = multiprocessing.get_context("forkserver")
     # torch._dynamo takes seconds to import, and the first step of any optimizer asks for it.
-    context.set_forkserver_preload(["torch._dynamo", "multifold_torch.training", "multifold_bench.made_up"])
+    context.set_forkserver_preload(
+        ["torch._dynamo", "multifold_bench.train.on.torch", "multifold_bench.made_up"]
+    )
     task = MadeUpTask(train=40)
     settings = task.settings(**TINY | {"epochs": 4, "schedule": "cosine"})
 
@@ -228,7 +230,7 @@ def test_where_no_launcher_says_otherwise_one_process_trains(backend, trained):
 
 
 def test_several_processes_are_refused_where_an_adapter_trains_in_one(monkeypatch):
-    monkeypatch.setattr(ranks, "adapter_module", lambda backend, name: SimpleNamespace())
+    monkeypatch.setattr(ranks, "training_of", lambda backend: SimpleNamespace())
     with pytest.raises(SettingsError, match="one process to train with backend 'numpy'"):
         join_ranks(registry.load_backend("numpy"), 2)
 
@@ -241,7 +243,7 @@ def test_processes_end_with_the_first_that_fails_and_its_name(reason, monkeypatc
     code = f"import os, signal, time; time.sleep(60 * int(os.environ['WAITS'])); {ENDS[reason]}"
     commands = {f"process {i}": ([sys.executable, "-c"], {"WAITS": wait}) for i, wait in enumerate("101")}
     training = SimpleNamespace(commands=lambda shards, port: commands)
-    monkeypatch.setattr(ranks, "adapter_module", lambda backend, name: training)
+    monkeypatch.setattr(ranks, "training_of", lambda backend: training)
     with pytest.raises(ranks.RankError, match=f"Received the end of process 1, {reason}"):
         ranks.start_ranks(registry.load_backend("numpy"), 3, [code])
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from tiny_data import PLAN, WRITE, conll, plans, sick, sst
 
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 from multifold.cli import main
 from multifold_bench.cli.train import OPTIMIZERS, SCHEDULES, TASKS
 from multifold_bench.datasets import DatasetError

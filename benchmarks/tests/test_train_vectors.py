@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from tiny_data import WRITE
 
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 from multifold.cli import main
 from multifold_bench.datasets import DatasetError, vectors
 from multifold_bench.train import SettingsError

@@ -11,7 +11,8 @@ import argparse
 import numpy as np
 
 from multifold import ops
-from multifold.blocks import (
+from multifold_bench.train import LabelledTask, train
+from multifold_compat.blocks import (
     FC,
     Concat,
     Embedding,
@@ -23,7 +24,6 @@ from multifold.blocks import (
     Record,
     Scalar,
 )
-from multifold_bench.train import LabelledTask, train
 
 MEANING = {"+": lambda x, y: x + y, "-": lambda x, y: x - y, "*": lambda x, y: x * y}
 WIDTH = 32

@@ -11,7 +11,8 @@ import argparse
 import numpy as np
 
 from multifold import ops
-from multifold.blocks import (
+from multifold_bench.train import LabelledTask, train
+from multifold_compat.blocks import (
     FC,
     Concat,
     Embedding,
@@ -23,7 +24,6 @@ from multifold.blocks import (
     Scalar,
     Zeros,
 )
-from multifold_bench.train import LabelledTask, train
 
 WIDTH = 32
 WORDS = ["number", "fizz", "buzz", "fizzbuzz"]

@@ -8,7 +8,8 @@ import argparse
 import numpy as np
 
 from multifold import ops
-from multifold.blocks import (
+from multifold_bench.train import LabelledTask, train
+from multifold_compat.blocks import (
     FC,
     Concat,
     Embedding,
@@ -20,7 +21,6 @@ from multifold.blocks import (
     NGrams,
     Scalar,
 )
-from multifold_bench.train import LabelledTask, train
 
 WORDS = {
     "English": """

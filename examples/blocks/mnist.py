@@ -7,9 +7,9 @@ With --data it reads MNIST's four files, without it scikit-learn's digits of 8 b
 
 import argparse
 
-from multifold.blocks import FC, Function, InputTransform, Layers, Vector
 from multifold_bench.train import LabelledTask, train
 from multifold_bench.train.tasks import find
+from multifold_compat.blocks import FC, Function, InputTransform, Layers, Vector
 
 
 def classifier(pixels, brightest, width=128):

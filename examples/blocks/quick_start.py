@@ -9,7 +9,7 @@ import argparse
 
 import multifold
 from multifold import ops
-from multifold.blocks import (
+from multifold_compat.blocks import (
     FC,
     AllOf,
     Concat,

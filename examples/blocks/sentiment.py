@@ -10,7 +10,11 @@ import argparse
 
 import numpy as np
 
-from multifold.blocks import (
+from multifold.models import BinaryTreeLSTM
+from multifold_bench.train import Choice, TrainingTask, train
+from multifold_bench.train.metrics import accuracy
+from multifold_bench.train.tasks import find
+from multifold_compat.blocks import (
     AllOf,
     ForwardDeclaration,
     Function,
@@ -22,10 +26,6 @@ from multifold.blocks import (
     Record,
     Scalar,
 )
-from multifold.models import BinaryTreeLSTM
-from multifold_bench.train import Choice, TrainingTask, train
-from multifold_bench.train.metrics import accuracy
-from multifold_bench.train.tasks import find
 
 CLASSES = 5
 

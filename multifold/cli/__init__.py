@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import multifold
-from multifold._frameworks.registry import install_line
+from multifold._engine.frameworks.registry import install_line
 from multifold.cli.advise import advise
 from multifold.cli.backends import backends
 from multifold.cli.compare import compare

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from multifold import _compiled
-from multifold._frameworks import registry
+from multifold._engine import compiled
+from multifold._engine.frameworks import registry
 from multifold.cli.output import load, show_table
 from multifold.errors import BackendError
 
@@ -29,7 +29,7 @@ def backends() -> None:
     found = [look(name) for name in names]
     columns = ["<backend", "<framework", "<adapter", "<device", "<gaps"]
     lines = [f"{name}: {line}" for name, (_, remarks) in zip(names, found, strict=True) for line in remarks]
-    below = "\n".join([*lines, *another_core(), _compiled.state()])
+    below = "\n".join([*lines, *another_core(), compiled.state()])
     show_table(columns, [cells for cells, _ in found], below)
 
 
@@ -49,7 +49,7 @@ def another_core() -> list[str]:
 
 def look(name: str) -> tuple[tuple[str, ...], list[str]]:
     """Return the cells of a backend's row, and what is said about it below the table."""
-    from multifold._compare import machine
+    from multifold._measure import machine
 
     try:
         backend = load(name)

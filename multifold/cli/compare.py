@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 from multifold.cli.options import gathered, json_option, rounds_option, seed_option
 from multifold.cli.output import Bar, load, progress, show_table
 from multifold.errors import BackendError, MultifoldError
 
 if TYPE_CHECKING:
-    from multifold._compare.benchmark import Benchmark
-    from multifold._compare.results import Row
+    from multifold._measure.benchmark import Benchmark
+    from multifold._measure.results import Row
     from multifold.backend import Backend
 
 WORKLOADS = ("python-ast", "sst")
@@ -88,7 +88,7 @@ def compare(options: CompareOptions) -> None:
     The model, its weights and the minibatch are the same for all backends that are installed. Both ways
     are timed on it in turn; the difference is the largest one between their results.
     """
-    from multifold._compare import results
+    from multifold._measure import results
 
     if options.merge != bool(options.files):
         raise click.UsageError("--merge and FILES go together: multifold compare --merge FILES")
@@ -122,7 +122,7 @@ def usable() -> list[Backend]:
 
 def read_benchmark(workload: str, data: Path | None, width: int, limit: int) -> Benchmark:
     """Read the examples of a workload, with a bar, and return them with their model."""
-    from multifold._compare.workloads import WORKLOADS as KNOWN
+    from multifold._measure.workloads import WORKLOADS as KNOWN
 
     found = KNOWN[workload]
     with progress(f"reading {workload}", 1) as bar:
@@ -132,7 +132,7 @@ def read_benchmark(workload: str, data: Path | None, width: int, limit: int) -> 
 
 def measure(benchmark: Benchmark, backend: Backend, options: CompareOptions, bar: Bar) -> Row:
     """Measure one backend; what it lacks becomes the note of its row."""
-    from multifold.compare import compare
+    from multifold._measure.compare import compare
 
     try:
         return compare(

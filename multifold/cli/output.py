@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 from multifold.backend import Backend
 
 UNWRAPPED = 1000
@@ -54,7 +54,7 @@ def load(name: str) -> Backend:
     Raises
     ------
     BackendError
-        As `multifold._frameworks.registry.load_backend` does.
+        As `multifold._engine.frameworks.registry.load_backend` does.
     """
     with muted():
         return registry.load_backend(name)

@@ -1,8 +1,8 @@
 """Why calls did not share a launch, and what a schedule looks like: what `Fold.explain` returns.
 
 This room reads a schedule, and where there was a run the report that it has left
-(`multifold._run.report`). Nothing that runs reads this room. `values` writes operands and numbers, and
-lists calls without any schedule. `reasons` holds what keeps calls apart as data, `attributes` takes
+(`multifold._engine.run.report`). Nothing that runs reads this room. `values` writes operands and numbers,
+and lists calls without any schedule. `reasons` holds what keeps calls apart as data, `attributes` takes
 signatures apart, `facts` puts launches, bounds, times and reasons together. The tables (`text`), drawings
 (`picture` with `layout`, `svg`), other programs' files (`writers`) and the sentence about two calls (`why`)
 read the facts alone. On top, `explanation` is what users hold, and `rounds` explains a run whose examples
@@ -29,9 +29,9 @@ from __future__ import annotations
 
 from multifold.explain.explanation import Explanation
 from multifold.explain.facts import ExplainedLaunch, ExplainedOp
+from multifold.explain.operands import listing
 from multifold.explain.reasons import Reason, Value
 from multifold.explain.rounds import RoundsExplanation, explained
-from multifold.explain.values import listing
 from multifold.explain.why import Difference
 
 __all__ = [

@@ -25,14 +25,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
-from multifold._plan.columns import Columns
-from multifold._plan.schedule import call_types
-from multifold._record.freezing import freeze
-from multifold._record.kinds import number_type
-from multifold._record.signature import Signature, Slot
-from multifold.explain.reasons import ATTRIBUTES
-from multifold.explain.values import (
+from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._engine.plan.columns import Columns
+from multifold._engine.plan.schedule import call_types
+from multifold._engine.record.freezing import freeze
+from multifold._engine.record.kinds import number_type
+from multifold._engine.record.signature import Signature, Slot
+from multifold.explain.operands import (
     array_class,
     class_text,
     dtype_text,
@@ -42,6 +41,7 @@ from multifold.explain.values import (
     structure_text,
     value_text,
 )
+from multifold.explain.reasons import ATTRIBUTES
 
 
 class Attribute(NamedTuple):

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from multifold._compiled.arrays import CALL_MASK, Integers
-from multifold._plan.schedule import Schedule
-from multifold._record.node import Node
-from multifold._run.report import Report
+from multifold._engine.compiled.arrays import CALL_MASK, Integers
+from multifold._engine.plan.schedule import Schedule
+from multifold._engine.record.node import Node
+from multifold._engine.run.report import Report
 from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.explain.facts import Facts
+from multifold.explain.operands import listed
 from multifold.explain.picture import Picture, picture
 from multifold.explain.svg import svg
 from multifold.explain.text import headline, lines, page
-from multifold.explain.values import listed
 from multifold.explain.why import Difference, difference
 from multifold.explain.writers import dot, mermaid, trace_events
 

@@ -28,14 +28,14 @@ from typing import Any
 
 import numpy as np
 
-from multifold import _compiled
-from multifold._compiled.arrays import Integers
-from multifold._plan.columns import Columns
-from multifold._plan.levels import Problem
-from multifold._plan.schedule import Schedule
-from multifold._record.damage import refusing_damage
-from multifold._record.ways import Identity
-from multifold._run.report import Report
+from multifold._engine import compiled
+from multifold._engine.compiled.arrays import Integers
+from multifold._engine.plan.columns import Columns
+from multifold._engine.plan.levels import Problem
+from multifold._engine.plan.schedule import Schedule
+from multifold._engine.record.anatomy import Identity
+from multifold._engine.record.damage import refusing_damage
+from multifold._engine.run.report import Report
 from multifold.explain.attributes import Attribute, Varieties, is_plain, operand_classes, varieties
 from multifold.explain.reasons import ATTRIBUTES, ORDERS, SAID_IF_COSTLY, SELECTS, Reason, Value
 
@@ -190,7 +190,7 @@ class Facts:
         Calls that are not run, as those of rounds before, are left out.
         """
         with refusing_damage():
-            sources, readers = _compiled.edges(self.calls, *self.columns.reads)
+            sources, readers = compiled.edges(self.calls, *self.columns.reads)
         return sources.copy(), readers.copy()  # they are views of an array that is as long as all columns
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from multifold._compiled.arrays import Integers
+from multifold._engine.compiled.arrays import Integers
 from multifold.explain.facts import ExplainedLaunch, Facts
 from multifold.explain.layout import arrange
 from multifold.explain.reasons import count

@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, starts
-from multifold._plan.columns import NO_INTEGERS, Columns
-from multifold._plan.schedule import Schedule, call_types, problem_of
-from multifold._record.graph import Graph
-from multifold._run.report import Notes, Report
+from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS, Integers, starts
+from multifold._engine.plan.columns import NO_INTEGERS, Columns
+from multifold._engine.plan.schedule import Schedule, call_types, problem_of
+from multifold._engine.record.graph import Graph
+from multifold._engine.run.report import Notes, Report
 from multifold.errors import RecordError
 from multifold.explain.explanation import Explanation
+from multifold.explain.operands import path_text
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent, untried
-from multifold.explain.values import path_text
 
 COPIED = ("signature", "refs", "ints", "floats", "lengths", "members")
 """The columns of numbers of a graph."""

@@ -1,4 +1,4 @@
-"""Models for the data sets, each written once for all frameworks, one module each.
+"""Models written once for all frameworks, one module each; `multifold_bench.models` has more of them.
 
 A model has parameters by name, ops over `multifold.ops`, and a method that records one example, `encode`
 for most models. As it is made it runs forward, on NumPy. ``model.on("torch")`` returns a `torch.nn.Module`
@@ -27,29 +27,14 @@ from __future__ import annotations
 
 from multifold.models.binary_tree_lstm import BinaryTreeLSTM
 from multifold.models.child_sum_tree_lstm import ChildSumSimilarity, ChildSumTreeLSTM
-from multifold.models.lattice_lstm import LatticeLSTM
-from multifold.models.listops import ListOpsChain, ListOpsLSTM
 from multifold.models.mlp import MLP
 from multifold.models.model import Model, WeightsError
-from multifold.models.mv_rnn import MVRNN
-from multifold.models.qppnet import QPPNet
-from multifold.models.shift_reduce import ShiftReduceParser
-from multifold.models.spinn import SPINN
-from multifold.models.tagger import BiLSTMTagger
 
 __all__ = [
     "MLP",
-    "MVRNN",
-    "SPINN",
-    "BiLSTMTagger",
     "BinaryTreeLSTM",
     "ChildSumSimilarity",
     "ChildSumTreeLSTM",
-    "LatticeLSTM",
-    "ListOpsChain",
-    "ListOpsLSTM",
     "Model",
-    "QPPNet",
-    "ShiftReduceParser",
     "WeightsError",
 ]

@@ -14,10 +14,9 @@ from itertools import chain, count
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 from multifold.backend import Backend, Bidirectional, Cell, Stack
 from multifold.errors import BackendError
-from multifold.ops.tables import adapter_module
 
 
 def hold(model: Any, made: Any, things: Iterable[Any], backend: str | Backend, device: Any = None) -> Any:
@@ -35,7 +34,7 @@ def hold(model: Any, made: Any, things: Iterable[Any], backend: str | Backend, d
             f"Expected a model without layers of a framework to copy. Received {', '.join(model.held)}.",
             "copy what calls these layers, and make a model of the copy: Layers(block).on(...).",
         )
-    modules: Any = None if backend.name == "numpy" else adapter_module(backend, "modules")
+    modules: Any = None if backend.name == "numpy" else registry.adapter_module(backend, "modules")
     for layer in layers_in(things, getattr(modules, "layers", tuple)()):
         base = type(layer).__name__
         numbered = chain([base], (f"{base}_{i}" for i in count(1)))

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 from multifold.backend import Array, Backend
 from multifold.errors import MultifoldError
 from multifold.models.layers import linear
-from multifold.ops.tables import adapter_module, table
+from multifold.ops.tables import table
 
 
 class WeightsError(MultifoldError, ValueError):
@@ -122,7 +122,7 @@ class Model:
             copy = object.__new__(self.kind)
             copy._hold(self.weights(), self.settings)
             return copy
-        make = adapter_module(backend, "modules").on
+        make = registry.adapter_module(backend, "modules").on
         weights = self.weights()
         made = make(self.kind, weights, self.settings, device)
         # What compiles an op then finds the functions for its arrays, and need not follow a search.

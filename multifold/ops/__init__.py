@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from multifold.backend import Array, Ragged
-from multifold.ops import plain
+from multifold.ops import fused
 from multifold.ops.tables import table
 
 __all__ = [
@@ -266,7 +266,7 @@ def affine(xs: Sequence[Array], weight: Array, bias: Array | None = None) -> Arr
     """
     found = table(xs[0])
     own = getattr(found, "affine", None)
-    return plain.affine(found, xs, weight, bias) if own is None else own(xs, weight, bias)
+    return fused.affine(found, xs, weight, bias) if own is None else own(xs, weight, bias)
 
 
 def lstm_state(gates: Array, cells: Sequence[Array] = (), kept: Array | None = None) -> tuple[Array, Array]:
@@ -308,7 +308,7 @@ def lstm_state(gates: Array, cells: Sequence[Array] = (), kept: Array | None = N
     if columns is not None and columns % count:
         raise ValueError(f"{columns} columns cannot be divided among {count} gates.")
     own = getattr(found, "lstm_state", None)
-    return plain.lstm_state(found, gates, cells, kept) if own is None else own(gates, cells, kept)
+    return fused.lstm_state(found, gates, cells, kept) if own is None else own(gates, cells, kept)
 
 
 def sigmoid(x: Array) -> Array:

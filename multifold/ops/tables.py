@@ -7,18 +7,15 @@ its adapter by name, so that any adapter adds one by adding the file.
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from multifold._frameworks import registry
-from multifold.backend import Backend
+from multifold._engine.frameworks import registry
 from multifold.errors import BackendError
-from multifold.ops import numpy_ops
 
-_TABLES: dict[type, Any] = {np.ndarray: numpy_ops}
+_TABLES: dict[type, Any] = {}
 
 
 def table(x: Any) -> Any:
@@ -36,38 +33,14 @@ def table(x: Any) -> Any:
 
 
 def _find(x: Any) -> ModuleType:
-    if isinstance(x, (np.ndarray, np.generic)):
-        found = numpy_ops
-    else:
-        backend = registry.owner(x)
-        if backend is None:
-            raise BackendError(
-                "Expected an array of NumPy or of an installed backend. "
-                f"Received a {type(x).__module__}.{type(x).__qualname__}.",
-                "inside an op every batched operand is an array.",
-            )
-        found = adapter_module(backend, "ops")
+    is_numpy = isinstance(x, (np.ndarray, np.generic))
+    backend = registry.load_backend("numpy") if is_numpy else registry.owner(x)
+    if backend is None:
+        raise BackendError(
+            "Expected an array of NumPy or of an installed backend. "
+            f"Received a {type(x).__module__}.{type(x).__qualname__}.",
+            "inside an op every batched operand is an array.",
+        )
+    found = registry.adapter_module(backend, "ops")
     _TABLES[type(x)] = found
     return found
-
-
-def adapter_module(backend: Backend, name: str) -> ModuleType:
-    """Return the module ``name`` in the package of an adapter.
-
-    Raises
-    ------
-    BackendError
-        If the package has none.
-    """
-    package = type(backend).__module__.partition(".")[0]
-    path = f"{package}.{name}"
-    try:
-        return importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name not in (path, package):
-            raise
-        raise BackendError(
-            f"Backend '{backend.name}' has no module '{path}', which an adapter may bring.",
-            f"multifold.{'ops' if name == 'ops' else 'models'} says what it holds; "
-            "ask the author of the adapter for one.",
-        ) from error

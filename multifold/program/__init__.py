@@ -74,6 +74,9 @@ sizes that were compiled, and `agree` and `shards` give the programs of several 
 
 from __future__ import annotations
 
+from typing import Any
+
+from multifold._engine.frameworks import registry
 from multifold.operands import MissingRows
 from multifold.program.checks import (
     RowsSpec,
@@ -89,7 +92,6 @@ from multifold.program.checks import (
     verify_rows,
     watch_operands,
 )
-from multifold.program.interpret import run
 from multifold.program.layout import (
     Form,
     Kernel,
@@ -136,3 +138,31 @@ __all__ = [
     "verify_rows",
     "watch_operands",
 ]
+
+
+def run(model: Any, program: Program) -> Any:
+    """Run a program on NumPy and return the results, in the structure that was asked for.
+
+    Parameters
+    ----------
+    model : object
+        Where op names are looked up: an object that has them as attributes, or a mapping.
+    program : Program
+        Ragged or tiled.
+
+    Raises
+    ------
+    RecordError
+        For anything but a program, as traces.
+    LaunchError
+        If an op is missing, fails, or returns other than one row for each node.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> fold = multifold.Fold(backend="numpy")
+    >>> nodes = [fold.add("double", fold.add("double", i)) for i in (1, 2)]
+    >>> run({"double": lambda x: 2 * x}, fold.program([nodes]))
+    [array([4, 8])]
+    """
+    return registry.adapter_module(registry.load_backend("numpy"), "program").run(model, program)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from multifold._traces.trace import Trace
+from multifold._engine.traces.trace import Trace
 from multifold.errors import RecordError, type_of
 from multifold.program.kernels import Family
 from multifold.program.layout import Program, RaggedColumn

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ranges, starts
-from multifold._plan.columns import Columns
-from multifold._plan.plan import Plan
-from multifold._record.freezing import freeze
-from multifold._record.kinds import number_type
-from multifold._run.values import as_dtype
+from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS, Integers, ranges, starts
+from multifold._engine.ops.values import as_dtype
+from multifold._engine.plan.columns import Columns
+from multifold._engine.plan.plan import Plan
+from multifold._engine.record.freezing import freeze
+from multifold._engine.record.kinds import number_type
 from multifold.backend import Backend
 from multifold.program.checks import hashable_steps
 from multifold.program.kernels import (

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._record.graph import Part, warn_user
-from multifold._run import hints, messages, values
-from multifold._run.lookup import refuse_mixing, resolve
-from multifold._run.trial import BELIEVED, ENOUGH, Trial, Untried
-from multifold._run.values import Steps
-from multifold._run.verdicts import VERDICTS, ranks_of, static_key
-from multifold._run.writes import all_arrays, refuse_changed
+from multifold._engine.ops import hints, messages, values
+from multifold._engine.ops.lookup import refuse_mixing, resolve
+from multifold._engine.ops.trial import BELIEVED, ENOUGH, Trial, Untried
+from multifold._engine.ops.values import Steps
+from multifold._engine.ops.verdicts import VERDICTS, ranks_of, static_key
+from multifold._engine.ops.writes import all_arrays, refuse_changed
+from multifold._engine.record.graph import Part, warn_user
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, RecordError, type_of
 from multifold.marks import MIXING, mark_of
@@ -118,7 +118,7 @@ def refuse_mixed(
     result: Any,
     maker: Callable[..., Any] | None = None,
 ) -> None:
-    """Refuse an op that mixes its rows, and remember the verdict; see `multifold._run.trial`.
+    """Refuse an op that mixes its rows, and remember the verdict; see `multifold._engine.ops.trial`.
 
     ``maker`` is what verdicts know the op by. An op that cannot be tried is believed, with a
     warning.
@@ -271,7 +271,7 @@ class SliceKey(NamedTuple):
 
 
 def hashable_steps(parts: Sequence[Part], number: int) -> Steps:
-    """Return the way to a part, as `multifold._run.values.steps_to` does, as a key of forms."""
+    """Return the way to a part, as `multifold._engine.ops.values.steps_to` does, as a key of forms."""
     return tuple(
         (SliceKey(key.start, key.stop, key.step) if isinstance(key, slice) else key, length)
         for key, length in values.steps_to(parts, number)

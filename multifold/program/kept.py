@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-from multifold._plan.each import holes
-from multifold._plan.outputs import Outputs, put_together
+from multifold._engine.plan.each import holes
+from multifold._engine.plan.outputs import Outputs, put_together
 from multifold.errors import RecordError
 
 

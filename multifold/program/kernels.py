@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._compiled.arrays import Integers, starts, strong_components, unique_pairs
-from multifold._plan.plan import Plan
-from multifold._plan.schedule import Schedule
-from multifold._record.freezing import freeze, nesting
-from multifold._record.signature import Signature
+from multifold._engine.compiled.arrays import Integers, starts, strong_components, unique_pairs
+from multifold._engine.plan.plan import Plan
+from multifold._engine.plan.schedule import Schedule
+from multifold._engine.record.freezing import freeze, nesting
+from multifold._engine.record.signature import Signature
 
 Key = tuple[Any, ...]
 """What reads or holds rows of slabs, by value: ``("operand", kernel, slot)``, ``("group", structure,

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-from multifold._compiled.arrays import Integers, starts
-from multifold._run.values import Steps
-from multifold._traces.minibatch import Minibatch
+from multifold._engine.compiled.arrays import Integers, starts
+from multifold._engine.ops.values import Steps
+from multifold._engine.traces.minibatch import Minibatch
 from multifold.errors import RecordError
 from multifold.program.kept import ExampleParts
 

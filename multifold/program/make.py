@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from multifold._plan.plan import Plan
-from multifold._record.graph import warn_user
-from multifold._run.values import counted
-from multifold._traces.minibatch import Minibatch
-from multifold._traces.trace import Trace
+from multifold._engine.ops.values import counted
+from multifold._engine.plan.plan import Plan
+from multifold._engine.record.graph import warn_user
+from multifold._engine.traces.minibatch import Minibatch
+from multifold._engine.traces.trace import Trace
 from multifold.backend import Backend
 from multifold.program.agree import ALONE, Agreement, Exchange, Processes
 from multifold.program.build import lay_out

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from multifold._compiled.arrays import Integers, ranges, starts
+from multifold._engine.compiled.arrays import Integers, ranges, starts
 from multifold.program.layout import Program
 
 Tiles = list[tuple[int, Integers]]

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
-from multifold._plan.plan import Plan
-from multifold._plan.schedule import make_schedule
-from multifold._record.signature import Signature, Slot
-from multifold._run.hints import shapes_hint
-from multifold._run.lookup import resolve
-from multifold._run.trial import Trial
-from multifold._run.values import Values, is_container, ragged_rows_differ, sizes_of, steps_to
-from multifold._run.verdicts import key_of, ranks_of
+from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._engine.ops.hints import shapes_hint
+from multifold._engine.ops.lookup import resolve
+from multifold._engine.ops.trial import Trial
+from multifold._engine.ops.values import Values, is_container, ragged_rows_differ, sizes_of, steps_to
+from multifold._engine.ops.verdicts import key_of, ranks_of
+from multifold._engine.plan.plan import Plan
+from multifold._engine.plan.schedule import make_schedule
+from multifold._engine.record.signature import Signature, Slot
 from multifold.backend import Backend
 from multifold.program.checks import Named, follow, has_passed, raised, refuse_mixed
 from multifold.program.kernels import Promoted

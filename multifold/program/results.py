@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._plan.each import holes
-from multifold._plan.outputs import Outputs
+from multifold._engine.plan.each import holes
+from multifold._engine.plan.outputs import Outputs
 from multifold.program.kept import ExampleParts, HolePlace, entries
 from multifold.program.layout import ProgramGroup
 

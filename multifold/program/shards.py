@@ -33,7 +33,7 @@ from typing import Any, overload
 import numpy as np
 import optree
 
-from multifold._traces.trace import Trace
+from multifold._engine.traces.trace import Trace
 from multifold.errors import RecordError
 from multifold.program.layout import Form, Program
 from multifold.sampling.budget import share_out

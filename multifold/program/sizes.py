@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from multifold._compiled.arrays import Integers
+from multifold._engine.compiled.arrays import Integers
 
 OVERHEAD = 24
 """What a tile costs beside its rows, in rows. A loop of 100 tiles of 8 rows costs as much as 3,200 rows."""

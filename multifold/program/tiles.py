@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._compiled.arrays import Integers, ranges, starts
+from multifold._engine.compiled.arrays import Integers, ranges, starts
 from multifold.program.layout import KernelOperand, Phase, Program, RaggedColumn, stretches
 from multifold.program.packing import LoopCalls, Packing, SlabOwners, ragged_lengths, rows_of, turns_like
 from multifold.program.sizes import (

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
-import multifold
 from multifold.errors import ExtraMissing
+
+if TYPE_CHECKING:
+    from multifold.serve.server import Server
 
 OUTCOMES = ("done", "failed", "cancelled", "deadline", "overloaded")
 """All outcomes, so that each has a series from the start: a rate needs a value to begin with."""
@@ -62,7 +64,7 @@ class Collector:
     1
     """
 
-    def __init__(self, server: multifold.Server, **labels: str) -> None:
+    def __init__(self, server: Server, **labels: str) -> None:
         try:
             from prometheus_client import core
         except ImportError as error:

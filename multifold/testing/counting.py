@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 from multifold.backend import Backend, TrainingKit
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from multifold import ops
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 
 # ---- what `multifold.ops` has not -----------------------------------------------------------------
 

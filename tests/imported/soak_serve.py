@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from multifold import DeadlineExceeded, Fold, LaunchError, Overloaded, Server, load_backend
-from multifold._record.node import Node
+from multifold._engine.record.node import Node
 
 TREES = [1, (2, 3), ((4, 5), 6), (7, (8, (9, 10))), ((1, (2, (3, 4))), ((5, 6), (7, (8, 9))))]
 KINDS = ["tree", "loop", "deep", "wide", "many", "raise", "bad"]

@@ -34,7 +34,7 @@ from rich.progress import Progress
 from rich.table import Table
 from sessions import COLD, ROOT, Process, Warm, fork, measure, try_cold, with_all_tests
 
-INSIDE = ("_record", "_plan", "_traces", "_compiled", "_run", "_rounds", "program")
+INSIDE = ("_engine", "program")
 ROOMS = tuple(f"multifold/{room}" for room in INSIDE)
 KEPT = ROOT / ".mutate"
 Reached = tuple[dict[str, float], dict[str, dict[int, set[str]]]]
@@ -210,7 +210,7 @@ def chosen(trial: Trial, reached: dict[bool, Reached], most: float) -> dict[bool
     """
     found: dict[bool, dict[str, float]] = {}
     for native, (seconds, lines) in reached.items():
-        if native or not found or "/_compiled/" in trial.module:
+        if native or not found or "/_engine/compiled/" in trial.module:
             of_module = lines.get(trial.module, {})
             first, last = trial.mutant.lines
             asked = [trial.mutant.line, *range(first, last + 1)] if trial.mutant.called else list(of_module)

@@ -139,7 +139,7 @@ class JaxBackend(Backend):
         return _array(x).astype(jax.dtypes.canonicalize_dtype(dtype))  # 64 bits as above
 
     def plain_values(self, fn: Callable[..., Any]) -> Any:
-        from multifold_jax.plain.values import JaxValues
+        from multifold_jax.lazy.recorder import JaxValues
 
         return JaxValues(fn)
 

@@ -60,7 +60,7 @@ def users_level() -> int:
     level = 1
     while frame.f_back is not None:
         name = frame.f_globals.get("__name__", "")
-        if name.startswith("multifold._serve"):
+        if name.startswith("multifold.serve"):
             return 0
         if not name.startswith(("multifold", "contextlib")):
             break

@@ -11,7 +11,7 @@ from flax import nnx
 
 import multifold
 from multifold import LaunchError
-from multifold._run.verdicts import VERDICTS
+from multifold._engine.ops.verdicts import VERDICTS
 
 ROWS = np.random.default_rng(0).random((3, 1, 3)).astype("float32")
 TRANSFORMS = {

@@ -20,9 +20,8 @@ import optree
 from mxnet import autograd, gluon
 
 from multifold import trusted
-from multifold.plain_values import Replacements
-from multifold.recording import CELL, CURRENT, Recording, Seen, refusal
-from multifold.tracing import (
+from multifold.lazy.current import CELL, CURRENT, Recording, Seen, refusal
+from multifold.lazy.operators import (
     ONE_SIDED,
     OPERATORS,
     PendingForm,
@@ -33,6 +32,7 @@ from multifold.tracing import (
     call_layer,
     is_pending,
 )
+from multifold.lazy.recorder import Replacements
 
 IN_A_FUNCTION = "A function of MXNet has met an array that is not computed yet, and cannot be recorded."
 CELLS = (

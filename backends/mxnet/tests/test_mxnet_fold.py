@@ -12,8 +12,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import multifold
-from multifold.compat import mxnet_fold as fold
-from multifold.compat.mxnet_fold.rnn import ChildSumLSTMCell
+from multifold_compat import mxnet_fold as fold
+from multifold_compat.mxnet_fold.rnn import ChildSumLSTMCell
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*unregistered container")
 

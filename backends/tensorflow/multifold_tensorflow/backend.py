@@ -138,7 +138,7 @@ class TensorflowBackend(Backend):
         return [tf.zeros(_static_shape(x), x.dtype) for x in found]
 
     def plain_values(self, fn: Callable[..., Any]) -> Any:
-        from multifold_tensorflow.plain.values import TensorflowValues
+        from multifold_tensorflow.lazy.recorder import TensorflowValues
 
         return TensorflowValues(fn)
 

@@ -663,7 +663,7 @@ def test_autograph_calls_what_a_block_writes_as_it_is(tmp_path, capfd, caplog):
     program = tmp_path / "program.py"
     program.write_text(
         "def another(fold, x): return 42.0\n"
-        "from multifold.blocks import Function, Map, Reduce, Scalar\n"
+        "from multifold_compat.blocks import Function, Map, Reduce, Scalar\n"
         "block = Map(Scalar() >> Function('double')) >> Reduce(Function('add'))\n"
     )
     block = runpy.run_path(str(program))["block"]

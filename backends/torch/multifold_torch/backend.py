@@ -295,12 +295,12 @@ class TorchBackend(Backend):
         return [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in sizes]
 
     def plain_values(self, fn: Any) -> Any:
-        from multifold_torch.plain import TorchValues  # takes a while, and most programs need none
+        from multifold_torch.lazy import TorchValues  # takes a while, and most programs need none
 
         return TorchValues(fn)
 
     def plain_module(self, fn: Any, run: Any) -> Any:
-        from multifold_torch.plain import BatchedModule
+        from multifold_torch.lazy import BatchedModule
 
         return BatchedModule(fn, run) if isinstance(fn, torch.nn.Module) else run
 

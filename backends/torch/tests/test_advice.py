@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import multifold
-from multifold._plain.advice import models_of
+from multifold._measure.advice import models_of
 
 WORDS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]] * 4
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import multifold
 from multifold import LaunchError, RecordError
-from multifold.recording import CURRENT
+from multifold.lazy.current import CURRENT
 
 torch.manual_seed(0)
 TREES = [(1, 2), ((3, 4), 5), 6, ((1, (2, 3)), (4, 5)), (7, (8, 9))]

@@ -14,8 +14,8 @@ from torch import nn
 
 import multifold
 from multifold import LaunchError, RecordError
-from multifold._plain import waiting
 from multifold.errors import ExtraMissing
+from multifold.lazy import waiting
 
 torch.manual_seed(0)
 LIN = nn.Linear(4, 4)

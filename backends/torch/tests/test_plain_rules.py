@@ -1,4 +1,4 @@
-"""Each rule of `multifold_torch.plain.rules` against the loop: a function on rows is that of each row."""
+"""Each rule of `multifold_torch.lazy.rules` against the loop: a function on rows is that of each row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import optree
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
-from multifold_torch.plain.rules import ACTIVATIONS, ELEMENTWISE, RULES, mixes_rows, on_rows
+from multifold_torch.lazy.rules import ACTIVATIONS, ELEMENTWISE, RULES, mixes_rows, on_rows
 from torch import Tensor, nn
 
 MANY = 3

@@ -21,12 +21,12 @@ from multifold import (
     MismatchError,
     RecordError,
     Unfold,
-    blocks,
     ops,
     ragged,
     shared,
 )
 from multifold.testing import Counting
+from multifold_compat import blocks
 
 
 @pytest.fixture(autouse=True)

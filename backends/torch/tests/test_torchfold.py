@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import multifold
-from multifold.compat import torchfold
+from multifold_compat import torchfold
 
 
 class Encoder(nn.Module):

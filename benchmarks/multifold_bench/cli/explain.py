@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import multifold
-from multifold._plan.policies import POLICIES
+from multifold._engine.plan.policies import POLICIES
 from multifold.cli.options import gathered, in_a_folder, seed_option
 from multifold.cli.output import progress
 from multifold.explain import Explanation

@@ -49,7 +49,9 @@ def a_checkout(context: click.Context, option: click.Parameter, folder: Path) ->
             "run 'pip install -e ./benchmarks' in the checkout that is to be measured."
         )
     if not is_checkout(folder):
-        raise click.BadParameter(f"Expected a checkout of multifold. {folder} has no multifold/_compiled.")
+        raise click.BadParameter(
+            f"Expected a checkout of multifold. {folder} has no multifold/_engine/compiled."
+        )
     return folder
 
 

@@ -15,7 +15,7 @@ from multifold.errors import BackendError, MultifoldError
 from multifold_bench.cli.options import READ, dynet_option, train_option, workload_options
 
 if TYPE_CHECKING:
-    from multifold._compare.ways import Subject
+    from multifold._measure.contenders import Subject
     from multifold_bench.harness import Contender
 
 

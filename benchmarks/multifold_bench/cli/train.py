@@ -221,8 +221,8 @@ def keep(file: Path, task: dict[str, str], backend: Backend, settings: Settings,
     """Write the row of a training to the file that was asked for."""
     from datetime import UTC, datetime
 
-    from multifold._compare import results
-    from multifold._compare.machine import describe
+    from multifold._measure import results
+    from multifold._measure.machine import describe
 
     today = datetime.now(UTC).date().isoformat()
     row = {"command": "train", "date": today, **task, "backend": backend.name, **settings.record()}

@@ -8,7 +8,7 @@ on readers of the core, since ``multifold compare`` reads such files, too.
 
 from __future__ import annotations
 
-from multifold._compare.files import DatasetError
+from multifold._measure.files import DatasetError
 from multifold.models.layers import bottom_up, postorder
 from multifold_bench.datasets import python_ast, sst
 from multifold_bench.datasets.trees import Tree

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from multifold._compare.files import Lines, PathLike, Progress
+from multifold._measure.files import Lines, PathLike, Progress
 
 SOURCE = (
     "WNUT-17 is at https://github.com/leondz/emerging_entities_17: pass the path of its "

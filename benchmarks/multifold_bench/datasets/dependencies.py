@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from multifold._compare.files import DatasetError
+from multifold._measure.files import DatasetError
 from multifold_bench.datasets.trees import Tree
 
 MakeError = Callable[[str], DatasetError]
@@ -62,7 +62,7 @@ def tree_of(words: Sequence[str], heads: Sequence[int], error: MakeError) -> Dep
     >>> tree_of(["no", "way", "out"], [0, 3, 2], DatasetError)
     Traceback (most recent call last):
         ...
-    multifold._compare.files.DatasetError: expected no cycle ... 2 'way' -> 3 'out' -> 2 'way' ...
+    multifold._measure.files.DatasetError: expected no cycle ... 2 'way' -> 3 'out' -> 2 'way' ...
     """
     if not words or len(words) != len(heads):
         raise error(f"expected a head for each word, received {len(heads)} for {len(words)}.")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from multifold._compare.files import DatasetError, PathLike, Progress, existing_file
+from multifold._measure.files import DatasetError, PathLike, Progress, existing_file
 
 SOURCE = (
     "get the four MNIST files from a mirror (https://github.com/cvdfoundation/mnist, or "

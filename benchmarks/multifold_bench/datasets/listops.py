@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compare.files import Lines, PathLike, Progress
+from multifold._measure.files import Lines, PathLike, Progress
 from multifold.models.layers import bottom_up, postorder
 from multifold_bench.datasets.trees import Tree
 

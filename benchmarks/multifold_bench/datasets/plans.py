@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from multifold._compare.files import DatasetError, PathLike, Progress, existing_file, source_hint
+from multifold._measure.files import DatasetError, PathLike, Progress, existing_file, source_hint
 from multifold_bench.datasets.trees import Tree
 
 SOURCE = (

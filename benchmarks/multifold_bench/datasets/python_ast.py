@@ -1,6 +1,6 @@
 """Functions as syntax trees, compared by value; the core's reader finds them.
 
-``multifold compare`` reads the same files, so `multifold._compare.python_ast` says which functions count.
+``multifold compare`` reads the same files, so `multifold._measure.python_ast` says which functions count.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from multifold._compare import python_ast
-from multifold._compare.files import PathLike, Progress
-from multifold._compare.python_ast import SIZES, SOURCE, Function, files
+from multifold._measure import python_ast
+from multifold._measure.files import PathLike, Progress
+from multifold._measure.python_ast import SIZES, SOURCE, Function, files
 from multifold_bench.datasets.trees import Tree
 
 __all__ = ["SIZES", "SOURCE", "Function", "SyntaxTree", "files", "read"]
@@ -25,7 +25,7 @@ class SyntaxTree(Tree):
 
 
 def read(path: PathLike | None = None, progress: Progress | None = None) -> Iterator[Function]:
-    r"""Read the functions of all Python files in a folder; see `multifold._compare.python_ast.read`.
+    r"""Read the functions of all Python files in a folder; see `multifold._measure.python_ast.read`.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from multifold._compare.files import Lines, PathLike, Progress, existing_folder
+from multifold._measure.files import Lines, PathLike, Progress, existing_folder
 from multifold_bench.datasets.dependencies import DependencyTree, tree_of
 
 SOURCE = (

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from multifold._compare.files import Lines, PathLike, Progress
+from multifold._measure.files import Lines, PathLike, Progress
 from multifold.models.layers import postorder
 from multifold_bench.datasets.trees import Tree
 

@@ -1,6 +1,6 @@
 """Stanford Sentiment Treebank: trees with labels, compared by value; the core's reader finds them.
 
-``multifold compare`` reads the same files, so `multifold._compare.sst` says what the format is.
+``multifold compare`` reads the same files, so `multifold._measure.sst` says what the format is.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from multifold._compare import sst
-from multifold._compare.files import PathLike, Progress
-from multifold._compare.sst import LABELS, SOURCE
+from multifold._measure import sst
+from multifold._measure.files import PathLike, Progress
+from multifold._measure.sst import LABELS, SOURCE
 from multifold_bench.datasets.trees import Tree
 
 __all__ = ["LABELS", "SOURCE", "SentimentTree", "read"]
@@ -46,7 +46,7 @@ class SentimentTree(Tree):
 
 
 def read(path: PathLike, progress: Progress | None = None) -> Iterator[SentimentTree]:
-    r"""Read the trees of a file, in its order; see `multifold._compare.sst.read`.
+    r"""Read the trees of a file, in its order; see `multifold._measure.sst.read`.
 
     Examples
     --------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from multifold._compare.files import Lines, PathLike, Progress
+from multifold._measure.files import Lines, PathLike, Progress
 
 SOURCE = (
     "GloVe's vectors are at https://nlp.stanford.edu/projects/glove: unpack the archive and pass the path "

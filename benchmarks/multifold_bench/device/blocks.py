@@ -26,10 +26,10 @@ from typing import Any, final
 import numpy as np
 
 import multifold
-from multifold._compare.benchmark import Batch, Benchmark
-from multifold._compare.results import Row
-from multifold._compare.timing import Step
-from multifold._compare.ways import Subject
+from multifold._measure.benchmark import Batch, Benchmark
+from multifold._measure.contenders import Subject
+from multifold._measure.results import Row
+from multifold._measure.timing import Step
 from multifold.backend import Backend
 from multifold.errors import BackendError
 from multifold_bench import contenders, hand

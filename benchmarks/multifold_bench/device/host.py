@@ -20,7 +20,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 import multifold
-from multifold._compare.results import Row
+from multifold._measure.results import Row
 from multifold.backend import Backend
 from multifold_bench.device.running import Lease
 from multifold_bench.workloads import WORKLOADS

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from multifold._compare.results import Row
+from multifold._measure.results import Row
 
 PRODUCTS = frozenset({"addmm", "mm", "bmm", "baddbmm", "convolution", "_scaled_mm"})
 """PyTorch's ops that are matrix products."""

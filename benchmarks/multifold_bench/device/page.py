@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multifold._compare.results import Row
+from multifold._measure.results import Row
 from multifold.errors import MultifoldError
 from multifold_bench.plots import DPI, STYLES
 

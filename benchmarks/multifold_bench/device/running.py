@@ -17,9 +17,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from multifold import _compiled
-from multifold._compare.machine import cores, processor
-from multifold._compare.results import Row
+from multifold._engine import compiled
+from multifold._measure.machine import cores, processor
+from multifold._measure.results import Row
 
 LEAST = 2.0
 """Seconds below which a block does not begin."""
@@ -104,7 +104,7 @@ def facts(block: Block, lease: Lease) -> Row:
         "block": block.name,
         "device": lease.device,
         "machine": f"{name}, {cores()} cores",
-        "core": "compiled" if _compiled.in_use else "not compiled",
+        "core": "compiled" if compiled.in_use else "not compiled",
         "versions": versions,
     }
 

@@ -23,13 +23,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import multifold
-from multifold.models import BinaryTreeLSTM, Model, ShiftReduceParser
+from multifold.models import BinaryTreeLSTM, Model
 from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, ratio_of, share, timed
 from multifold_bench.gates.parsers import light_parser, sure_sentences
 from multifold_bench.gates.trees import classify, tree_of
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.trees import sentence_tree
 from multifold_bench.greedy import classified, parse, parse_lightly
+from multifold_bench.models import ShiftReduceParser
 from multifold_bench.serving.rates import SHARE, highest_rate
 from multifold_bench.serving.windows import WindowThread
 

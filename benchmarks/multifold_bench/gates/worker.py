@@ -46,9 +46,9 @@ class FigureWorker:
     def start(self, checkout: str, framework: str) -> bool:
         """Import the framework; return whether the compiled code of the checkout runs."""
         check_origin(checkout, framework)
-        from multifold import _compiled  # not public, but there is no figure without it
+        from multifold._engine import compiled  # not public, but there is no figure without it
 
-        return bool(_compiled.in_use)
+        return bool(compiled.in_use)
 
     def prepare(self, key: tuple[str, str, str], quick: bool) -> None:
         """Prepare a figure, and spare the collector what lives then: it looks for new garbage only."""

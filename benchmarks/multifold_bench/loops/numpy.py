@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compare.workloads import BinaryTree
+from multifold._measure.workloads import BinaryTree
 from multifold_bench.examples import binary_tree
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.sequences import sentence

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import multifold
 from multifold import ops
-from multifold._compare.workloads import BinaryTree, Branch
+from multifold._measure.workloads import BinaryTree, Branch
 from multifold.backend import Ragged
 from multifold_bench.datasets.plans import QueryPlan
 from multifold_bench.examples import binary_tree

@@ -1,6 +1,6 @@
 """Lattices of LSTM cells, one for each arc, be it a character or a word; where arcs meet, states add up.
 
-In `multifold.models.LatticeLSTM`, the lattice of Zhang and Yang, a softmax weighs the arcs instead.
+In `multifold_bench.models.LatticeLSTM`, the lattice of Zhang and Yang, a softmax weighs the arcs instead.
 """
 
 # ruff: noqa: D102 - what a benchmark overrides is documented once, at Benchmark
@@ -12,8 +12,8 @@ from typing import Any, final
 
 import multifold
 from multifold import ops
-from multifold._compare.benchmark import Examples, Tell, Workload
-from multifold._compare.files import PathLike
+from multifold._measure.benchmark import Examples, Tell, Workload
+from multifold._measure.files import PathLike
 from multifold.backend import Array, Ragged
 from multifold.models import Model
 from multifold.models.layers import Initial, lstm

@@ -1,6 +1,6 @@
 """A tagger of two layers in each direction, which spells rare words by two layers in each direction.
 
-`multifold.models.BiLSTMTagger` has one layer in each.
+`multifold_bench.models.BiLSTMTagger` has one layer in each.
 """
 
 # ruff: noqa: D102 - what a benchmark overrides is documented once, at Benchmark
@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, final
 
 from multifold import ops
-from multifold._compare.benchmark import Examples, Tell, Workload
-from multifold._compare.files import PathLike
+from multifold._measure.benchmark import Examples, Tell, Workload
+from multifold._measure.files import PathLike
 from multifold.backend import Array
 from multifold.models import Model
 from multifold.models.layers import Initial, linear, lstm

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from multifold._compare.benchmark import Workload
-from multifold._compare.workloads import BinaryTree
-from multifold.models import MVRNN, Model
+from multifold._measure.benchmark import Workload
+from multifold._measure.workloads import BinaryTree
+from multifold.models import Model
 from multifold_bench.examples import read_phrases
+from multifold_bench.models import MVRNN
 from multifold_bench.recorded import ModelBenchmark
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._run.garbage import only_new_garbage
+from multifold._measure.garbage import only_new_garbage
 from multifold.errors import MismatchError
 from multifold_bench.serving.contenders import Answer, Service
 from multifold_bench.serving.generator import END, NUMBER

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from multifold._compare import machine
+from multifold._measure import machine
 from multifold_bench.results import Row
 from multifold_bench.serving.contenders import Alone, Joining, Windows
 from multifold_bench.serving.load import Load, Make, Served, serve

@@ -15,16 +15,17 @@ import numpy as np
 
 import multifold
 from multifold import Unfold, ops
-from multifold._compare.files import PathLike
-from multifold._compare.workloads import BinaryTree, encode_binary
+from multifold._measure.files import PathLike
+from multifold._measure.workloads import BinaryTree, encode_binary
 from multifold.backend import Array, Backend
-from multifold.models import BinaryTreeLSTM, Model, ShiftReduceParser
+from multifold.models import BinaryTreeLSTM, Model
 from multifold.models.layers import Initial, linear, lstm
 from multifold_bench.datasets import DatasetError, WordIds, postorder, sst
 from multifold_bench.examples import binary_tree
 from multifold_bench.graphs.base import WORDS
 from multifold_bench.graphs.trees import sentence_tree
 from multifold_bench.greedy import DOUBT, classified, margin, parse
+from multifold_bench.models import ShiftReduceParser
 
 WIDTH = 128
 CLASSES = 5

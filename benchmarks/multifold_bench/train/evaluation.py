@@ -30,7 +30,7 @@ def evaluate(task: TrainingTask, model: Any, examples: Iterable[Any], **options:
     Weights that were trained with one framework are scored on NumPy. Here the model is untrained:
 
     >>> import numpy as np
-    >>> from multifold.blocks import FC, Function, Layers, Vector
+    >>> from multifold_compat.blocks import FC, Function, Layers, Vector
     >>> from multifold_bench.train import LabelledTask
     >>> block = Vector(2) >> Function(FC(2, activation=None))
     >>> pairs = [((0, 1), 0), ((1, 0), 1)]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import multifold
-from multifold._traces.trace import Trace, Vocabulary
+from multifold._engine.traces.trace import Trace, Vocabulary
 from multifold_bench.train.settings import SettingsError
 from multifold_bench.train.tasks.task import TrainingTask
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from multifold import ops
-from multifold._frameworks import registry
+from multifold._engine.frameworks import registry
 from multifold.backend import Array
 from multifold_bench.train.settings import SettingsError
 

@@ -2,7 +2,7 @@
 
 A database's planner gives each operator of a plan a cost in units of its own. The model learns two numbers
 for each kind of operator, by which these costs become milliseconds. A network, as
-`multifold.models.QPPNet`, reads far more of a plan and needs thousands of them.
+`multifold_bench.models.QPPNet`, reads far more of a plan and needs thousands of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multifold import ops
 from multifold.backend import Array, Ragged
 from multifold.models.layers import bottom_up
 from multifold.models.model import Model
-from multifold.models.qppnet import OTHER
+from multifold_bench.models.qppnet import OTHER
 
 OWN = 0.01
 MORE = 0.0009

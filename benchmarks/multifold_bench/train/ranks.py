@@ -22,8 +22,8 @@ from typing import Any, Protocol, final
 
 from multifold.backend import Backend
 from multifold.errors import MultifoldError
-from multifold.ops.tables import adapter_module
 from multifold.sampling.budget import share_out
+from multifold_bench.train.on import training_of
 from multifold_bench.train.settings import SettingsError
 
 GRACE = 10.0
@@ -95,7 +95,7 @@ def join_ranks(backend: Backend, shards: int | None = None) -> Ranks:
     SettingsError
         If there are others, or if the framework trains in one process only.
     """
-    join: Callable[[], Ranks | None] | None = getattr(adapter_module(backend, "training"), "ranks", None)
+    join: Callable[[], Ranks | None] | None = getattr(training_of(backend), "ranks", None)
     found: Ranks = (join and join()) or OneRank()
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if join is None and max(started, shards or 1) > 1:
@@ -127,7 +127,7 @@ def start_ranks(backend: Backend, shards: int, arguments: Sequence[str]) -> None
     RankError
         If one fails, with its name. All others, which would wait for it, are ended then.
     """
-    commands: dict[str, Command] = adapter_module(backend, "training").commands(shards, free_port)
+    commands: dict[str, Command] = training_of(backend).commands(shards, free_port)
     # The processes end first, and with them the threads that wait for each.
     with ThreadPoolExecutor(len(commands)) as waiting, started(commands, arguments) as running:
         ended = {waiting.submit(process.wait): name for name, process in running.items()}

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compare.files import PathLike
-from multifold._traces.trace import Trace
+from multifold._engine.traces.trace import Trace
+from multifold._measure.files import PathLike
 from multifold.backend import Backend
 from multifold.errors import MultifoldError
 from multifold.models import Model

@@ -22,10 +22,10 @@ from typing import Any, Protocol
 import numpy as np
 
 import multifold
-from multifold._traces.trace import Trace
+from multifold._engine.traces.trace import Trace
 from multifold.backend import Backend
 from multifold.errors import BackendError, BackendMissing
-from multifold.ops.tables import adapter_module
+from multifold_bench.train.on import training_of
 
 __all__ = ["Trainer", "load_backend", "make_trainer"]
 
@@ -88,7 +88,7 @@ def load_backend(backend: str | Backend) -> Backend:
             "train with torch, tensorflow, mxnet or jax; NumPy runs what they have trained.",
         )
     try:
-        adapter_module(backend, "training")
+        training_of(backend)
     except BackendMissing:
         raise
     except BackendError as error:
@@ -101,5 +101,5 @@ def load_backend(backend: str | Backend) -> Backend:
 
 def make_trainer(backend: Backend, *arguments: Any) -> Trainer:
     """Return the trainer of an adapter; the arguments are those of its ``trainer``."""
-    trainer: Trainer = adapter_module(backend, "training").trainer(*arguments)
+    trainer: Trainer = training_of(backend).trainer(*arguments)
     return trainer

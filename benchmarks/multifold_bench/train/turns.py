@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from multifold._compare.files import PathLike
+from multifold._measure.files import PathLike
 from multifold.backend import Backend
 from multifold_bench.train.run import Result, settings_in, train
 from multifold_bench.train.settings import Settings, refuse_others

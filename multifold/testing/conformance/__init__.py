@@ -4,7 +4,7 @@ The ops of the suite use nothing but ``+``, ``-`` and ``*`` on arrays, so that t
 framework. Expected values are written with NumPy, or come from the eager twin. An adapter with a mistake
 fails some of the tests:
 
->>> from multifold._frameworks.numpy_backend import NumpyBackend
+>>> from multifold._numpy.backend import NumpyBackend
 >>> class Sorting(NumpyBackend):
 ...     def gather(self, x, rows):
 ...         return x[np.sort(rows)]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from multifold._twin.unfold import Unfold
 from multifold.operands import ragged
 from multifold.testing.conformance.suite import Suite
-from multifold.unfold import Unfold
 
 
 class GradientTests(Suite):

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from multifold._frameworks import registry
-from multifold._frameworks.recorder import find_backend
+from multifold._engine.frameworks import registry
+from multifold._engine.frameworks.framework_recorder import find_backend
 from multifold.backend import Backend, Ragged, TrainingKit
 from multifold.fold import Fold
 from multifold.testing.counting import Counting

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from multifold._compare.files import PathLike
+from multifold._measure.files import PathLike
 from multifold.models import MLP
 from multifold_bench.datasets import DatasetError, idx
 from multifold_bench.datasets.idx import Digit

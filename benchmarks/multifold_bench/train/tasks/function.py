@@ -52,7 +52,7 @@ class FunctionTask(TrainingTask):
     --------
     A regression, whose rows are the numbers themselves:
 
-    >>> from multifold.blocks import FC, Function, Layers, Vector
+    >>> from multifold_compat.blocks import FC, Function, Layers, Vector
     >>> from multifold_bench.train.objectives import squared_error
     >>> block = Vector(2) >> Function(FC(1, activation=None)) >> Function(lambda x: x[:, 0])
     >>> pairs = [((0, 1), 1.0), ((1, 2), 3.0)]

@@ -34,7 +34,7 @@ class LabelledTask(FunctionTask):
 
     Examples
     --------
-    >>> from multifold.blocks import FC, Function, Layers, Vector
+    >>> from multifold_compat.blocks import FC, Function, Layers, Vector
     >>> block = Vector(2) >> Function(FC(2, activation=None))
     >>> pairs = [((0, 1), 0), ((1, 0), 1)]
     >>> parts = {"train": pairs, "dev": pairs, "test": pairs}

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from multifold._compare.files import PathLike, source_hint
+from multifold._measure.files import PathLike, source_hint
 from multifold_bench.datasets import DatasetError
 
 Example = TypeVar("Example")

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from multifold._compare.files import PathLike
-from multifold.models import QPPNet
-from multifold.models.qppnet import target
+from multifold._measure.files import PathLike
 from multifold_bench.datasets import DatasetError, plans, postorder
+from multifold_bench.models import QPPNet
+from multifold_bench.models.qppnet import target
 from multifold_bench.train.metrics import q_error
 from multifold_bench.train.objectives import absolute_error
 from multifold_bench.train.plan_costs import PlanCosts

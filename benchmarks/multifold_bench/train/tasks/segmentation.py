@@ -9,9 +9,9 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from multifold._compare.files import PathLike
-from multifold.models import LatticeLSTM
+from multifold._measure.files import PathLike
 from multifold_bench.datasets import WordIds, conll
+from multifold_bench.models import LatticeLSTM
 from multifold_bench.train.metrics import accuracy, precision_recall_f1, spans
 from multifold_bench.train.tasks.parts import Tell, read_parts
 from multifold_bench.train.tasks.tagging import SUFFIXES

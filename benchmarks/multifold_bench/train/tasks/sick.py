@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from multifold._compare.files import PathLike
+from multifold._measure.files import PathLike
 from multifold.models import ChildSumSimilarity
 from multifold_bench.datasets import postorder, sick
 from multifold_bench.train.metrics import pearson, spearman

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from multifold._compare.files import PathLike
-from multifold.models import SPINN
+from multifold._measure.files import PathLike
 from multifold_bench.datasets import postorder, snli
+from multifold_bench.models import SPINN
 from multifold_bench.train.metrics import accuracy
 from multifold_bench.train.tasks.parts import Tell, read_parts
 from multifold_bench.train.tasks.task import Choice

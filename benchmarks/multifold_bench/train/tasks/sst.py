@@ -9,9 +9,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from multifold._compare.files import PathLike
-from multifold.models import MVRNN, BinaryTreeLSTM, ChildSumTreeLSTM, Model
+from multifold._measure.files import PathLike
+from multifold.models import BinaryTreeLSTM, ChildSumTreeLSTM, Model
 from multifold_bench.datasets import postorder, sst
+from multifold_bench.models import MVRNN
 from multifold_bench.train.metrics import accuracy
 from multifold_bench.train.tasks.parts import Tell, read_parts
 from multifold_bench.train.tasks.task import Choice

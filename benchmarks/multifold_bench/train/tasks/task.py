@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from multifold._compare.files import PathLike
+from multifold._measure.files import PathLike
 from multifold.models import Model
 from multifold_bench.train.objectives import Objective, cross_entropy
 from multifold_bench.train.settings import Settings, SettingsError, refuse_unknown

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from multifold._compare.files import PathLike
+from multifold._measure.files import PathLike
 from multifold.models import Model
 from multifold_bench.datasets import WordIds, vectors
 from multifold_bench.datasets.vectors import WordVectors

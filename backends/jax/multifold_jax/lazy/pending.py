@@ -1,0 +1,57 @@
+"""Pending arrays of JAX: what a program holds in the place of an array that is not computed yet.
+
+JAX lets no other class answer its functions, so ``jnp.tanh(x)`` of a pending array is an error, whose hint
+names cells. Operators, indexing and the methods of arrays are recorded. Conditions, numbers and NumPy are
+reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from multifold.lazy.current import refusal
+from multifold.lazy.operators import PendingOperators, SettledOperators, TracedValues, record
+from multifold.lazy.recorder import METHODS, method
+
+
+class PendingJax(PendingOperators):
+    """An array whose values are not computed yet."""
+
+    __slots__ = ()
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - as JAX calls it
+        """The array with its axes in the other order."""
+        return record(jnp.transpose, self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in RECORDED:
+            return lambda *args, **kwargs: record(RECORDED[name], self, *args, **kwargs)
+        if name in ("item", "tolist"):
+            return getattr(self._read(), name)
+        if hasattr(jax.Array, name):
+            raise refusal(IN_A_FUNCTION, TracedValues.cells)
+        raise AttributeError(f"'jax.Array' object has no attribute {name!r}")
+
+
+class SettledJax(SettledOperators, PendingJax):
+    """An array that was pending, after its run: it stands for its value."""
+
+    __slots__ = ()
+
+    def __jax_array__(self) -> Any:
+        return self.value
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - as JAX calls it
+        """The array with its axes in the other order."""
+        return self.value.T
+
+
+IN_A_FUNCTION = "A function of JAX has met an array that is not computed yet, and cannot be recorded."
+
+RECORDED = {name: method(jax.Array, name) for name in METHODS.split()}
+"""Methods of arrays that are recorded, by name."""

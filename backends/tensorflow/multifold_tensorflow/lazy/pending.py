@@ -1,0 +1,184 @@
+"""Pending tensors: what a program holds in the place of a tensor that is not computed yet.
+
+TensorFlow asks a table of its functions whether another class answers them. A pending tensor is entered
+there, so functions, operators and indexing are recorded. Conditions, numbers, NumPy and ``numpy()`` are
+reads. To ``isinstance`` it is a tensor. Tensors never change, so nothing here does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, List, NoReturn, Union  # noqa: UP035 - TensorFlow reads these
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from multifold.errors import RecordError
+from multifold.lazy.operators import PendingOperators, SettledOperators, TracedValues, is_pending, record
+from multifold_tensorflow.trials import private
+
+TENSOR: Any = tf.Tensor
+
+IN_A_FUNCTION = (
+    "A function of TensorFlow has met a tensor that is not computed yet, and cannot be recorded."
+)
+
+
+class PendingTensor(PendingOperators):
+    """A tensor whose values are not computed yet."""
+
+    __slots__ = ("_keras_logits",)  # Keras notes there of what a sigmoid was taken
+
+    __array_priority__ = 100  # NumPy leaves its operators to what stands on the right
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return TENSOR
+
+    @property
+    def shape(self) -> Any:
+        """The shape."""
+        return tf.TensorShape(self.form.shape)
+
+    def get_shape(self) -> Any:
+        """Return the shape."""
+        return self.shape
+
+    def numpy(self) -> Any:
+        """Return the value as NumPy has it: the example waits for it."""
+        return self._read()
+
+    def _read(self) -> Any:
+        # A function of TensorFlow may be in the middle of compiled code, where no example can wait.
+        if is_from_tensorflow(sys._getframe(2).f_globals):
+            refuse_inside()
+        return super()._read()
+
+    def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> NoReturn:
+        refuse_inside()
+
+    def __tf_tracing_type__(self, context: Any) -> NoReturn:
+        refuse_inside()
+
+    @property
+    def _id(self) -> NoReturn:
+        """What a `tf.GradientTape` knows a tensor by."""
+        raise RecordError(
+            "A tf.GradientTape inside of the program has met a tensor that is not computed yet.",
+            "put the tape around the run, or into a cell.",
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"'PendingTensor' object has no attribute {name!r}")
+
+
+class SettledTensor(SettledOperators, PendingTensor):
+    """A tensor that was pending, after its run: it stands for its value."""
+
+    __slots__ = ()
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return TENSOR
+
+    def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
+        return tf.convert_to_tensor(self.value, dtype)
+
+
+def is_from_tensorflow(variables: dict[str, Any]) -> bool:
+    """Return whether code with these global variables is TensorFlow's or Keras's."""
+    return str(variables.get("__name__")).partition(".")[0] in ("tensorflow", "keras")
+
+
+def refuse_inside() -> NoReturn:
+    """Raise the error of a function of TensorFlow that asks for a value."""
+    raise RecordError(
+        IN_A_FUNCTION,
+        f"give it a number that is read, as float(x) or x.numpy(); or {TracedValues.cells}",
+    )
+
+
+# ---- functions that are not recorded -----------------------------------------------------------------
+
+
+def like(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that needs no more of a pending tensor than its shape and dtype."""
+
+    def form(x: Any) -> Any:
+        return np.empty(x.form.shape, x.dtype.as_numpy_dtype) if type(x) is PendingTensor else x
+
+    return lambda *args, **kwargs: func(*map(form, args), **{name: form(x) for name, x in kwargs.items()})
+
+
+def converted(value: Any, dtype: Any = None, dtype_hint: Any = None, name: Any = None) -> Any:
+    """Return a pending tensor as it is; raise if it has another dtype."""
+    if type(value) is not PendingTensor:
+        return tf.stack(value)
+    if dtype is not None and tf.as_dtype(dtype) != value.dtype:
+        raise ValueError(f"Tensor conversion requested dtype {dtype} for a tensor with dtype {value.dtype}")
+    return value
+
+
+ANSWERS = {
+    tf.convert_to_tensor: converted,
+    **{func: like(func) for func in (tf.shape, tf.rank, tf.size, tf.zeros_like, tf.ones_like)},
+}
+"""Functions that are not recorded, and what answers them."""
+
+READING = "assert", "case", "cond"
+"""How the names of functions begin that look at values. They are not in the table: TensorFlow asks it in
+compiled code, where no example can wait."""
+
+# ---- what TensorFlow asks ----------------------------------------------------------------------------
+
+SEQUENCE = List[  # noqa: UP006
+    Union[  # noqa: UP007
+        PendingTensor, tf.Tensor, tf.Variable, keras.Variable, np.ndarray, np.generic, int, float, bool
+    ]
+]
+
+
+class Unlisted(tf.__internal__.dispatch.GlobalOpDispatcher):
+    """Records functions that are not in the table, as `tf.einsum`: asked once they have failed."""
+
+    def handle(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """Record a function, or leave it to others."""
+        if hasattr(op, private(WHERE, "TYPE_BASED_DISPATCH_ATTR")) or not is_pending(
+            [*args, *kwargs.values()]
+        ):
+            return self.NOT_SUPPORTED
+        return record(op, *args, **kwargs)
+
+
+WHERE = "tensorflow.python.util.dispatch"
+
+
+def record_functions() -> None:
+    """Let TensorFlow record its functions that meet pending tensors."""
+    private(WHERE, "register_dispatchable_type")(PendingTensor)
+    done = set()
+    for func in list(private(WHERE, "_TYPE_BASED_DISPATCH_SIGNATURES")):
+        dispatcher = getattr(func, private(WHERE, "TYPE_BASED_DISPATCH_ATTR"))
+        if id(dispatcher) in done or func.__name__.startswith(READING):
+            continue
+        done.add(id(dispatcher))
+        names = [name for name in inspect.signature(func).parameters if name != "name"]
+        kinds = [{name: kind} for name in names for kind in (PendingTensor, SEQUENCE)]
+        if kinds:
+            tf.experimental.dispatch_for_api(func, *kinds)(recorded(func))
+
+
+def recorded(func: Any) -> Callable[..., Any]:
+    """Return what records a function of TensorFlow."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return record(func, *args, **kwargs)
+
+    return called
+
+
+record_functions()
+Unlisted().register()

@@ -1,0 +1,136 @@
+"""What records plain programs in TensorFlow, and keeps what it has learnt of their calls."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from multifold.lazy.current import Recording, Seen, refusal
+from multifold.lazy.operators import TracedValues
+from multifold.lazy.recorder import KnownCall
+from multifold_tensorflow.lazy.calls import (
+    MASKS,
+    LayerModes,
+    TensorCall,
+    TensorCell,
+    TensorRows,
+    graph_now,
+    modes,
+    refuse_mask,
+)
+from multifold_tensorflow.lazy.layers import SEEN
+from multifold_tensorflow.lazy.pending import ANSWERS, IN_A_FUNCTION, PendingTensor, SettledTensor
+from multifold_tensorflow.trials import RESERVED, SEEDS, layers_of, make_generator, private
+
+should_record = private("tensorflow.python.eager.record", "should_record_backprop")
+
+
+class TensorflowValues(TracedValues):
+    """What records plain programs in TensorFlow, and keeps what it has learnt of their calls.
+
+    Parameters
+    ----------
+    fn : callable
+        The program.
+    """
+
+    package = "tensorflow"
+    arrays = (tf.Tensor,)
+    calls = TensorCall, TensorCell, TensorRows
+    replaced = SEEN
+    in_a_function = IN_A_FUNCTION
+
+    def __init__(self, fn: Any) -> None:
+        super().__init__(PendingTensor, SettledTensor, ANSWERS, (modes,))
+        self.outside = LayerModes()
+        self.graph: Any = None
+        self.used: dict[int, Any] = {}
+
+    # ---- runs ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def recording(self, same: Iterable[Any]) -> Iterator[None]:
+        graph = graph_now()
+        if graph is not self.graph:  # calls hold tensors of the graph in which they were recorded
+            self.graph, self.known, self.seen_before = graph, {}, {}
+        before, self.outside = self.outside, LayerModes()
+        try:
+            with super().recording(same):
+                yield
+        finally:
+            self.outside = before
+
+    def tracing(self) -> contextlib.AbstractContextManager[Any]:
+        return tf.GradientTape()  # it knows what was computed with variables
+
+    def apart(self) -> contextlib.AbstractContextManager[None]:
+        return self.outside.applied()
+
+    # ---- calls ---------------------------------------------------------------------------------------
+
+    def key_of(self, x: Any, operands: list[Any]) -> Hashable:
+        if isinstance(x, (tf.Variable, keras.Variable)):
+            return "variable", id(x)
+        refuse_mask(x)
+        return super().key_of(x, operands)
+
+    def look_at(self, recording: Recording, x: Any) -> Seen:
+        parts = recording.reached(x)
+        return Seen(x, [*parts, *layers_of([x, *parts])], attributes_of)
+
+    def learn(self, recording: Recording, *call: Any) -> KnownCall:
+        make_generator()
+        kept = [seen for seen in self.seen.values() if seen.is_now()]
+        found = super().learn(recording, *call)
+        for seen in kept:
+            seen.look()  # layers are built when they first run
+        self.used.update({id(x): x for x in found.call.variables})
+        return found
+
+    def refuse_assignment(self, variable: Any) -> None:
+        """Refuse to assign a variable that recorded calls use."""
+        if id(variable) in self.used and SEEDS not in variable.name:
+            raise refusal(
+                f"The program assigns the variable {variable.name!r}, which recorded calls use. They run "
+                "later than in the loop.",
+                "assign it after the run.",
+            )
+
+    def row_of(self, recording: Recording, x: Any) -> Any:
+        if not recording.is_trace:
+            return tf.expand_dims(x, 0)
+        if tf.is_tensor(x) and should_record([x]):
+            raise refusal(
+                "A trace would hold a tensor that was computed with a variable, and not see it change.",
+                "put what computes it into a cell, or use layers of Keras.",
+            )
+        return np.asarray(x)[None]
+
+    # ---- results -------------------------------------------------------------------------------------
+
+    def computed(self, pending: Any, rows: Any) -> Any:
+        return tf.squeeze(rows, 0)
+
+    def join(self, values: Sequence[Any], how: str) -> Any:
+        if not all(map(tf.is_tensor, values)):
+            return [*values]
+        return tf.stack(values) if how == "stack" else tf.concat(values, 0)
+
+
+def attributes_of(x: Any) -> Mapping[str, Any]:
+    """Return the attributes of an object that its calls may depend on, besides variables."""
+    if isinstance(x, (tf.Tensor, tf.Variable, keras.Variable)):
+        return {}
+    own = vars(x)
+    if not isinstance(x, (keras.layers.Layer, tf.Module)):
+        return own
+    found = {name: value for name, value in own.items() if name[0] != "_" and name not in RESERVED}
+    if isinstance(x, keras.layers.Layer):
+        found |= {"trainable": x._trainable, "dtype_policy": x.dtype_policy}
+        found |= {name: own[name] for name in MASKS if name in own}
+    return found

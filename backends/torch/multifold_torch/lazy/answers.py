@@ -1,0 +1,453 @@
+"""Answers: what a function of PyTorch does that has met a pending tensor, where it is not recorded.
+
+Shape, dtype and device are known. Conditions, numbers and text are *reads*: the example waits for the
+value. Rows by integers are parts of what is recorded, and cost no launch. A change in place lets the
+tensor stand for another call. What needs memory or a graph that are not there is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import optree
+import torch
+from torch import Tensor
+
+from multifold.lazy.current import recording_of, refusal
+from multifold.lazy.recorder import with_reads
+from multifold_torch.lazy.forms import form_of_tensor
+from multifold_torch.lazy.pending import (
+    Pending,
+    pending,
+    refuse,
+    refuse_backward,
+    refuse_real,
+    version_of,
+)
+from multifold_torch.lazy.written import index_of, is_alone, is_pending, let_stand
+
+
+def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Record a function of pending tensors; return what stands for its result."""
+    recording = recording_of()
+    return recording.values.recorded(recording, None, func, args, kwargs)
+
+
+# ---- reads -------------------------------------------------------------------------------------------
+
+
+def reading(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that reads the pending tensors among its arguments."""
+    return lambda *args, **kwargs: func(*with_reads(args), **with_reads(kwargs))
+
+
+def reading_without_gradient(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that reads its arguments, unless its result would have a gradient in the loop."""
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        refuse_gradient(func, args)
+        return func(*with_reads(args), **with_reads(kwargs))
+
+    return answer
+
+
+def chosen(condition: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what `torch.where` does: of a condition alone it returns where that holds, a read."""
+    if args or kwargs:
+        return record(torch.where, condition, *args, **kwargs)
+    return torch.where(with_reads(condition))
+
+
+def holds_pending(args: Any) -> bool:
+    """Return whether there is a pending tensor among some arguments."""
+    return any(map(is_pending, optree.tree_leaves(args)))
+
+
+def needs_gradient(args: Any) -> bool:
+    """Return whether a gradient flows to some arguments."""
+    return torch.is_grad_enabled() and any(
+        isinstance(x, Pending) and x.form.requires_grad for x in optree.tree_leaves(args)
+    )
+
+
+def refuse_gradient(func: Any, args: Any) -> None:
+    """Refuse a read whose result would lose its gradient."""
+    if needs_gradient(args):
+        raise refusal(
+            f"{func.__name__} reads values here, and its result would have no gradient.",
+            "detach() what is read; x[mask] keeps the gradient.",
+        )
+
+
+# ---- parts -------------------------------------------------------------------------------------------
+
+
+def entry(x: Pending, index: int) -> Pending:
+    """Return a row inside of a pending tensor, which costs no launch."""
+    recording = recording_of()
+    found: Pending = recording.values.entry(recording, x, index, x.form.entry)
+    return found
+
+
+def entries(x: Pending) -> Iterator[Pending]:
+    """Return the rows inside of a pending tensor."""
+    if not x.form.shape:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter([entry(x, index) for index in range(x.form.shape[0])])
+
+
+def unbound(x: Any, dim: int = 0) -> tuple[Any, ...]:
+    """Return the parts along an axis."""
+    return tuple(entries(x if dim == 0 else x.transpose(0, dim)))
+
+
+def item_of(x: Any, index: Any) -> Any:
+    """Return a part of a tensor: a row by an integer, or what a recorded call returns."""
+    if type(index) is int and isinstance(x, Pending) and x.form.shape:
+        return entry(x, index)
+    if is_number(index):
+        return record(row_at, x, index)
+    if not is_basic(index):
+        index = with_known_numbers(index)
+        if has_mask(index):
+            index = without_masks(with_reads(index))
+            if not holds_pending((x, index)):
+                return x[index]
+    found = record(Tensor.__getitem__, x, index)
+    if isinstance(x, Pending) and is_basic(index):
+        found.place = x, index
+    return found
+
+
+def row_at(x: Tensor, index: Tensor) -> Tensor:
+    """Return the row that a tensor without axes names."""
+    return x[index.reshape(1)].squeeze(0)
+
+
+def is_number(index: Any) -> bool:
+    """Return whether an index is a tensor without axes that names a row."""
+    return isinstance(index, Tensor) and not index.dim() and index.dtype not in (torch.bool, torch.uint8)
+
+
+def with_known_numbers(index: Any) -> Any:
+    """Return an index in which single rows and the ends of slices are numbers: pending ones are read."""
+    if type(index) is tuple:
+        return tuple([with_known_numbers(part) for part in index])
+    if is_number(index):
+        return operator.index(index)
+    return with_reads(index) if type(index) is slice else index
+
+
+def is_basic(index: Any) -> bool:
+    """Return whether an index takes a part of a tensor that shares its memory, and needs no read for it."""
+    parts = index if type(index) is tuple else (index,)
+    for part in parts:
+        kind = type(part)
+        if kind is slice:
+            if not all(end is None or type(end) is int for end in (part.start, part.stop, part.step)):
+                return False
+        elif part is not None and part is not Ellipsis and kind is not int:
+            return False
+    return True
+
+
+def has_mask(index: Any) -> bool:
+    """Return whether an index has a mask, so that the shape of the result depends on values."""
+    return any(map(is_mask, optree.tree_leaves(index)))
+
+
+def is_mask(x: Any) -> bool:
+    """Return whether a part of an index is a mask."""
+    return isinstance(x, Tensor) and x.dtype == torch.bool and x.dim() > 0
+
+
+def without_masks(index: Any) -> Any:
+    """Return an index with the numbers of rows in the place of masks: how many they are is known then."""
+    parts = index if type(index) is tuple else (index,)
+    return tuple([y for x in parts for y in (x.nonzero(as_tuple=True) if is_mask(x) else [x])])
+
+
+def repeating(func: Any) -> Callable[..., Any]:
+    """Return what records a function whose results may have one number in several places."""
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        found = record(func, *args, **kwargs)
+        for x in optree.tree_leaves(found):
+            x.place = None, None
+        return found
+
+    return answer
+
+
+# ---- changes in place --------------------------------------------------------------------------------
+
+
+def set_item(x: Any, index: Any, value: Any) -> None:
+    """Change a part of a tensor in place: it becomes another one."""
+    index = with_known_numbers(index)
+    if has_mask(index):
+        index = with_reads(index)
+    if holds_pending((x, index, value)):
+        changed(Tensor.__setitem__, with_item, (x, index, value), {}, {})
+    else:
+        x[index] = value
+
+
+def with_item(x: Tensor, index: Any, value: Any) -> Tensor:
+    """Return a tensor with other values in one part."""
+    found = x.clone()
+    found[index] = value
+    return found
+
+
+def copied(x: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
+    """Return what ``x.copy_(source)`` makes of a tensor."""
+    return x.clone().copy_(source)
+
+
+def filled(x: Tensor, value: Any) -> Tensor:
+    """Return what ``x.fill_(value)`` makes of a tensor."""
+    return x.clone().fill_(value)
+
+
+def zeroed(x: Tensor) -> Tensor:
+    """Return what ``x.zero_()`` makes of a tensor."""
+    return x.clone().zero_()
+
+
+IN_PLACE = {
+    Tensor.copy_: copied,
+    Tensor.fill_: filled,
+    Tensor.zero_: zeroed,
+}
+
+
+@functools.cache
+def out_of_place(func: Any) -> Any:
+    """Return what a function that changes its first argument computes out of place; None if it does not."""
+    if func in IN_PLACE:
+        return IN_PLACE[func]
+    name = getattr(func, "__name__", "")
+    if name.startswith("__i") and name in STATEMENTS:
+        return getattr(Tensor, f"__{name[3:]}")
+    if name == "__set__":
+        refuse("given another attribute")
+    if name.endswith("_") and not name.endswith("__"):
+        return getattr(Tensor, name[:-1], None) or refuse(f"changed by {name}")
+    return None
+
+
+OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
+STATEMENTS = {f"__i{name}__" for name in OPERATORS}
+
+
+def changed(func: Any, other: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Any) -> Any:
+    """Let a tensor stand for what ``func`` computes in place; ``other`` does so out of place.
+
+    ``options`` are the keywords of the other one.
+    """
+    x = args[0] if args else kwargs["input"]
+    is_real = not isinstance(x, Pending)
+    if is_real and not may_stand(x):
+        return write_real(func, x, args, kwargs)
+    found = record(other, *args, **options)
+    if not found.form.computes_as(x.form if isinstance(x, Pending) else form_of_tensor(x)):
+        found = record(in_place(func), *args, **kwargs)
+    if is_real:
+        rewritten(x, found)
+    else:
+        renamed(x, found)
+    return x
+
+
+@functools.cache
+def in_place(func: Any) -> Any:
+    """Return a function that changes a copy in place, which keeps its dtype and shape, or is an error."""
+
+    @functools.wraps(func, assigned=("__name__",))
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return func(x.clone(), *args, **kwargs)
+
+    return call
+
+
+def may_stand(x: Tensor) -> bool:
+    """Return whether a tensor that was computed may stand for a pending one: only it has its memory."""
+    whole = whole_of(x)
+    is_shared = recording_of().values.is_shared
+    if type(whole) is not Tensor or is_shared(x) or is_shared(whole) or not is_alone(x):
+        return False
+    if whole.requires_grad and (whole.is_leaf or not torch.is_grad_enabled()):
+        return False  # its gradient is that of what it was before
+    return whole is x or index_of(x, whole) is not None
+
+
+def whole_of(x: Tensor) -> Tensor:
+    """Return what a tensor is a view of; itself, if of nothing."""
+    return x if x._base is None else x._base
+
+
+def write_real(func: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Change a tensor in place that keeps its memory, with pending ones, which are read."""
+    whole = whole_of(x)
+    is_error = whole.requires_grad and whole.is_leaf and torch.is_grad_enabled()
+    if needs_gradient((args, kwargs)) and not is_error:
+        refuse_real("A tensor")
+    return func(*with_reads(args), **with_reads(kwargs))
+
+
+def rewritten(x: Tensor, found: Pending) -> None:
+    """Let a tensor that was computed stand for a pending one, and so what it is a part of."""
+    whole = whole_of(x)
+    if whole is not x:
+        index = index_of(x, whole)
+        new = record(with_item, whole, index, found)
+        let_stand(whole, new)
+        found.base, found.place, found.seen = new, (new, index), new.version
+    let_stand(x, found)
+
+
+def renamed(x: Pending, found: Any) -> None:
+    """Let a tensor stand for what another one stands for, as if it were changed in place."""
+    if x.form.requires_grad and not found.form.requires_grad:
+        raise refusal(
+            f"A change in place inside of no_grad() would take the gradient of {x!r}.",
+            "write it out of place.",
+        )
+    x.node, x.form, x.host = found.node, found.form, None
+    x.version += 1
+    if x.place is not None:  # what it is a part of has it, too
+        whole, index = x.place
+        if whole is None:
+            refuse("changed in place where several of its numbers are one, as those of expand()")
+        renamed(whole, record(with_item, whole, index, x))
+        x.seen = version_of(x.base)
+    elif isinstance(x.base, Pending):  # it has other values now, and so have other views of it
+        x.base.version, x.base = -1, None
+    elif x.base is not None:
+        refuse_real("A view of a tensor")
+
+
+# ---- known without values ----------------------------------------------------------------------------
+
+
+def moved(x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a tensor on another device, or of another dtype; itself where nothing changes."""
+    if args and isinstance(args[0], Tensor):
+        args = args[0].device, args[0].dtype, *args[1:]
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+    if not isinstance(x, Pending):
+        return x.to(device, dtype)
+    if device is not None and device.type != x.form.device.type:
+        refuse("moved to another device")
+    if dtype in (None, x.form.dtype):
+        return x.clone() if kwargs.get("copy") else x
+    return record(converted, x, dtype)
+
+
+def converted(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in another dtype."""
+    return x.to(dtype)
+
+
+def on(device: str) -> Callable[..., Any]:
+    """Return what moves a tensor to a kind of device, where it must be already."""
+    return lambda x, *_, **__: x if x.form.device.type == device else refuse("moved to another device")
+
+
+def like(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes a real tensor of the shape and dtype of a pending one."""
+
+    def made(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(x, Pending):
+            x = x.form.real
+        return func(x, *with_reads(args), **with_reads(kwargs))
+
+    return made
+
+
+def same_memory(x: Any, *_: Any, **__: Any) -> Any:
+    """Return a tensor that may share the memory of another one, or be a copy of it: which, none can say."""
+    recording_of().values.refuse_stale(x)
+    return pending(x.node, x.form, x)
+
+
+def from_meta(name: str) -> Callable[[Any], Any]:
+    """Return what answers an attribute by the form."""
+    return lambda x: getattr(x.form.like, name)
+
+
+def refusing(what: str) -> Callable[..., NoReturn]:
+    """Return what refuses a method."""
+    return lambda *_, **__: refuse(what)
+
+
+def methods(names: str) -> list[Any]:
+    """Return methods of tensors by name."""
+    return [getattr(Tensor, name) for name in names.split()]
+
+
+def getters(names: str) -> list[Any]:
+    """Return what gets attributes of tensors by name."""
+    return [getattr(Tensor, name).__get__ for name in names.split()]
+
+
+READS = [
+    *methods("item tolist __bool__ __float__ __int__ __index__ __complex__ __contains__ __format__"),
+    *methods("nonzero equal allclose is_nonzero bincount argwhere"),
+    *(torch.nonzero, torch.equal, torch.allclose, torch.is_nonzero, torch.bincount, torch.argwhere),
+]
+READS_WITHOUT_GRADIENT = [
+    *methods("numpy __array__ unique unique_consecutive masked_select"),
+    *(torch.unique, torch.unique_consecutive, torch.masked_select, torch.Tensor.masked_scatter),
+]
+NEW = [
+    *methods("new new_zeros new_ones new_full new_empty new_tensor"),
+    *(torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like, torch.randn_like),
+    *(torch.rand_like, torch.randint_like),
+]
+
+REPEATING = [
+    *methods("expand expand_as broadcast_to unfold"),
+    *(torch.broadcast_to, torch.broadcast_tensors, torch.meshgrid),
+]
+
+ANSWERS: dict[Any, Callable[..., Any]] = {
+    **{
+        getattr(Tensor, name).__get__: from_meta(name)
+        for name in ("shape", "dtype", "ndim", "requires_grad", "layout")
+    },
+    **dict.fromkeys(getters("is_leaf is_meta is_sparse is_quantized"), lambda x: False),
+    **dict.fromkeys(getters("grad_fn grad"), lambda x: None),
+    **{func: like(func) for func in NEW},
+    **{func: reading(func) for func in READS},
+    **{func: reading_without_gradient(func) for func in READS_WITHOUT_GRADIENT},
+    Tensor.device.__get__: lambda x: x.form.device,
+    Tensor._version.__get__: lambda x: x.version,
+    Tensor.is_cuda.__get__: lambda x: x.form.device.type == "cuda",
+    Tensor.data.__get__: lambda x: x.detach(),
+    Tensor.size: lambda x, dim=None: x.form.shape if dim is None else x.form.shape[dim],
+    Tensor.dim: lambda x: len(x.form.shape),
+    Tensor.numel: lambda x: x.form.shape.numel(),
+    Tensor.__len__: lambda x: len(x.form.like),
+    Tensor.__iter__: entries,
+    Tensor.__getitem__: item_of,
+    Tensor.__setitem__: set_item,
+    **dict.fromkeys((Tensor.unbind, torch.unbind), unbound),
+    torch.where: chosen,
+    **{func: repeating(func) for func in REPEATING},
+    Tensor.contiguous: same_memory,
+    Tensor.requires_grad_: lambda x, on=True: x if on == x.form.requires_grad else refuse("a leaf"),
+    Tensor.to: moved,
+    Tensor.cpu: on("cpu"),
+    Tensor.cuda: on("cuda"),
+    **dict.fromkeys((Tensor.backward, torch.autograd.backward), lambda *_, **__: refuse_backward()),
+    torch.autograd.grad: refusing("differentiated"),
+    Tensor.register_hook: refusing("given a hook"),
+    **dict.fromkeys((torch.as_strided, Tensor.as_strided), refusing("taken apart by its strides")),
+    Tensor.retain_grad: refusing("asked for its gradient"),
+    **dict.fromkeys(methods("data_ptr untyped_storage storage"), refusing("asked for its memory")),
+}

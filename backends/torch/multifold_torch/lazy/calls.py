@@ -1,0 +1,252 @@
+"""Calls: a function of one example, with all that its arguments are besides tensors, run on rows.
+
+A launch calls a function of PyTorch, or a cell, on the rows of all examples: by a rule of `rules`, or else
+under `torch.func.vmap`, or else row by row, which its name in `explain` then says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+import optree
+import torch
+from torch import Tensor, nn
+
+from multifold import trusted
+from multifold.errors import RecordError
+from multifold.lazy.current import Recording, refusal
+from multifold.lazy.recorder import BY_ROWS, PlainCall, mark_of
+from multifold_torch.lazy.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
+from multifold_torch.lazy.forms import Modes, TensorForm, form_of
+from multifold_torch.lazy.mapped import functions_without_rule
+from multifold_torch.lazy.patches import PATCHES
+from multifold_torch.lazy.rules import mixes_rows, on_rows
+
+
+@trusted  # it runs each row as the loop does, so it cannot mix them
+class RowCall(PlainCall):
+    """A function of PyTorch, with all that its arguments are besides the tensors of examples.
+
+    Attributes
+    ----------
+    way : str
+        How it runs on rows: ``"rule"``, ``"vmap"`` or ``"row by row"``.
+    is_watched : bool
+        Whether it may be that vmap has no rule for a function that it calls.
+    """
+
+    def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
+        super().__init__(func, structure, leaves, places)
+        self.modes = Modes.now()
+        self.forms: list[TensorForm] = []
+        self.is_single = True
+        self.rule: Any = None
+        self.way = "vmap"
+        self.is_watched = True
+
+    def learn(
+        self, recording: Recording, device: torch.device, forms: Sequence[TensorForm]
+    ) -> tuple[Any, Sequence[Tensor]]:
+        """Find out what it returns for operands of some forms; return that, and what stood for them."""
+        grad = torch.is_grad_enabled()
+        # Tensors of inference mode do not say whether they were changed.
+        with torch.inference_mode(False), torch.set_grad_enabled(grad), recording.aside(self.owners()):
+            stand_ins = [self.stand_in(form, device) for form in forms]
+            found = self.dry_run(stand_ins)
+        self.is_single = isinstance(found, Tensor)
+        results = [x for x in optree.tree_leaves(found) if isinstance(x, Tensor)]
+        self.forms = [form_of(x.shape, x.dtype, device, x.requires_grad) for x in results]
+        return found, stand_ins
+
+    def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
+        """Return a tensor for a dry run: without values, or of ones where autocast asks for the device."""
+        return ones(form, device) if self.modes.autocast else form.meta()
+
+    def owners(self) -> list[Any]:
+        """Return what a dry run may change."""
+        return []
+
+    def tensors(self, *operands: Tensor) -> tuple[Tensor, ...]:
+        """Run the function for one example; return the tensors in what it returns, without None."""
+        return tuple(optree.tree_leaves(self.one(*operands)))
+
+    def checked(self, found: Any, rows: int) -> Any:
+        """Return results as the fold takes them; refuse those of other forms than were foretold."""
+        leaves = optree.tree_leaves(found)
+        for x, form in zip(leaves, self.forms, strict=True):
+            if x.shape != (rows, *form.shape) or x.dtype != form.dtype:
+                raise RecordError(
+                    f"{self.__name__} returned {tuple(x.shape)} {x.dtype} for {rows} examples, each of "
+                    f"which was to have {tuple(form.shape)} {form.dtype}.",
+                    "its result depends on values: read what decides before the call.",
+                )
+        return leaves[0] if self.is_single else tuple(leaves)
+
+    def dry_run(self, operands: Sequence[Tensor]) -> Any:
+        """Run it on tensors without values."""
+        leaves = self.leaves
+        if not self.modes.autocast:
+            leaves = [without_values(x) if isinstance(x, Tensor) else x for x in leaves]
+        args, kwargs = self.arguments(operands, leaves)
+        try:
+            found = self.func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            if "meta tensor" not in str(error) and not isinstance(error, NotImplementedError):
+                raise  # what is wrong with the call itself
+            raise refusal(
+                f"{self.__name__} cannot be recorded: what it returns depends on values ({error}).",
+                "give it values that are read, as torch.tensor(x.tolist()).",
+            ) from error
+        self.choose_way(args, kwargs)
+        return found
+
+    def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Say how it runs on rows."""
+        if mixes_rows(self.func, args, kwargs):
+            self.runs_by_rows()
+        else:
+            self.rule = on_rows(self.func, args, kwargs)
+            self.way = "vmap" if self.rule is None else "rule"
+
+    def runs_by_rows(self, what: str = BY_ROWS) -> None:
+        """Run row by row from now on, and say so in `explain`."""
+        self.way = BY_ROWS
+        super().runs_by_rows(what)
+
+    def buffers(self) -> list[Tensor]:
+        """Return the tensors that the function may write to, as batch normalisation does in training."""
+        return [x for x in self.leaves if isinstance(x, Tensor) and not x.requires_grad]
+
+    def refuse_changed(self) -> None:
+        """Refuse to launch what reads parameters or buffers that were changed since it was recorded."""
+        for x in self.leaves:
+            if isinstance(x, Tensor):
+                VERSIONS.refuse_changed(x)
+
+    def __call__(self, *rows: Tensor) -> Any:
+        self.refuse_changed()
+        with self.modes.applied():
+            if self.way == "rule":
+                args, kwargs = self.arguments(rows)
+                found = self.rule(*args, **kwargs)
+            elif self.way == "vmap" and len(rows[0]) > 1:  # of one row, vmap is the slower way
+                try:
+                    found = self.under_vmap(rows)
+                except torch.cuda.OutOfMemoryError:
+                    raise
+                except (RuntimeError, NotImplementedError):
+                    found = self.row_by_row(rows)  # raises what is wrong with the call itself
+                    self.runs_by_rows()
+            else:
+                found = self.row_by_row(rows)
+        return self.checked(found, len(rows[0]))
+
+    def under_vmap(self, rows: Sequence[Tensor]) -> Any:
+        """Run the function under vmap; the first time shows which functions that has no rule for."""
+        none: list[str] = []
+        watch = functions_without_rule() if self.is_watched else contextlib.nullcontext(none)
+        with PATCHES.applied(), watch as without:  # traces are launched where no program records
+            found = torch.func.vmap(self.tensors, randomness="different")(*rows)
+        self.is_watched = bool(without)
+        if without:
+            super().runs_by_rows(f"{without[0]} row by row")
+        return found
+
+    def row_by_row(self, rows: Sequence[Tensor]) -> Any:
+        """Run the function for one example after the other."""
+        buffers = [(x, x.clone()) for x in self.buffers()]  # batch normalisation counts no change in place
+        results = [self.tensors(*own) for own in zip(*rows, strict=True)]
+        for x, before in buffers:
+            if not torch.equal(x.nan_to_num(), before.nan_to_num()):
+                VERSIONS.written(x)
+        return tuple([torch.stack(column) for column in zip(*results, strict=True)])
+
+
+class CellCall(RowCall):
+    """A function of the program, or a layer, recorded whole."""
+
+    def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
+        super().__init__(func, structure, leaves, places)
+        self.is_cell = not isinstance(func, Layer)
+        self.held = [held_of(x) for x in (func, *self.leaves)]
+
+    def buffers(self) -> list[Tensor]:
+        modules = [x.module for x in self.held if isinstance(x, Called)]
+        return [*super().buffers(), *[x for module in modules for x in module.buffers()]]
+
+    def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
+        return ones(form, device)
+
+    def owners(self) -> list[Any]:
+        return [getattr(self.func, "module", self.func), *[x for x in self.leaves if is_owner(x)]]
+
+    def dry_run(self, operands: Sequence[Tensor]) -> Any:
+        """Run it on ones: it may read tensors that are no arguments of it."""
+        before = [x._version for x in operands]
+        found = self.one(*operands)
+        if before != [x._version for x in operands]:
+            raise refusal(
+                f"The cell {self.__name__} changes a tensor in place that is an argument of it.",
+                "return what is new: x = x + 1 in place of x += 1.",
+            )
+        results = optree.tree_leaves(found)
+        if not results or not all(isinstance(x, Tensor) for x in results):
+            raise RecordError(
+                f"Expected the cell {self.__name__} to return tensors. Received {found!r} for ones.",
+                "return the rest outside of the cell.",
+            )
+        if isinstance(self.func, Layer):
+            self.rule = self.func.on_rows(operands)
+            self.way = "vmap" if self.rule is None else "rule"
+        return found
+
+    def refuse_changed(self) -> None:
+        super().refuse_changed()
+        for x in self.held:
+            if x is not None:
+                x.refuse_changed(self.__name__)
+
+
+class RowsCell(CellCall):
+    """A cell that is written for rows, with one row for each example."""
+
+    @property
+    def multifold_mark(self) -> str | None:
+        """What its author says of it: without that, it is tried as any op is."""
+        return mark_of(self.func)
+
+    def __call__(self, *rows: Tensor) -> Any:
+        self.refuse_changed()
+        with self.modes.applied():
+            found = self.one(*map(self.as_rows, rows))
+        return self.checked(optree.tree_map(lambda x: x.unsqueeze(1), found), len(rows[0]))
+
+
+def ones(form: TensorForm, device: torch.device) -> Tensor:
+    """Return a tensor of ones, or of zeros if it may look something up, that is no leaf of a graph."""
+    make = torch.ones if form.dtype.is_floating_point else torch.zeros
+    return make(form.shape, dtype=form.dtype, device=device, requires_grad=form.requires_grad).clone()
+
+
+def held_of(x: Any) -> Any:
+    """Return what tells whether an argument has changed; None of what cannot."""
+    if isinstance(x, Called):
+        return x
+    if isinstance(x, FunctionType):
+        return CellFunction(x)
+    if isinstance(x, nn.Module):
+        return Called(x)
+    return Held(x) if holds(x) and not isinstance(x, Tensor) else None
+
+
+def is_owner(x: Any) -> bool:
+    """Return whether a cell may change an argument: a module or an object."""
+    return isinstance(x, nn.Module) or holds(x)
+
+
+def without_values(x: Tensor) -> Tensor:
+    """Return a parameter or buffer without values; it is the same for all examples, as a parameter is."""
+    return nn.Parameter(torch.empty_like(x, device="meta"), x.requires_grad)

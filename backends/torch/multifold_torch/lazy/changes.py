@@ -1,0 +1,361 @@
+"""What must stay as it is between recording and launch: modules, parameters, buffers, objects.
+
+A recorded call runs later. What it reads besides its operands must still be what the program has seen, so a
+change in between is an error: silently, the call would use the new value.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from types import FunctionType
+from typing import Any, Self
+
+import optree
+from torch import Tensor, nn
+
+from multifold.lazy.current import CURRENT, Around, entries_of, refusal, same_entries
+
+
+class AttributeSets:
+    """How often attributes of modules were set while programs record.
+
+    Attributes
+    ----------
+    total : int
+        Of all modules.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.of_module: Counter[int] = Counter()
+
+    def note(self, module: nn.Module) -> None:
+        """Note that an attribute of a module is set."""
+        self.total += 1
+        self.of_module[id(module)] += 1
+
+    def within(self, module: nn.Module) -> int:
+        """Return how often one of a module, or of one inside of it, was set."""
+        own = self.of_module
+        return sum([own.get(id(x), 0) for x in module.modules()]) if own else 0
+
+    def forget(self) -> None:
+        """Begin anew, once no program records."""
+        self.of_module.clear()
+
+
+ATTRIBUTE_SETS = AttributeSets()
+
+
+WRITTEN = -1
+"""The version of a buffer that a launch has written."""
+
+First = dict[int, tuple[Any, Any]]
+"""Tensors, modules and functions by ``id``, with what a run knew of each when it first met it."""
+
+
+class NothingKnown(dict[int, tuple[Any, Any]]):
+    """What is known where no program runs, as in launches of traces: nothing, and nothing is kept."""
+
+    def __setitem__(self, key: int, value: tuple[Any, Any]) -> None:
+        pass
+
+    def setdefault(self, key: int, default: Any = None) -> Any:
+        """Return what was to be kept."""
+        return default
+
+
+class Versions(threading.local):
+    """The version of each parameter and buffer when a run has first met it; of the run in this thread."""
+
+    def __init__(self) -> None:
+        self.first: First = NothingKnown()
+        self.learning: dict[int, tuple[Any, tuple[bool, ...]]] = {}
+        self.called: dict[int, Called] = {}
+
+    def begin(self, first: First) -> First:
+        """Begin a run, or go on with one; return what was known of the one before."""
+        before, self.first = self.first, first
+        self.learning, self.called = {}, {}
+        return before
+
+    def learns(self, part: Any) -> tuple[bool, ...]:
+        """Return which parameters around a function or an object get gradients in this run."""
+        known = self.learning.get(id(part))
+        if known is None:
+            recording: Any = CURRENT.recording
+            known = part, tuple([x.requires_grad for x in parameters_of(recording.reached(part))])
+            self.learning[id(part)] = known
+        return known[1]
+
+    def meet(self, module: nn.Module) -> None:
+        """Take note of the parameters and buffers of a module that a recorded call will use."""
+        if id(module) not in self.first:
+            self.first[id(module)] = module, 0
+            for x in read_by(module):
+                self.first.setdefault(id(x), (x, version_now(x)))
+
+    def refuse_rebound(self, function: FunctionType) -> None:
+        """Refuse a cell whose names stand for others than when the run met it: a loop's ``i``, say."""
+        known = self.first.get(id(function))
+        if known is None:
+            self.first[id(function)] = function, Around(function, version_if_tensor)
+        elif not known[1].is_now():
+            raise refusal(
+                f"A variable that the cell {function.__name__} uses was changed during the run. Recorded "
+                "calls run later than in the loop.",
+                "pass what changes as an argument of the cell.",
+            )
+
+    def written(self, x: Tensor) -> None:
+        """Take note of a buffer that a launch has written: no later call may use it in this run."""
+        self.first[id(x)] = x, WRITTEN
+
+    def refuse_changed(self, x: Tensor) -> None:
+        """Refuse a parameter or a buffer that was changed in place since the run met it."""
+        _, first = self.first.setdefault(id(x), (x, version_now(x)))
+        if first != version_now(x):
+            raise refusal(
+                f"A parameter or buffer of shape {tuple(x.shape)} was changed in place during the run. "
+                "Recorded calls run later than in the loop, so they would not see it change as there.",
+                "change it after the run. An example may call batch normalisation in training once.",
+            )
+
+
+VERSIONS = Versions()
+
+
+class Called:
+    """A module as a function; equal for the same module in the same mode, if no attribute was set."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.__name__ = type(module).__name__
+        self.__self__ = module
+        self.sets = ATTRIBUTE_SETS.total
+        self.mode = tuple([x.training for x in module.modules()])
+        self.changes = ATTRIBUTE_SETS.within(module)
+        self.parameters = [*module.parameters()]
+        self.reads = read_by(module)
+        self.learns = [x.requires_grad for x in self.parameters]
+        VERSIONS.meet(module)
+
+    def is_now(self) -> bool:
+        """Return whether nothing about the module has changed."""
+        return self.sets == ATTRIBUTE_SETS.total and self.learns == [
+            x.requires_grad for x in self.parameters
+        ]
+
+    def noted(self, sets: int) -> Self:
+        """Return this one, which describes the module after so many attributes of any module were set."""
+        self.sets = sets
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is type(self)
+            and other.module is self.module
+            and other.mode == self.mode
+            and other.changes == self.changes
+            and other.learns == self.learns
+        )
+
+    def __hash__(self) -> int:
+        return id(self.module)
+
+    def refuse_changed(self, cell: str) -> None:
+        """Refuse to launch a call whose module was changed since it was recorded."""
+        if self.sets != ATTRIBUTE_SETS.total and ATTRIBUTE_SETS.within(self.module) != self.changes:
+            refuse_set(type(self.module).__name__, cell)
+        for x in self.reads:
+            VERSIONS.refuse_changed(x)
+
+
+LAYERS: dict[type[nn.Module], int] = {
+    nn.Linear: 0,
+    nn.Embedding: 0,
+    nn.LayerNorm: 0,
+    nn.RNNCell: 2,
+    nn.GRUCell: 2,
+    nn.LSTMCell: 2,
+    nn.RNN: 3,
+    nn.GRU: 3,
+    nn.LSTM: 3,
+    nn.Conv1d: 3,
+    nn.Conv2d: 4,
+    nn.Conv3d: 5,
+}
+"""Layers that are recorded on real tensors, too: a program meets them first at its leaves.
+
+Of each how many axes a minibatch has; 0 if any axes may come before those that it works along.
+"""
+
+
+class Layer(Called):
+    """A layer of PyTorch. Those with the same parameters and options are one, as in copies of a model."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self.identity = type(module), module.extra_repr(), *map(id, self.parameters)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is Layer
+            and other.identity == self.identity
+            and other.mode == self.mode
+            and other.changes == self.changes
+            and other.learns == self.learns
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def on_rows(self, operands: Sequence[Tensor]) -> Any:
+        """Return what runs it on rows, given operands of one example; None if it does not say."""
+        axes = LAYERS[type(self.module)]
+        ranks = {x.dim() for x in operands}
+        if isinstance(self.module, nn.RNNBase):
+            return self.on_sequences if ranks in ({axes - 1}, {axes}) else None
+        if not axes:
+            return self
+        if ranks == {axes - 1}:
+            return self.on_vectors
+        return self.on_minibatches if ranks == {axes} else None
+
+    def on_sequences(self, x: Tensor, state: Any = None) -> Any:
+        """Run a recurrent layer on a sequence, or a minibatch of them, of each example: all are one."""
+        first = 0 if self.module.batch_first else 1
+        sizes = () if x.dim() == 3 else (x.shape[1 + first],)  # of each example's minibatch
+
+        def together(x: Tensor, axis: int) -> Tensor:
+            x = x.movedim(0, axis)
+            return x.flatten(axis, axis + 1) if sizes else x
+
+        def apart(x: Tensor, axis: int) -> Tensor:
+            return (x.unflatten(axis, (-1, *sizes)) if sizes else x).movedim(axis, 0)
+
+        states = [] if state is None else [optree.tree_map(lambda h: together(h, 1), state)]
+        found, last = self.module(together(x, first), *states)
+        return apart(found, first), optree.tree_map(lambda h: apart(h, 1), last)
+
+    def on_vectors(self, *args: Any) -> Any:
+        """Run it on a vector of each example."""
+        return self.module(*of_each(args))
+
+    def on_minibatches(self, *args: Any) -> Any:
+        """Run it on a minibatch of each example: all of them are one."""
+        args = of_each(args)
+        sizes = optree.tree_leaves(args)[0].shape[:2]
+        found = self.module(*optree.tree_map(lambda x: x.flatten(0, 1), args))
+        return optree.tree_map(lambda x: x.unflatten(0, sizes), found)
+
+
+def of_each(args: tuple[Any, ...]) -> Any:
+    """Return arguments with a row for each example, also of those that are the same for all."""
+    most = max(optree.tree_leaves(args), key=Tensor.dim)
+    return optree.tree_map(lambda x: x if x.dim() == most.dim() else x.expand(len(most), *x.shape), args)
+
+
+class Held:
+    """An object that is an argument of a cell; equal for the same object with the same attributes."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.attributes = marks(vars(value).items())
+        self.learns = VERSIONS.learns(value)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is Held
+            and other.value is self.value
+            and all_same(other.attributes, self.attributes)
+            and other.learns == self.learns
+        )
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def refuse_changed(self, cell: str) -> None:
+        """Refuse to launch a call whose object was changed since it was recorded."""
+        if not all_same(self.attributes, marks(vars(self.value).items())):
+            refuse_set(type(self.value).__name__, cell)
+
+
+class CellFunction:
+    """A function that a cell is, or takes."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self.function = function
+
+    def refuse_changed(self, cell: str) -> None:
+        """Refuse to launch a call of a function whose names stand for others now."""
+        VERSIONS.refuse_rebound(self.function)
+
+
+Marks = list[tuple[str, Any, int | None, Sequence[Any]]]
+"""Names, what they stand for, how often that was changed in place, and what it holds as a container."""
+
+
+def marks(named: Iterable[tuple[str, Any]]) -> Marks:
+    """Return what names stand for."""
+    return [(name, x, version_if_tensor(x), entries_of(x)) for name, x in named]
+
+
+def all_same(some: Marks, others: Marks) -> bool:
+    """Return whether names stand for the same objects."""
+    return len(some) == len(others) and all(
+        x[0] == y[0] and x[1] is y[1] and x[2] == y[2] and same_entries(x[3], y[3])
+        for x, y in zip(some, others, strict=True)
+    )
+
+
+def holds(x: Any) -> bool:
+    """Return whether something is an object whose attributes say what it is, rather than its value."""
+    return (
+        hasattr(x, "__dict__")
+        and (not isinstance(x, Hashable) or type(x).__hash__ is object.__hash__)
+        and not isinstance(x, (FunctionType, type))
+    )
+
+
+def version_now(x: Tensor) -> int:
+    """Return how often a tensor was changed in place; tensors of inference mode do not say."""
+    return 0 if x.is_inference() else x._version
+
+
+def version_if_tensor(x: Any) -> int | None:
+    """Return how often a tensor was changed in place; None for anything else."""
+    return version_now(x) if isinstance(x, Tensor) else None
+
+
+def tensors_of(module: nn.Module) -> Iterable[Tensor]:
+    """Return the parameters and buffers of a module."""
+    return (*module.parameters(), *module.buffers())
+
+
+def parameters_of(parts: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among some objects, and the parameters of the modules."""
+    for part in parts:
+        if isinstance(part, nn.Module):
+            yield from part.parameters()
+        elif isinstance(part, Tensor):
+            yield part
+
+
+def read_by(module: nn.Module) -> list[Tensor]:
+    """Return the tensors that a module may read: parameters, buffers, and others among its attributes."""
+    own = [x for part in module.modules() for x in vars(part).values() if isinstance(x, Tensor)]
+    return [*tensors_of(module), *own]
+
+
+def refuse_set(owner: str, cell: str) -> None:
+    """Raise the error of an attribute that was set between recording and launch."""
+    raise refusal(
+        f"An attribute of {owner} was set after its cell {cell} was recorded, which runs later.",
+        "pass what changes as an argument of the cell.",
+    )

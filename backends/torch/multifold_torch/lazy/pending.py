@@ -1,0 +1,179 @@
+"""Pending tensors: a `torch.Tensor` without storage, whose shape, dtype and device are known.
+
+It is a tensor for ``isinstance``, and compiled code that asks for its memory gets an error, never
+garbage. Once the run has ended it stands for its value, wherever the program has kept it.
+
+A program may change a tensor in place. The pending tensor then stands for another call, as a name does
+for another value; but tensors that share memory with it do not change. So each view knows its base, and
+how often that was changed: a view of an older one is *stale*, and refused wherever it is used.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import optree
+import torch
+from torch import Tensor
+
+from multifold.lazy.current import CURRENT, after_run, recording_of, refusal
+
+if TYPE_CHECKING:
+    from multifold_torch.lazy.forms import TensorForm
+
+
+class Pending(Tensor):
+    """A tensor whose values are not computed yet.
+
+    Attributes
+    ----------
+    node : Node
+        The call that computes it, or a part of its result.
+    form : TensorForm
+        Shape, dtype, device, and whether it needs a gradient.
+    host : Tensor or None
+        Its value as it was read, without a gradient; of a settled one, its value.
+    rows : Tensor
+        Of a settled one, the row that was computed, on an axis of its own.
+    base : Tensor or None
+        What it is a view of.
+    place : tuple or None
+        A tensor and an index, if it is a part of that tensor which is written with it; twice None if it
+        has one number in several places, and cannot be written.
+    version : int
+        How often it was changed in place; -1 once a view of it was.
+    seen : int
+        The version of ``base`` when it was made.
+    """
+
+    node: Any
+    form: TensorForm
+    host: Tensor | None
+    base: Tensor | None
+    place: tuple[Any, Any] | None
+    version: int
+    seen: int
+
+    # A dictionary for each would be one more object for Python's collector.
+    __slots__ = ("base", "form", "host", "node", "place", "rows", "seen", "version")
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        recording = recording_of()
+        return recording.values.meet(recording, func, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        raise refusal(
+            f"PyTorch asks for the values of a pending tensor inside of {func}, which cannot be recorded.",
+            "make a cell of the function that does it: multifold.op, or batched(fn, ops=[...]).",
+        )
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self, **_: Any) -> str:
+        return f"<pending tensor {tuple(self.form.shape)} {self.form.dtype}, {self.node!r}>"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse("pickled")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        if CURRENT.recording is None:
+            return self
+        if self.form.requires_grad:
+            raise RuntimeError("deepcopy copies no tensor that a gradient flows through, as in the loop.")
+        return self.clone()
+
+
+class Settled(Pending):
+    """A tensor that was pending, after its run: whatever is done with it is done with its value."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> Tensor:
+        """Its value. Programs keep more than is asked for, so it is taken out of its row when it is."""
+        if self.host is None:
+            with torch.inference_mode(False):  # it turns gradients on, too
+                self.host = first_of(self.rows, self.form.requires_grad)
+        return self.host
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*with_values(args), **with_values(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*with_values(args), **with_values(kwargs or {}))
+
+    def __repr__(self, **_: Any) -> str:
+        return repr(self.value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.value.__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return copy.deepcopy(self.value, memo)
+
+
+def pending(node: Any, form: TensorForm, base: Any = None) -> Pending:
+    """Return a tensor that stands for what a node computes; ``base`` is what it is a view of."""
+    recording = recording_of()
+    found: Pending = recording.values.new(recording, node, form, base)
+    return found
+
+
+def settle(x: Pending, rows: Tensor) -> None:
+    """Let a pending tensor stand for its value from now on, the one of some rows."""
+    x.__class__ = Settled
+    x.rows = rows
+    x.node = x.host = x.base = x.place = None
+
+
+def first_of(rows: Tensor, requires_grad: bool) -> Tensor:
+    """Return the one of some rows, with its gradient if it has one: another example's may need it."""
+    return rows[0] if requires_grad else rows[0].detach()
+
+
+def with_values(x: Any) -> Any:
+    """Return arguments with values in the place of settled tensors."""
+    return optree.tree_map(lambda y: y.value if type(y) is Settled else y, x, none_is_leaf=True)
+
+
+def version_of(x: Any) -> int:
+    """Return how often a tensor was changed in place."""
+    return x.version if type(x) is Pending else x._version
+
+
+# ---- what is refused ---------------------------------------------------------------------------------
+
+
+def refuse(what: str, hint: str | None = None) -> NoReturn:
+    """Raise the error of what a pending tensor cannot do; by default it can be done after the run."""
+    raise refusal(f"A tensor that is not computed yet cannot be {what}.", hint or after_run())
+
+
+def refuse_backward() -> NoReturn:
+    """Raise the error of a backward pass that begins at a pending tensor."""
+    sums = "sum the losses of all examples, which share a graph, and call backward() once: "
+    total = "after the with statement." if recording_of().is_block else "run(examples).sum().backward()."
+    refuse("the start of a backward pass", sums + total)
+
+
+def refuse_real(what: str) -> NoReturn:
+    """Raise the error of a real tensor that cannot stand for a pending one."""
+    raise refusal(
+        f"{what} that is not pending is changed in place by a pending one, which needs a gradient; and "
+        "something else sees its memory: a view, another tensor, an array of NumPy or other examples.",
+        "write it out of place: total = total + x for total += x, torch.stack(parts) for out[i] = x.",
+    )

@@ -1,0 +1,101 @@
+"""Tensors that were computed, and that a program then writes pending values into.
+
+``out = torch.zeros(3, 4); out[0] = layer(x)``: from there on ``out`` stands for a pending tensor, under all
+names that the program has for it. Its memory is taken away, so that whatever else asks for it gets an
+error. That is right where nothing else sees the memory: no other tensor, and no array of NumPy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import optree
+import torch
+from torch import Tensor
+
+from multifold_torch.lazy.pending import Pending
+
+
+class Written(Tensor):
+    """A tensor that stands for a pending one; whatever is done with it is done with that.
+
+    Attributes
+    ----------
+    pending : Pending
+        What it stands for.
+    """
+
+    pending: Pending
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*stood_for(args), **stood_for(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*stood_for(args), **stood_for(kwargs or {}))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self, **_: Any) -> str:
+        return repr(self.pending)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.pending.__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.pending.__deepcopy__(memo)
+
+
+def is_pending(x: Any) -> bool:
+    """Return whether something is a pending tensor, or stands for one."""
+    return isinstance(x, (Pending, Written))
+
+
+def stood_for(x: Any) -> Any:
+    """Return arguments with pending tensors in the place of those that stand for them."""
+    return optree.tree_map(lambda y: y.pending if type(y) is Written else y, x, none_is_leaf=True)
+
+
+def let_stand(x: Tensor, found: Pending) -> None:
+    """Let a tensor stand for a pending one of its form, as if it were changed in place."""
+    found.version = 1 if x.is_inference() else x._version + 1
+    torch._C._swap_tensor_impl(x, found.form.new())  # the new one goes, with the memory
+    x.__class__ = Written
+    x.pending = found
+
+
+def is_alone(x: Tensor) -> bool:
+    """Return whether no tensor or array shares the memory of a tensor, besides what it is a view of."""
+    if type(x) is not Tensor or x.layout is not torch.strided:
+        return False
+    storage = x.untyped_storage()
+    owners = torch._C._storage_Use_Count(storage._cdata)
+    # That of an array of NumPy cannot be resized. Each tensor is an owner, and so is `storage`.
+    return storage.resizable() and owners == (3 if x._is_view() else 2)
+
+
+def index_of(x: Tensor, base: Tensor) -> tuple[Any, ...] | None:
+    """Return the index that takes a view out of its base; None if single rows and slices do not say it.
+
+    >>> base = torch.zeros(3, 4, 5)
+    >>> index_of(base[1, :, 2], base), index_of(base.flatten(), base)
+    ((1, slice(0, 4, None), 2), None)
+    """
+    offset = x.storage_offset() - base.storage_offset()
+    if not base.is_contiguous() or not base.numel():
+        return None
+    starts = [offset // step % size for step, size in zip(base.stride(), base.shape, strict=True)]
+    for axes in itertools.combinations(range(base.dim()), x.dim()):
+        sizes = dict(zip(axes, x.shape, strict=True))
+        index = tuple([slice(i, i + sizes[axis]) if axis in sizes else i for axis, i in enumerate(starts)])
+        like = base.detach()[index]
+        if (like.shape, like.stride(), like.storage_offset()) == (x.shape, x.stride(), x.storage_offset()):
+            return index
+    return None

@@ -1,3 +1,0 @@
-# The compiled functions have the types of their references.
-from multifold._compiled.reference.covers import beam as beam
-from multifold._compiled.reference.covers import cover as cover

@@ -1,1 +1,0 @@
-from multifold._compiled cimport columns

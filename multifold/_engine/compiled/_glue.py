@@ -1,0 +1,326 @@
+# cython: language_level=3, infer_types=True, boundscheck=True, wraparound=False, initializedcheck=False
+"""Plain programs: functions that meet pending values, recorded as earlier calls of their kind were.
+
+Calls are of one kind if they may share a launch: the function, the modes of the framework, the constants by
+type and value, and the forms of the operands are equal. The adapter finds out once for each kind what it
+returns. Each further call costs what stands here: a key, a look into a table, a call of ``Fold.add`` and a
+pending value.
+
+Of ``torch.cat([a, b], 1)`` with two pending values of one form the key is::
+
+    torch.cat, modes, list, 2, form, form, int, 1
+
+A container is preceded by its type and length, and a constant by its type, so two calls that differ have
+no key in common.
+
+This module is compiled where a C compiler is at hand, and runs as it is elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from multifold._engine.compiled import columns
+
+if TYPE_CHECKING:
+    import cython
+else:
+    from multifold._engine.compiled.columns import cython
+
+
+@cython.cfunc
+@cython.inline
+def own(glue: Any) -> Any:
+    """Return what knows the framework: an adapter's subclass of `GlueBase`."""
+    return glue
+
+
+@cython.cclass
+class KnownCall:
+    """A kind of call: what runs it, and what it returns.
+
+    Attributes
+    ----------
+    call : callable or None
+        The op of the calls; None if they return no array.
+    structure : object
+        How their results are nested: None for one array, ``tuple``, or what has ``unflatten``.
+    forms : list
+        The form of each result. ``form.new()`` returns an empty pending value of it.
+    bases : list of (int or None)
+        Of each result, which operand it is a view of; numbers from their count on are results before it.
+    result : object
+        What the calls return, if that is no array.
+    held : list
+        What the key names by its ``id``, and so must not go.
+    is_small : bool
+        Whether the function runs at once where the values of all operands were read.
+    """
+
+    call = cython.declare(object, visibility="readonly")
+    structure = cython.declare(object, visibility="readonly")
+    forms = cython.declare(list, visibility="readonly")
+    bases = cython.declare(list, visibility="readonly")
+    result = cython.declare(object, visibility="readonly")
+    held = cython.declare(list, visibility="readonly")
+    is_small = cython.declare(columns.Bool, visibility="readonly")
+
+    def __init__(
+        self,
+        call: Any,
+        structure: Any,
+        forms: list,
+        bases: list,
+        result: Any,
+        held: list,
+        is_small: columns.Bool,
+    ) -> None:
+        self.call = call
+        self.structure = structure
+        self.forms = forms
+        self.bases = bases
+        self.result = result
+        self.held = held
+        self.is_small = is_small
+
+
+@cython.cclass
+class GlueBase:
+    """The quick path of `multifold.lazy.recorder.PlainValues`: calls of known kinds are recorded here.
+
+    Parameters
+    ----------
+    pending : type
+        The class of pending values. Each has a ``node`` and a ``form``; ``base``, what it is a view of;
+        ``version``, how often it was changed in place, or -1 once a view of it was; ``seen``, the version
+        of its base when it was made; ``host``, its value once that was read; and ``place``, the value that
+        it is a part of, and at which index.
+    answers : dict
+        Functions that are not recorded, and what answers them.
+    probes, alarms : tuple of callable
+        What a program may change in this thread that calls depend on: answers of probes are parts of each
+        key. Where an alarm is true, or was when the run began, ``modes()`` says the rest.
+
+    Attributes
+    ----------
+    known : dict of tuple to KnownCall
+        The kinds of calls, by key.
+    shared : dict of int to array
+        The arrays that are the same for all examples of a run, by ``id``.
+    """
+
+    pending = cython.declare(object, visibility="readonly")
+    answers = cython.declare(dict, visibility="readonly")
+    probes = cython.declare(tuple, visibility="readonly")
+    alarms = cython.declare(tuple, visibility="readonly")
+    known = cython.declare(dict, visibility="public")
+    shared = cython.declare(dict, visibility="public")
+
+    def __init__(self, pending: Any, answers: dict, probes: tuple, alarms: tuple) -> None:
+        self.pending = pending
+        self.answers = answers
+        self.probes = probes
+        self.alarms = alarms
+        self.known = {}
+        self.shared = {}
+
+    def meet(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
+        """Return what a function does that has met a pending value: answer it, or record it."""
+        answer: Any = self.answers.get(func)
+        if answer is not None:
+            return answer(*args, **kwargs) if kwargs else answer(*args)
+        operands: list = []
+        call: Any = self.known.get(self.key(recording, func, None, args, kwargs, operands))
+        if call is None:
+            operands.clear()  # a change in place counts the references to its tensor: none is ours
+            return own(self).met(func, args, {} if kwargs is None else kwargs)
+        if call.is_small and self.are_read(operands):
+            return own(self).at_once(func, args, {} if kwargs is None else kwargs)
+        return self.again(recording, call, operands)
+
+    def recorded(self, recording: Any, maker: Any, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Record a call; one that depends on no example runs at once.
+
+        Parameters
+        ----------
+        maker : type or None
+            What kind of cell ``func`` is; None for a function of the framework.
+        """
+        operands: list = []
+        key = self.key(recording, func, maker, args, kwargs, operands)
+        if not self.depend_on_examples(operands):
+            with recording.paused():
+                return func(*args, **kwargs)
+        call: Any = self.known.get(key)
+        if call is None:
+            call = self.known[key] = own(self).learn(recording, maker, func, args, kwargs, operands)
+        return self.again(recording, call, operands)
+
+    @cython.cfunc
+    def key(self, recording: Any, func: Any, maker: Any, args: tuple, kwargs: Any, operands: list) -> tuple:
+        """Return by what a call is compared with others; append its operands."""
+        parts: list = [func]
+        for probe in self.probes:
+            parts.append(probe())
+        for alarm in self.alarms:
+            if alarm() or recording.alarmed:
+                parts.append(own(self).modes())
+                break
+        if maker is not None:
+            parts.append(maker)
+            if type(func) is FunctionType:
+                parts.append(own(self).key_of(func, operands))
+        for x in args:
+            self.add_key(x, parts, operands)
+        if kwargs:
+            for name in sorted(kwargs):
+                parts.append(name)
+                self.add_key(kwargs[name], parts, operands)
+        return tuple(parts)
+
+    @cython.cfunc
+    def add_key(self, x: Any, parts: list, operands: list) -> columns.Int:
+        """Append the key of an argument."""
+        kind = type(x)
+        if kind is self.pending:
+            if self.is_stale(x):
+                own(self).refuse_stale(x)
+            operands.append(x)
+            parts.append(x.form)
+        elif x is None:
+            parts.append(None)
+        elif kind is int or kind is bool or kind is str:
+            parts.append(kind)
+            parts.append(x)
+        elif kind is tuple or kind is list:
+            parts.append(kind)
+            parts.append(len(x))
+            for part in x:
+                self.add_key(part, parts, operands)
+        elif kind is float:
+            parts.append(kind)
+            parts.append(x if x < 0.0 or x > 0.0 else repr(x))  # tells 0.0 from -0.0; nan equals itself
+        else:
+            parts.append(own(self).key_of(x, operands))
+        return 0
+
+    @cython.ccall
+    def keys_of(self, arguments: list, operands: list) -> tuple:
+        """Return the key of some arguments; append what is an operand."""
+        parts: list = []
+        for x in arguments:
+            self.add_key(x, parts, operands)
+        return tuple(parts)
+
+    @cython.cfunc
+    def again(self, recording: Any, call: KnownCall, operands: list) -> Any:
+        """Record a call of a known kind; return what stands for its result."""
+        if call.call is None:
+            return call.result
+        nodes: list = [
+            x.node if type(x) is self.pending else own(self).own_row(recording, x) for x in operands
+        ]
+        node: Any = recording.fold.add(call.call, *nodes)
+        locate(recording, node)
+        if call.structure is None:
+            base = call.bases[0]
+            return self.new(recording, node, call.forms[0], None if base is None else operands[base])
+        results: list = []
+        size: columns.Int = len(operands)
+        parts: Any = node.split(len(call.forms))
+        for part, form, base in zip(parts, call.forms, call.bases):  # noqa: B905 - `KnownCall` has as many of each
+            if base is not None:
+                base = operands[base] if base < size else results[base - size]
+            results.append(self.new(recording, part, form, base))
+        return tuple(results) if call.structure is tuple else call.structure.unflatten(results)
+
+    @cython.cfunc
+    def depend_on_examples(self, operands: list) -> columns.Bool:
+        """Return whether some operands are others for each example."""
+        return any(type(x) is self.pending or id(x) not in self.shared for x in operands)
+
+    @cython.cfunc
+    def are_read(self, operands: list) -> columns.Bool:
+        """Return whether the values of all pending operands were read."""
+        return all(type(x) is not self.pending or x.host is not None for x in operands)
+
+    @cython.ccall
+    def is_stale(self, x: Any) -> columns.Bool:
+        """Return whether a pending value is out of date: its base or a view of it was changed in place."""
+        base = x.base
+        return x.version < 0 or (base is not None and x.seen != self.version(base))
+
+    @cython.ccall
+    def entry(self, recording: Any, x: Any, index: Any, form: Any) -> Any:
+        """Return a row of a form inside of a pending value, which costs no launch."""
+        if self.is_stale(x):
+            own(self).refuse_stale(x)
+        size: columns.Int = x.form.shape[0]
+        place: columns.Int = index
+        if not -size <= place < size:
+            raise IndexError(f"index {index} is out of bounds for dimension 0 with size {size}")
+        if place < 0:
+            place += size
+        found = self.new(recording, x.node._entry(place), form, x)
+        self.note_part(found, x, index)
+        return found
+
+    @cython.cfunc
+    def version(self, x: Any) -> Any:
+        """Return how often an array, pending or computed, was changed in place."""
+        return x.version if type(x) is self.pending else own(self).version_of(x)
+
+    @cython.ccall
+    def new(self, recording: Any, node: Any, form: Any, base: Any) -> Any:
+        """Return a pending value for a node; ``base`` is what it is a view of, or None."""
+        x: Any = form.new()
+        x.node = node
+        x.form = form
+        x.version = 0
+        x.host = x.place = None
+        if base is None:
+            x.base = None
+        else:
+            if type(base) is self.pending and base.base is not None:
+                base = base.base
+            x.base = base
+            x.seen = self.version(base)
+        recording.made.append(ref(x))
+        return x
+
+    @cython.ccall
+    def note_part(self, x: Any, whole: Any, index: Any) -> object:
+        """Note that a pending value is a part of another one, at an index."""
+        x.place = whole, index
+        if whole.host is not None:
+            x.host = whole.host[index]
+        return None
+
+    @cython.ccall
+    def note_value(self, x: Any, value: Any) -> object:
+        """Note the value of a pending one that was read."""
+        x.host = value
+        return None
+
+
+@cython.cfunc
+def locate(recording: Any, node: Any) -> columns.Int:
+    """Say that a call was recorded at the line of the program, and not inside of a library."""
+    frame: Any = sys._getframe()
+    known: dict = recording.lines
+    while frame is not None:
+        code: Any = frame.f_code
+        line: Any = known.get(id(code))  # the hash of a code object takes long
+        if line is None:
+            line = known[id(code)] = code, not recording.is_from_library(frame)
+        if line[1]:
+            graph: Any = recording.fold._graph
+            call: Any = node._ref
+            graph.codes[call] = code
+            graph.instructions[call] = frame.f_lasti
+            break
+        frame = frame.f_back
+    return 0

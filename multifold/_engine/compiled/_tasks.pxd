@@ -1,0 +1,1 @@
+from multifold._engine.compiled cimport columns

@@ -1,0 +1,294 @@
+"""Columns of integers as the loops of this package read and write them, whether these are compiled or not.
+
+A module such as `_calls` is compiled by Cython where a C compiler is at hand, and runs as it is elsewhere.
+It writes ``columns.opened(column)`` and indexes what it gets. Compiled, that is a view of the array (see
+`columns.pxd`, which has each name of this module once more, as C). Otherwise it is a list, which a Python
+loop reads faster than an array.
+
+=========================  ========================  ==============================
+name                       compiled                  as Python
+=========================  ========================  ==============================
+``Int``, ``Bool``          64 bits, which wrap       ``int``, ``bool``
+``Read``, ``Write``        view of an int64 array    list of int
+``RawRead``, ``Raw``       pointer to a column       the same list
+``Flags``                  view of an array of bytes ``bytearray``, or a list
+``opened(array)``          view of it                list of its integers
+``zeros(n)``, ``room(n)``  view of a new array       new list
+``part(x, a, b)``          ``x[a:b]``, not a copy    new list of zeros: for scratch memory
+``closed(array, column)``  nothing                   writes the list into the array
+=========================  ========================  ==============================
+
+A function opens a column in one of four ways: `opened` to read it, `writable` to read it and write it in
+place, `fresh` to fill a new array, and `copied` to fill a new array that begins as a copy of another one.
+The functions at the end, such as ``sort_by``, are loops that Python has built in.
+
+Integers of Python do not wrap, and a list takes ``-1`` for its last entry. So a loop compares what comes
+from a file with both bounds by itself, before it adds it to anything or takes it for an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import pack_into
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from multifold._engine.compiled.arrays import CALL_MASK as CALL_MASK
+from multifold._engine.compiled.arrays import PART_BITS as PART_BITS
+from multifold._engine.compiled.arrays import Integers
+
+T = TypeVar("T")
+
+Int: TypeAlias = int
+Bool: TypeAlias = bool
+Read: TypeAlias = Any
+Write: TypeAlias = Any
+RawRead: TypeAlias = Any
+Raw: TypeAlias = Any
+Small: TypeAlias = Any
+Flags: TypeAlias = Any
+
+MOST_SMALL = 1 << 31
+"""Sizes that are multiplied or packed stay below it."""
+
+MOST_CODES = 1 << 62
+"""Two integers that are packed into one stay below it, and so one more than that has 64 bits."""
+
+MOST_TYPES = 32
+"""Up to so many types have a table of all pairs of them. Compiled, it is 1,024: C walks it faster."""
+
+MOST_PAIRS = 1 << 10
+"""The largest table of all pairs of launches. Compiled, it is ``1 << 16``."""
+
+
+class cython:  # noqa: N801 - in the place of Cython's module of this name, which is not there at run time
+    """What tells Cython how to compile a function; Python ignores it."""
+
+    @staticmethod
+    def cfunc(function: T) -> T:
+        """Make a C function, which Python does not see."""
+        return function
+
+    @staticmethod
+    def ccall(function: T) -> T:
+        """Make a C function that Python sees, too."""
+        return function
+
+    @staticmethod
+    def declare(*_: Any, **__: Any) -> Any:
+        """Say what a field is, and that Python sees it."""
+
+    @staticmethod
+    def cclass(kind: T) -> T:
+        """Make an extension type, whose annotations are its fields."""
+        return kind
+
+    @staticmethod
+    def final(kind: T) -> T:
+        """Let no class inherit from this one, so that its methods are called directly."""
+        return kind
+
+    @staticmethod
+    def inline(function: T) -> T:
+        """Ask the C compiler to put the function in where it is called."""
+        return function
+
+    @staticmethod
+    def boundscheck(_: bool) -> Callable[[T], T]:
+        """Leave out the check of each index."""
+        return lambda function: function
+
+    @staticmethod
+    def exceptval(*_: Any, **__: Any) -> Callable[[T], T]:
+        """Say which value a C function returns where it raises."""
+        return lambda function: function
+
+
+def missing() -> None:
+    """Raise the error of a damaged column."""
+    raise IndexError("A column of calls refers to what is not there.")
+
+
+def opened(column: Any) -> Any:
+    """Return a column for reading."""
+    return column if type(column) is list else np.asarray(column).tolist()
+
+
+def writable(column: Any) -> Any:
+    """Return a column for reading and writing."""
+    return opened(column)
+
+
+def fresh(made: Integers) -> Any:
+    """Return a column for writing the integers of a new array, whatever is in that now."""
+    return [0] * len(made)
+
+
+def closed(made: Any, column: Any) -> None:
+    """Write a column into the array that it was made for."""
+    pack_into(f"{len(column)}q", made, 0, *column)  # NumPy would look at each integer by itself
+
+
+def array(size: int) -> Integers:
+    """Return an array of that many integers, which may be any."""
+    return np.empty(size, np.int64)
+
+
+def array_of_zeros(size: int) -> Integers:
+    """Return an array of that many zeros."""
+    return np.zeros(size, np.int64)
+
+
+def zeros(size: int) -> Any:
+    """Return that many zeros."""
+    return [0] * size
+
+
+def filled(size: int, value: int) -> Any:
+    """Return that many times a value."""
+    return [value] * size
+
+
+room = zeros
+"""Return a column of that many integers, which may be any."""
+
+
+def flags(size: int) -> Any:
+    """Return that many flags, which are 0."""
+    return bytearray(size)
+
+
+def marks(made: Any) -> Any:
+    """Return flags in the place of an array of flags."""
+    return [0] * len(made)
+
+
+def marked(made: Any, column: Any) -> None:
+    """Write flags into the array that they were made for."""
+    made[:] = column
+
+
+def all_marked(column: Any) -> bool:
+    """Return whether all flags are set."""
+    return 0 not in column
+
+
+def kept(column: Any) -> Any:
+    """Return what `opened` takes, for a column that several functions open."""
+    return opened(column)
+
+
+def width(column: Any, most: int) -> int:
+    """Return one more than the largest integer; refuse one that is negative, or not below ``most``."""
+    if not column:
+        return 0
+    largest: int = max(column)
+    if min(column) < 0 or largest >= most:
+        missing()
+    return largest + 1
+
+
+def raw_read(column: Any) -> Any:
+    """Return a column for reading at places that the caller has checked."""
+    return column
+
+
+raw = raw_read
+"""Return a column for writing, likewise."""
+
+
+def lines_of(made: Any) -> Any:
+    """Return the memory of an array of two dimensions, which may be read as an array, too."""
+    return memoryview(made).cast("B").cast("q")
+
+
+def part(column: Any, low: int, high: int) -> Any:
+    """Return a part of scratch memory, whose contents nobody needs: here it is new, and has zeros."""
+    return [0] * (high - low)
+
+
+small = zeros
+"""Return a column of that many small integers, which may be any."""
+
+small_part = part
+"""Return a part of scratch memory that holds small integers."""
+
+
+def copied(made: Integers, column: Any) -> Any:
+    """Return a column for writing in the place of an array, with the integers of another one."""
+    return column.copy() if type(column) is list else column.tolist()
+
+
+def fill(column: Any, low: int, high: int, value: int) -> None:
+    """Write a value to each place from ``low`` on and before ``high``; these are in the column."""
+    column[low:high] = [value] * (high - low)
+
+
+def has(column: Any, low: int, high: int, value: int) -> bool:
+    """Return whether a value is at some place from ``low`` on and before ``high``."""
+    return value in column[low:high]
+
+
+def sort(keys: Any, values: Any, scratch: Any, count: int) -> None:
+    """Sort the first pairs of a key and a value by key, stably, in scratch memory for as many pairs."""
+    order = sorted(range(count), key=keys.__getitem__)
+    keys[:count] = [keys[i] for i in order]
+    values[:count] = [values[i] for i in order]
+
+
+def sort_by(column: Any, low: int, count: int, key: Any, keys: Any, values: Any, scratch: Any) -> None:
+    """Sort a stretch of a column stably by the key of each of its integers, in the scratch memory."""
+    own = column[low : low + count]
+    own.sort(key=key.__getitem__)
+    column[low : low + count] = own
+
+
+def order_by(keys: Any, order: Any, limit: int) -> None:
+    """Write the places of some keys, ordered stably by key; keys are less than ``limit``."""
+    order[:] = sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def copy(column: Any, at: int, other: Any, begin: int, count: int) -> None:
+    """Copy some integers of another column to a place; the caller keeps the place inside the column."""
+    own = other[begin : begin + count]
+    if begin < 0 or len(own) != count:
+        missing()
+    column[at : at + count] = own
+
+
+def bit(number: int) -> int:
+    """Return 2 to the power of a number below 64."""
+    return 1 << number
+
+
+def highest_bit(word: int) -> int:
+    """Return the number of the highest bit that is set in a word, which is not 0."""
+    return word.bit_length() - 1
+
+
+def varies(column: Any, low: int, count: int) -> bool:
+    """Return whether a stretch of a column has different integers."""
+    return len(set(column[low : low + count])) > 1
+
+
+def differs(column: Any, low: int, other: int, count: int) -> bool:
+    """Return whether two stretches of a column differ."""
+    first: list[int] = column[low : low + count]
+    second: list[int] = column[other : other + count]
+    return first != second
+
+
+def lowest(column: Any, count: int) -> int:
+    """Return the lowest of the first integers of a column."""
+    return min(column[:count])
+
+
+def highest(column: Any, count: int) -> int:
+    """Return the highest of the first integers of a column."""
+    return max(column[:count])
+
+
+def count_distinct(column: Any, count: int, stamp: Any, mark: int) -> int:
+    """Return how many of the first integers of a column are distinct; C marks each of them in a stamp."""
+    return len(set(column[:count]))

@@ -1,0 +1,304 @@
+"""The hot path of recording in plain Python, and the reference of the same classes in `_recording.pyx`.
+
+A call is recorded in one of two ways. `Recorder._record` understands every call, and refuses those
+that are wrong. When it meets a *form* of call for the first time (the op, the types of the operands, the
+keyword arguments), it writes down how that form goes into the columns; the *quick path* here then takes
+all later calls of that form. What the quick path does not fully understand, it undoes and leaves to
+`_record`, so that there is one place where calls are refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Hashable, Sequence
+from types import CodeType, FrameType, SimpleNamespace
+from typing import Any
+
+from multifold._engine.compiled.arrays import PART_BITS as PART_BITS
+from multifold._engine.compiled.forms import Form, merge_key, own, quick_key, values_of
+from multifold.errors import MultifoldError
+
+new_object = object.__new__
+
+ENTRIES = ("refs", "ints", "floats", "arrays", "lengths", "members", "loose")
+"""The columns of what a call's operands are."""
+
+
+class NodeBase:
+    """A reference and the graph that it belongs to; immutable and hashable."""
+
+    __slots__ = ("_graph", "_ref")
+
+    _offsets: Callable[[int], tuple[int, ...]]
+    """Returns what is added to the reference for each of so many parts."""
+
+    _lacks: Callable[..., Any]
+    """Refuses an attribute that the node does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        return type(self)._lacks(self, name)
+
+    def __init__(self, graph: Any, ref: int) -> None:
+        self._graph = graph
+        self._ref = ref
+
+    def split(self, n: int) -> tuple[Any, ...]:
+        """Return the ``n`` parts of a result that is a tuple or list of ``n`` entries.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> low, high = fold.add(lambda x: (x - 1, x + 1), 5).split(2)
+        >>> fold([[low, high]])
+        [array([4, 6])]
+        """
+        graph = self._graph
+        ref = self._ref
+        kind = type(self)
+        offsets = graph.splits.get((ref >> PART_BITS, n)) or self._offsets(n)
+        if n == 2:  # the states of an LSTM: worth a path of its own, like the new nodes without __init__
+            low, high = offsets
+            first = new_object(kind)
+            first._graph = graph
+            first._ref = ref + low
+            second = new_object(kind)
+            second._graph = graph
+            second._ref = ref + high
+            return first, second
+        return tuple([kind(graph, ref + offset) for offset in offsets])
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and (self._graph, self._ref) == (other._graph, other._ref)
+
+    def __hash__(self) -> int:
+        return hash((id(self._graph), self._ref))
+
+
+class GraphBase:
+    """The columns of a graph, and the forms of calls that the quick path knows."""
+
+    tear: Callable[[], Exception]
+    """Returns the error of calls that several threads record at once; compiled, each takes one step."""
+
+    __slots__ = (
+        "arrays", "codes", "floats", "instructions", "ints", "lengths", "loose", "members", "merged",
+        "node_type", "quick", "refs", "signature", "splits",
+    )  # fmt: skip
+
+    def __init__(self, node_type: type[Any], merges: bool) -> None:
+        self.node_type = node_type
+        self.merged: dict[Hashable, int] | None = {} if merges else None
+        self.signature: list[int] = []  # a list, whose `append` is quicker than that of an array
+        self.refs: list[int] = []
+        self.ints = array("q")  # its append refuses what does not fit into 64 bits
+        self.floats: list[float] = []
+        self.arrays: list[Any] = []
+        self.lengths: list[int] = []
+        self.members: list[int] = []
+        self.loose: list[Any] = []
+        self.codes: list[CodeType | tuple[str, int]] = []
+        self.instructions: list[int] = []
+        self.quick: dict[Hashable, Form] = {}
+        self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def route(self, letters: str) -> Any:
+        """Return what the quick path has to know of a form, on any graph, made ready from its letters."""
+        columns = {"n": None, "i": "ints", "f": "floats", "a": "arrays"}
+        sinks = [columns.get(letter, letter) for letter in letters]
+        return letters, sinks if any(sinks) else None
+
+    def put(self, number: int, operands: Any, frame: FrameType) -> None:
+        """Append a call of a signature with the entries that ``operands`` has for each column.
+
+        Compiled, this is one step: no call of another thread comes in between.
+        """
+        loose = len(self.loose)
+        self.refs.extend(operands.refs)
+        self.ints.extend(operands.ints)
+        self.floats.extend(operands.floats)
+        self.arrays.extend(operands.arrays)
+        self.lengths.extend(operands.lengths)
+        self.members.extend([ref if ref >= 0 else ref - loose for ref in operands.members])
+        self.loose.extend(operands.loose)
+        self.codes.append(frame.f_code)
+        self.instructions.append(frame.f_lasti)
+        self.signature.append(number)
+
+    def marks(self) -> list[int]:
+        """Return the lengths of the columns before a call."""
+        return [len(getattr(self, name)) for name in ENTRIES]
+
+    def since(self, marks: list[int]) -> SimpleNamespace:
+        """Return what a call put into the columns, with what is loose counted from its first."""
+        entries = {name: getattr(self, name)[first:] for name, first in zip(ENTRIES, marks, strict=True)}
+        loose = marks[ENTRIES.index("loose")]
+        entries["members"] = [ref if ref >= 0 else ref + loose for ref in entries["members"]]
+        return SimpleNamespace(**entries)
+
+    def rows(self, recorder: Any, items: tuple[Any, ...]) -> bool:
+        """Append the rows of a ragged operand, or nothing; return which."""
+        first = len(self.members)
+        kept = len(self.loose)
+        members = self.members
+        loose = self.loose
+        for x in items:
+            if type(x) is self.node_type and x._graph is self:
+                members.append(x._ref)
+                continue
+            try:
+                strange = (
+                    isinstance(x, NodeBase) or (recorder._number(x) or recorder.array_class(x)) is None
+                )
+            except MultifoldError:
+                strange = True
+            if strange:
+                del members[first:], loose[kept:]
+                return False
+            loose.append(x)
+            members.append(-len(loose))
+        self.lengths.append(len(items))
+        return True
+
+    def leaves(self, items: Sequence[Any]) -> bool:
+        """Append the items of a list or tuple, or nothing; return which."""
+        for i, x in enumerate(items):
+            try:
+                if type(x) is float:
+                    self.floats.append(x)
+                elif not isinstance(x, NodeBase):
+                    self.ints.append(x)
+                elif x._graph is self:
+                    self.refs.append(x._ref)
+                else:
+                    raise OverflowError
+            except OverflowError:
+                self.take_back_leaves(items[:i])
+                return False
+        return True
+
+    def take_back_leaves(self, items: Sequence[Any]) -> None:
+        """Remove the items of a list or tuple."""
+        for x in items:
+            (self.floats if type(x) is float else self.refs if isinstance(x, NodeBase) else self.ints).pop()
+
+    def take_back(self, letters: str, operands: tuple[Any, ...], refused: Any) -> None:
+        """Remove what a call put into the columns before the operand that was refused."""
+        columns: dict[str, Any] = {"n": self.refs, "i": self.ints, "f": self.floats, "a": self.arrays}
+        for letter, x in zip(letters, operands, strict=True):
+            if x is refused:
+                break
+            if letter == "l":
+                self.take_back_leaves(x)
+            elif letter == "r":
+                for _ in range(self.lengths.pop()):
+                    if self.members.pop() < 0:
+                        self.loose.pop()
+            elif letter in columns:
+                columns[letter].pop()
+
+
+class RecorderBase:
+    """The quick path: calls of known forms go into the columns, all others to `Recorder._record`."""
+
+    _graph: Any
+    _record: Callable[..., Any]
+    _value: Callable[[Any], Hashable]
+
+    def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Any:
+        """Record one call of ``op`` and return its node.
+
+        Parameters
+        ----------
+        op : str or callable
+            A name that is looked up on the model when applied (``"compose"``, a dotted path such as
+            ``"encoder.cell"``, a key of a mapping), or a callable.
+        *operands
+            A `Node` of this fold, an array of shape ``(1, *s)`` or a number is batched: the op receives
+            an array of shape ``(n, *s)`` for ``n`` nodes. `shared`, `ragged` and `static` mark other
+            kinds; lists, tuples and dictionaries nest; ``None`` and strings are static. NumPy arrays
+            are copied; those of a framework are kept as they are, since gradients belong to them: do not
+            change them in place before the fold is applied.
+        **static
+            Passed to the op as they are; calls share a launch only where they are equal. An array is
+            refused, unless ``static(x)`` says that it is a constant.
+
+        Returns
+        -------
+        Node
+            Stands for one row of the op's result.
+
+        Raises
+        ------
+        RecordError
+            For a node of another fold, an array with other than one row, an array as a keyword
+            argument, or an operand of no known kind.
+
+        Examples
+        --------
+        >>> import multifold, numpy as np
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> nodes = [fold.add("scale", np.ones((1, 2)), i, by=3) for i in (1, 2)]
+        >>> fold.apply({"scale": lambda x, i, by: x * i[:, None] * by}, [nodes])
+        [array([[3., 3.],
+               [6., 6.]])]
+        """
+        graph = self._graph
+        frame = sys._getframe(1)
+        try:
+            key = quick_key(op, operands, static) if static else (op, *map(type, operands))
+            form = graph.quick.get(key)
+            if form is not None:
+                (letters, sinks), number, table = form
+                if table is not None:
+                    number = table.get(values_of(self, letters, operands))
+        except (TypeError, ValueError, MultifoldError):  # not hashed, or refused: `_record` says why
+            form = None
+        if form is None or number is None:
+            return self._record(op, operands, static, frame)
+        refs = graph.refs
+        column = graph.signature
+        call = len(column)
+        marks = None if graph.merged is None else graph.marks()
+        kept = len(graph.loose)
+        try:
+            if sinks is None:  # nodes only
+                for x in operands:
+                    if x._graph is not graph:
+                        raise OverflowError
+                    refs.append(x._ref)
+            else:
+                for x, sink in zip(operands, sinks):  # noqa: B905 - of one length; the hot loop
+                    if sink is None:
+                        if x._graph is not graph:
+                            raise OverflowError
+                        refs.append(x._ref)
+                    elif len(sink) > 1:
+                        getattr(graph, sink).append(x)
+                    elif (sink == "r" and not graph.rows(self, x.items)) or (
+                        sink == "l" and not graph.leaves(x)
+                    ):
+                        raise OverflowError
+        except (OverflowError, TypeError):
+            graph.take_back(letters, operands, x)
+            return self._record(op, operands, static, frame)
+        if len(column) > call:
+            raise graph.tear()
+        if marks is not None:
+            first = graph.merged.setdefault(merge_key(self, number, graph.since(marks)), call)
+            if first < call:
+                graph.take_back(letters, operands, self)  # all of them
+                return graph.node_type(graph, first)
+        if len(graph.loose) > kept:
+            graph.loose[kept:] = map(own, graph.loose[kept:])
+        if "a" in letters:  # the caller may change a NumPy array before the run
+            count = letters.count("a")
+            graph.arrays[-count:] = map(own, graph.arrays[-count:])
+        column.append(number)
+        graph.codes.append(frame.f_code)
+        graph.instructions.append(frame.f_lasti)
+        node = new_object(graph.node_type)  # quicker than a call of the class
+        node._graph = graph
+        node._ref = call
+        return node

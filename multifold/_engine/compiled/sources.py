@@ -1,0 +1,35 @@
+"""Modules that Cython compiles where it can, and that run as they are elsewhere.
+
+Where both are there, Python imports the compiled module. This one loads the source in its place: it is what
+``MULTIFOLD_NATIVE=0`` asks for, and what the tests compare with the compiled modules.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+SOURCES = ("_calls", "_rows", "_merging", "_table", "_tasks", "_glue")
+"""The modules, each after those that it imports."""
+
+
+def uncompiled() -> dict[str, ModuleType]:
+    """Load each module from its source, and let later imports find it; return all by name."""
+    found = {}
+    for name in SOURCES:
+        full = f"multifold._engine.compiled.{name}"
+        spec = spec_from_file_location(full, Path(__file__).with_name(f"{name}.py"))
+        if spec is None or spec.loader is None:
+            raise ImportError(f"The source of {full} is not there.")
+        found[name] = sys.modules[full] = module_from_spec(spec)
+        spec.loader.exec_module(found[name])
+    return found
+
+
+def require_compiled() -> None:
+    """Raise ImportError if the source of one of the modules runs, and not the compiled module."""
+    for name in SOURCES:
+        if str(sys.modules[f"multifold._engine.compiled.{name}"].__file__).endswith(".py"):
+            raise ImportError(f"multifold._engine.compiled.{name} was not compiled")

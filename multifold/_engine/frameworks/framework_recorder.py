@@ -1,0 +1,222 @@
+"""Recording for one framework: whose arrays are leaves, which backend runs them, and on which device."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from multifold._engine.frameworks import registry
+from multifold._engine.record.graph import Graph, users_frame
+from multifold._engine.record.node import Node
+from multifold._engine.record.recorder import Recorder, numpy_class, refuse_rows
+from multifold._engine.record.unroll import named_cell, time_steps, unroll
+from multifold.backend import Backend, Bidirectional, Cell, Stack
+from multifold.errors import BackendError, type_of
+
+
+class FrameworkRecorder(Recorder):
+    """A recorder whose leaf arrays belong to one framework, or to NumPy.
+
+    With ``backend="auto"`` the framework is that of the first array or model that it meets.
+    """
+
+    _node_type: type[Node] = Node
+
+    def __init__(
+        self, backend: str | Backend | type[Backend] = "auto", *, device: Any = None, cse: bool = False
+    ) -> None:
+        self._graph = Graph(self._node_type, cse)
+        self._backend = find_backend(backend)
+        self._device = device
+        self._met: str | None = None if self._backend is None else f"backend={self._backend.name!r}"
+        self._array_types: dict[type, Backend | None] = {}
+        self._cells: dict[Any, tuple[Any, Cell | Stack | Bidirectional]] = {}
+
+    def reset(self) -> None:
+        """Forget all calls; nodes recorded before are refused from now on."""
+        self._graph = Graph(self._node_type, self._graph.merged is not None, self._graph)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled and copied: not the cells, whose ids are others in a copy."""
+        return {**self.__dict__, "_cells": {}}
+
+    def shared_key(self, x: Any) -> Hashable:
+        """Return what makes a shared value the same in two calls; it may decide the backend of the fold."""
+        if self._backend is None:
+            self._owner(x)
+        return super().shared_key(x)
+
+    def array_class(self, x: Any) -> Hashable | None:
+        """Return the class of a leaf array, None if ``x`` is no array; refuse other than one row."""
+        if isinstance(x, np.ndarray):
+            return numpy_class(x)
+        backend = self._owner(x)
+        if backend is None:
+            return None
+        try:
+            rows, signature = backend.rows_and_signature(x)
+        except (IndexError, TypeError):
+            rows = None
+            signature = None
+        refuse_rows(x, rows)
+        if backend.counts_changes:
+            self._graph.note_changes(x, backend.version)
+        return signature
+
+    def _owner(self, x: Any) -> Backend | None:
+        """Return the backend of an array of a framework, None for anything else.
+
+        With ``backend="auto"``, the first such array decides which backend the fold has.
+        """
+        cls = type(x)
+        if cls in self._array_types:
+            return self._array_types[cls]
+        if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+            return None
+        mine = self._backend is not None and self._backend.owns(x)
+        found = self._backend if mine else registry.owner(x)
+        if found is not None:
+            self._settle(found, f"an array of type {cls.__module__}.{cls.__qualname__}")
+            self._array_types[cls] = found
+        return found
+
+    def _settle(self, backend: Backend, what: str) -> None:
+        """Take the backend of what was met as the fold's; refuse a second framework."""
+        if self._backend is None:
+            self._backend = backend
+            self._met = what
+        elif self._backend.name != backend.name:
+            raise BackendError(
+                f"Expected arrays and models of one framework in a fold: it has {self._met}. "
+                f"Received {what}, of backend '{backend.name}'.",
+                "use one fold for each framework, and convert what passes between them.",
+            )
+
+    def _backend_of(self, model: Any, graph: Any = None) -> Backend:
+        """Return the backend that runs a model: the fold's, else the model's, else NumPy."""
+        if self._backend is None or not self._backend.hosts(model):
+            found = None if model is None else registry.host(model, but=self._backend)
+            if found is not None:
+                self._settle(found, f"a model of type {type(model).__qualname__}")
+        if self._backend is None:
+            ops = [signature.op for signature in (graph or self._graph).signatures]
+            parts = [*ops, *getattr(model, "__dict__", {}).values()]
+            found = registry.host(dict(enumerate(parts)))
+            if found is not None:
+                self._settle(found, "an op or a part of the model")
+            else:
+                registry.refuse_strangers([model, *ops])
+        return registry.load_backend("numpy") if self._backend is None else self._backend
+
+    def _device_of(self, backend: Backend, model: Any, graph: Any = None, told: Any = None) -> Any:
+        """Return where numbers and NumPy arrays go: as told, with the model, or with the arrays."""
+        if self._device is not None or told is not None:
+            return told if self._device is None else self._device
+        # No walrus: where a framework converts Python to graphs, it may meet this line, and warns of one.
+        device = None if model is None else backend.device(model)
+        if device is not None:
+            return device
+        graph = self._graph if graph is None else graph
+        for values in (graph.arrays, graph.loose, *[s.shared for s in graph.signatures if s.shared]):
+            for x in values:
+                if not isinstance(x, np.ndarray) and backend.owns(x):
+                    return backend.device(x)
+        return None
+
+    def unroll(
+        self, cell: Any, length: int, inputs: Any, begin_state: Any = None, layout: str = "NTC"
+    ) -> tuple[list[Node], Any]:
+        """Unroll a recurrent cell over one example of ``length`` steps.
+
+        Parameters
+        ----------
+        cell : object
+            A recurrent cell of the fold's framework, a list of cells on top of each other, a
+            `multifold.Cell`, `Stack` or `Bidirectional`, or the name of an op of the model that takes
+            ``(x, *states)`` and returns ``(output, *states)``; that needs ``begin_state``.
+        length : int
+            The number of steps, at least 1.
+        inputs : list of Node or arrays, or array
+            One node or array of shape ``(1, C)`` a step; or an array of shape ``(1, length, C)`` for
+            layout NTC, ``(length, 1, C)`` for TNC.
+        begin_state : optional
+            The states before the first step, nodes or arrays of shape ``(1, *s)``: one state or a list
+            of them for a cell, a list with an entry for each layer of a stack, a pair for both
+            directions. By default what the cell begins with.
+        layout : str
+            ``"NTC"`` or ``"TNC"``.
+
+        Returns
+        -------
+        outputs : list of Node
+            The output of each step.
+        states : list
+            The last states, nested like ``begin_state``.
+
+        Raises
+        ------
+        RecordError
+            If the inputs do not have ``length`` steps of one row.
+
+        Examples
+        --------
+        >>> import multifold, numpy as np
+        >>> total = multifold.Cell(lambda x, s: (s + x, s + x), lambda: (np.zeros((1, 2)),), 1)
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> outputs, states = fold.unroll(total, 3, np.arange(6.0).reshape(1, 3, 2))
+        >>> fold([outputs])
+        [array([[0., 1.],
+               [2., 4.],
+               [6., 9.]])]
+        """
+        steps = time_steps(length, inputs, layout, self._split)
+        graph = self._graph
+        first = len(self)
+        opened = named_cell(cell, begin_state) if isinstance(cell, str) else self._cell(cell)
+        result = unroll(self, opened, steps, begin_state)
+        graph.recorded_at(users_frame(), first)  # not the lines of `unroll` itself
+        return result
+
+    def _split(self, x: Any, sizes: list[int]) -> Sequence[Any]:
+        """Cut an array of the framework, or of NumPy, into sections of rows."""
+        owner = None if isinstance(x, np.ndarray) else self._owner(x)
+        return (registry.load_backend("numpy") if owner is None else owner).split(x, sizes)
+
+    def _cell(self, cell: Any) -> Cell | Stack | Bidirectional:
+        """Return a cell as multifold's; the same object for the same cell, so that its calls batch."""
+        if isinstance(cell, (Cell, Stack, Bidirectional)):
+            return cell
+        sequence = isinstance(cell, (list, tuple)) or (
+            hasattr(cell, "__getitem__")
+            and hasattr(cell, "__len__")
+            and not hasattr(cell, "keys")
+            and not isinstance(cell, (str, bytes, np.ndarray))
+        )
+        parts = tuple(cell[i] for i in range(len(cell))) if sequence else None
+        key = id(cell) if parts is None else tuple(map(id, parts))
+        if key not in self._cells:
+            if parts is None:
+                made = self._backend_of(cell).cell(cell)
+            else:
+                made = Stack(tuple(map(self._cell, parts)))
+            # Keep the cell alive, as Python gives the id of an object that is gone to a new one.
+            self._cells[key] = (cell if parts is None else parts, made)
+        return self._cells[key][1]
+
+
+def find_backend(backend: str | Backend | type[Backend]) -> Backend | None:
+    """Return the backend of that name, or None for ``"auto"``."""
+    if isinstance(backend, Backend):
+        return backend
+    if isinstance(backend, type) and issubclass(backend, Backend):
+        return backend()
+    if backend == "auto":
+        return None
+    if not isinstance(backend, str):
+        raise BackendError(
+            f"Expected backend to be a name or a multifold.Backend. Received {type_of(backend)}.",
+            "the model is for `apply` and `run`: fold.apply(model, outputs).",
+        )
+    return registry.load_backend(backend)

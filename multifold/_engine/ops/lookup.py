@@ -1,0 +1,230 @@
+"""Op names become callables, looked up on the model when a fold is applied.
+
+A name is an attribute, a dotted path or a key of a mapping; an op may also be the callable itself.
+
+>>> from multifold._numpy.backend import NumpyBackend
+>>> model = {"encoder": [str.lower, str.upper]}
+>>> resolve(NumpyBackend(), model, "encoder.1", "model.py:7")("Tree")
+'TREE'
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, NoReturn
+
+from multifold._engine.compiled.arrays import Integers
+from multifold._engine.plan.plan import Plan
+from multifold._engine.plan.wiring import LaunchWiring
+from multifold._engine.record.signature import Signature
+from multifold.backend import Backend
+from multifold.errors import LaunchError, type_of
+from multifold.marks import MIXING, mark_of
+
+LIBRARIES = ("builtins", "collections", "equinox", "flax", "keras")
+"""Packages whose classes have methods that are no ops of a model."""
+
+MISSING = object()
+"""What `lookup` returns if there is nothing of that name: None may be an entry of a model."""
+
+
+def look_up(
+    plan: Plan,
+    launches: Sequence[LaunchWiring],
+    backend: Backend,
+    model: Any,
+    ops: dict[Signature, Callable[..., Any]],
+    warn: Callable[[str], None],
+    among: str = "",
+) -> None:
+    """Add to ``ops`` what the op of each launch of a plan calls, before the first launch runs.
+
+    So a misspelt name costs no computing. Warns if a function is made anew for each call. Refuses an op
+    that is meant to mix rows where there are ``among`` them what no example has asked for.
+    """
+    signatures = plan.columns.signatures
+    calls: dict[int, list[Integers]] = {}
+    for launch in launches:
+        calls.setdefault(launch.signature, []).append(launch.calls)
+    single = []
+    for number, own in calls.items():
+        signature = signatures[number]
+        op = signature.op
+        if signature not in ops:
+            found = find(backend, model, op)
+            if not callable(found):
+                first = min(int(some.min()) for some in own)
+                found = resolve(backend, model, op, plan.site(first))
+            if among and mark_of(found) == MIXING:
+                refuse_mixing(signature.name, among)
+            ops[signature] = found
+        if not isinstance(op, str) and len(own) == 1 and len(own[0]) == 1:
+            single.append((op, int(own[0][0])))
+    again = made_anew(single) if len(single) > 1 else None
+    if again is not None:
+        name = plan.columns.signatures[plan.columns.signature[again]].name
+        site = plan.site(again)
+        warn(
+            f"A new function '{name}' is made for each call recorded at {site}: calls of different "
+            "functions never share a launch.\n\nHint: define the function once, and pass what varies as "
+            "an operand or as multifold.static(...)."
+        )
+
+
+def has_mixing(signatures: Iterable[Signature], backend: Backend, model: Any) -> bool:
+    """Return whether an op among some is marked as one that mixes rows: its launches are never divided."""
+    return any(mark_of(find(backend, model, signature.op)) == MIXING for signature in signatures)
+
+
+def refuse_mixing(name: str, among: str) -> NoReturn:
+    """Refuse an op that is meant to mix rows, where ``among`` them are rows of no example of this run."""
+    raise LaunchError(
+        f"Expected an op that keeps its rows apart. '{name}' is marked by multifold.mixing, and {among}.",
+        "a layer that needs the statistics of a minibatch computes them in training; let it use running "
+        "ones here, as model.eval() does.",
+    )
+
+
+def made_anew(ops: Iterable[tuple[Any, int]]) -> int | None:
+    """Return the call of a function that another call had made anew, from pairs of op and call.
+
+    A lambda in the body of a loop is another object each time, with the same code.
+    """
+    known: dict[Any, tuple[Any, int]] = {}
+    for op, call in ops:
+        op = inspect.unwrap(op)  # a compiler's wrapper names the function inside
+        if isinstance(op, FunctionType) and not str(op.__module__).startswith("multifold"):
+            other, where = known.setdefault(op.__code__, (op, call))
+            if other is not op:
+                return where
+    return None
+
+
+def find(backend: Backend, model: Any, op: str | Callable[..., Any]) -> Any:
+    """Return what an op calls, or what the model has of its name; `MISSING` if it has nothing."""
+    if not isinstance(op, str):
+        return op
+    if model is None:
+        return MISSING
+    # Many models are a plain dictionary, which is no wrapper and has no attribute that could be meant.
+    found = model.get(op, MISSING) if type(model) is dict else MISSING
+    return lookup(backend, model, op) if found is MISSING else found
+
+
+def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: str) -> Callable[..., Any]:
+    """Return what an op calls.
+
+    Parameters
+    ----------
+    backend : Backend
+        Knows how to look inside wrappers of a model.
+    model : object
+        An object with methods, a mapping, or nothing where all ops are callables.
+    op : str or callable
+        A name, a dotted path, a key of a mapping, or the callable itself.
+    site : str
+        Where the op was recorded, for the message.
+
+    Raises
+    ------
+    LaunchError
+        If the model has no such op, or if it can't be called.
+    """
+    found = find(backend, model, op)
+    if callable(found):
+        return found
+    if model is None:
+        raise LaunchError(
+            f"Expected a model that has the op '{op}', recorded at {site}. Received none.",
+            "pass the model first, as in fold.run(model, ...), or record callables instead of names.",
+        )
+    if found is MISSING:
+        near = suggestion(backend, model, str(op))
+        raise LaunchError(
+            f"The model, {type_of(model)}, has no op '{op}', recorded at {site}.",
+            f"did you mean '{near}'?" if near else "op names are attributes, paths or keys.",
+        )
+    raise LaunchError(
+        f"Expected the op '{op}', recorded at {site}, to be callable. Received {type_of(found)}.",
+        "values enter as operands: multifold.shared(x) for one that all nodes read.",
+    )
+
+
+def lookup(backend: Backend, model: Any, path: str) -> Any:
+    """Follow a dotted path from the model; `MISSING` if it ends early."""
+    model = backend.unwrap(model)
+    found = step(model, path)
+    if found is not MISSING or "." not in path:
+        return found
+    found = model
+    for name in path.split("."):
+        found = step(backend.unwrap(found), name)
+        if found is MISSING:
+            break
+    return found
+
+
+def suggestion(backend: Backend, model: Any, path: str) -> str | None:
+    """Return a dotted path like one that leads nowhere, with another name where it ends.
+
+    >>> from multifold._numpy.backend import NumpyBackend
+    >>> suggestion(NumpyBackend(), {"encoder": {"cell": abs}}, "encoder.sell")
+    'encoder.cell'
+    """
+    head = ""
+    name = ""
+    rest = path
+    while rest:
+        name, _, rest = rest.partition(".")
+        inner = step(backend.unwrap(model), name)
+        if inner is MISSING:
+            near = difflib.get_close_matches(name, names(backend, backend.unwrap(model)), n=1)
+            return ".".join(filter(None, [head, near[0], rest])) if near else None
+        model = inner
+        head = f"{head}.{name}".lstrip(".")
+    return None
+
+
+def step(model: Any, name: str) -> Any:
+    """Return an entry of a mapping or sequence, or an attribute; `MISSING` if there is neither."""
+    if isinstance(model, (dict, Mapping)):  # a plain dictionary is known by its class
+        if name in model:
+            return model[name]
+        if hasattr(dict, name) and not defines(type(model), name):
+            return MISSING
+    # Attributes come before positions, since a slice of a sequence of layers may keep their names.
+    found = getattr(model, name, MISSING)
+    if found is MISSING and name.isdecimal() and hasattr(type(model), "__getitem__"):
+        if any(map(str.isdecimal, getattr(model, "_modules", ()))):
+            return MISSING  # a torch.nn.Sequential names its layers "0", "1": not their positions
+        try:
+            return MISSING if isinstance(model, Mapping) else model[int(name)]
+        except (LookupError, TypeError):
+            return MISSING
+    return found
+
+
+def defines(kind: type, name: str) -> bool:
+    """Return whether a mapping's own class defines a name; `update`, which every dict has, is no op."""
+    library = ("builtins", "collections", "collections.abc")
+    owner = next((base for base in kind.__mro__ if name in vars(base)), dict)
+    return owner.__module__ not in library
+
+
+def names(backend: Backend, model: Any) -> list[str]:
+    """Return what can be looked up on a model, for suggestions."""
+    if isinstance(model, Mapping):
+        return [key for key in model if isinstance(key, str)]
+    return [
+        name for name in dir(model) if not (name.startswith("_") or inherits(backend, type(model), name))
+    ]
+
+
+def inherits(backend: Backend, kind: type, name: str) -> bool:
+    """Return whether a name is a method of a framework's class, as `torch.nn.ModuleDict.clear` is."""
+    owner = next((base for base in kind.__mro__ if name in vars(base)), None)
+    package = "" if owner is None else owner.__module__.partition(".")[0]
+    return package in (backend.name, *LIBRARIES)

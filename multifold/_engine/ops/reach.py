@@ -1,0 +1,213 @@
+"""Reach: the objects that an op consists of, and those that its functions find around them.
+
+An op is a function, a method, a module or a partial of these. A function reads more than its operands: what
+it binds, and names of its module that its code has. From there on lead the functions that it calls, the
+entries of containers, and the attributes of objects that the same package defines:
+
+>>> class Noise:
+...     def __init__(self, seed):
+...         self.generators = [np.random.default_rng(seed)]
+>>> noise = Noise(0)
+>>> def drawn(shape):
+...     return noise.generators[0].random(shape)
+>>> def op(x):
+...     return x + drawn(x.shape)
+>>> from multifold._numpy.backend import NumpyBackend
+>>> [type(x).__name__ for x, _ in reached(NumpyBackend(), [op])]
+['function', 'function', 'Noise', 'list', 'Generator']
+
+Objects of other packages are ends, since a data loader or a logger has locks and threads of its own.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import random
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from types import CodeType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from multifold.backend import Backend, attribute_of, owner_of
+
+VALUES = (bool, int, float, complex, str, bytes, NoneType)
+"""Types of values that never change, and are compared by value."""
+
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+"""Random generators of NumPy and Python."""
+
+CONTAINERS = (list, dict, set, deque, Counter, defaultdict, OrderedDict)
+"""Types of containers whose contents an op may change."""
+
+ENDS = (*VALUES, ModuleType, type, CodeType)
+"""Types of objects from which nothing is to be reached that an op may change."""
+
+GLOBAL = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME")
+"""Python's instructions for the names of a module."""
+
+FEW = 64
+"""Entries of a container in which something is looked for each time that an op runs."""
+
+MANY = 256
+"""Objects that are reached at most. Those far away are data, as the trees that a training loop binds."""
+
+
+def makers(op: Any) -> Iterator[Any]:
+    """Yield the objects that an op consists of: function, object of a method, arguments of a partial."""
+    if isinstance(op, functools.partial):
+        yield from makers(op.func)
+        for part in (*op.args, *op.keywords, *op.keywords.values()):
+            yield from makers(part)
+        return
+    function, owner = attribute_of(op, "__func__", None), owner_of(op, None)
+    if function is None or owner is None:
+        yield op
+    else:  # a method, or what a framework makes of one
+        yield function
+        yield owner
+
+
+def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
+    """Return the model, what an op consists of, and the modules and generators that its functions use.
+
+    >>> from multifold._numpy.backend import NumpyBackend
+    >>> rng = np.random.default_rng(0)
+    >>> def noise(x):
+    ...     return x + rng.random(x.shape)
+    >>> owners_of(NumpyBackend(), None, noise) == [None, noise, rng]
+    True
+    """
+    parts = [*makers(op)]
+    known = {id(part) for part in parts}
+    around = reached(backend, [part for part in parts if isinstance(part, FunctionType)], FEW)
+    own = [x for x, _ in around if isinstance(x, GENERATORS) or backend.owns(x) or backend.hosts(x)]
+    return [model, *parts, *[x for x in own if id(x) not in known]]
+
+
+def used_by(backend: Backend, op: Any) -> list[Any]:
+    """Return the modules that an op calls, as far as its code names them; itself, if it is one.
+
+    Of a model whose parts are named it calls these. Its code is also that of functions and methods around
+    it, which are of the same module.
+    """
+    owner = owner_of(op, None)
+    used = [x for x in makers(op) if x is not owner]
+    todo = [x for x in used if isinstance(x, FunctionType)]
+    seen = set[FunctionType]()
+    while todo and len(seen) < MANY:
+        function = todo.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        names = tuple(names_of(function.__code__))
+        for holder in (owner, *around(function)):
+            held = [attribute_of(holder, name, None) for name in names]
+            parts = [x for x in held if x is not None and backend.hosts(x)]
+            own = [attribute_of(x, "__func__", x) for x in (holder, *held)]
+            todo += [x for x in own if isinstance(x, FunctionType) and x.__module__ == function.__module__]
+            used += parts if parts or holder is owner else [holder]
+    return [x for x in used if backend.hosts(x) and not isinstance(x, (FunctionType, MethodType))]
+
+
+def reached(
+    backend: Backend, roots: Sequence[Any], most: int = FEW, is_home: Callable[[Any], bool] | None = None
+) -> Iterator[tuple[Any, bool]]:
+    """Yield some objects, and what can be reached from them; each once, the nearest first.
+
+    Each comes with whether it is looked into: whether what it holds is reached, too.
+
+    Parameters
+    ----------
+    backend : Backend
+        What knows which attributes the framework keeps for itself.
+    roots : sequence of object
+        Where it begins.
+    most : int
+        How many entries a container may have, if they are to be reached. A longer one is data.
+    is_home : callable, optional
+        Takes an object; returns whether it is looked into. Those of the roots' packages always are.
+    """
+    homes = {package_of(part) for root in roots for part in makers(root)}
+    seen = dict[int, Any]()  # kept, since the id of an object that is gone may be another one's
+    todo = deque((root, True) for root in roots)
+    while todo:
+        x, is_root = todo.popleft()
+        if isinstance(x, ENDS) or id(x) in seen:
+            continue
+        seen[id(x)] = x
+        is_own = is_root or package_of(x) in homes or (is_home is not None and is_home(x))
+        inside = parts_of(backend, x, most, is_own or type(x) is SimpleNamespace)
+        yield x, inside is not None
+        if len(seen) > MANY:
+            return
+        todo.extend((part, False) for part in inside or ())
+
+
+def parts_of(backend: Backend, x: Any, most: int, is_own: bool) -> Iterable[Any] | None:
+    """Return what an object holds; None if that is not to be reached."""
+    if isinstance(x, FunctionType):
+        return around(x)
+    if type(x) in CONTAINERS or type(x) is tuple:
+        if len(x) > most:
+            return None
+        # Functions in it are other ops.
+        entries = x.values() if isinstance(x, dict) else x
+        return [part for part in entries if not isinstance(part, FunctionType)]
+    if isinstance(x, functools.partial):
+        return x.func, *x.args, *x.keywords.values()
+    owner = owner_of(x, None)
+    if owner is not None:
+        return owner, attribute_of(x, "__func__", None)
+    if is_own and hasattr(x, "__dict__"):
+        reserved = backend.reserved(x)
+        return [part for name, part in vars(x).items() if name not in reserved]
+    return None
+
+
+def package_of(x: Any) -> str:
+    """Return the package that a function, or the class of another object, is from."""
+    module = x.__module__ if isinstance(x, FunctionType) else type(x).__module__
+    return (module or "").partition(".")[0]
+
+
+def around(function: FunctionType) -> Iterator[Any]:
+    """Yield what a function finds around it: what it binds, and what its code names in its module."""
+    yield from bound_by(function)
+    for name in globals_of(function.__code__):
+        found = function.__globals__.get(name)
+        # A function of another module is one of a library.
+        if not isinstance(found, FunctionType) or found.__globals__ is function.__globals__:
+            yield found
+
+
+def names_of(code: CodeType) -> Iterator[str]:
+    """Yield the names that code and the functions in it look up outside of them."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from names_of(inner)
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_of(code: CodeType) -> tuple[str, ...]:
+    """Return the names that code and the functions in it look up in their module, and not in an object.
+
+    >>> globals_of(compile("def f(x): return x.run(size)", "", "exec").co_consts[0])
+    ('size',)
+    """
+    own = [x.argval for x in dis.get_instructions(code) if x.opname in GLOBAL]
+    inner = [name for x in code.co_consts if isinstance(x, CodeType) for name in globals_of(x)]
+    return tuple(dict.fromkeys([*own, *inner]))
+
+
+def bound_by(function: FunctionType) -> Iterator[Any]:
+    """Yield what a function binds: its defaults, and the variables of functions around it."""
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            yield cell.cell_contents

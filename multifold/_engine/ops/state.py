@@ -1,0 +1,324 @@
+"""State: what an op may change besides its result, read before a launch and put back for each trial.
+
+An op may draw random numbers, move a running mean, or count its calls. A trial
+(`multifold._engine.ops.trial`) runs it again, from the state that the launch began with, and leaves
+everything as the launch has left it:
+
+>>> class Model:
+...     calls = 0
+...     def double(self, x):
+...         self.calls += 1
+...         return 2 * x
+>>> from multifold._numpy.backend import NumpyBackend
+>>> model = Model()
+>>> kept = KeptState(NumpyBackend(), [model])
+>>> model.double(1)  # the launch
+2
+>>> with kept.again():
+...     model.calls, model.double(1), model.calls
+(0, 2, 1)
+>>> model.calls
+1
+
+A *slot* is one thing that may change: what a function or an object calls by a name, or the contents of a
+container. An object keeps its identity. But where an op writes into an array, as into a buffer, a trial
+gets a copy of it, since a recorded backward pass may hold the array itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import operator
+import random
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import CellType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from multifold._engine.ops.closeness import close, tolerance_of
+from multifold._engine.ops.reach import CONTAINERS, GENERATORS, VALUES, globals_of, reached
+from multifold.backend import Backend, StateSlot
+
+MOST = 4096
+"""Entries of a container. A longer one is data of the user, which takes long to copy and compare."""
+
+DEPTH = 4
+"""Containers in containers that are compared. A tree may know its parents."""
+
+
+class KeptState:
+    """What ops may change, as it was when this was made.
+
+    Parameters
+    ----------
+    backend : Backend
+        What knows the framework's random state and modules.
+    owners : sequence of object
+        The model, and what the op consists of.
+    only_random : bool
+        Whether nothing but the state of random generators is kept.
+    """
+
+    def __init__(self, backend: Backend, owners: Sequence[Any], *, only_random: bool = False) -> None:
+        self.backend = backend
+        self.slots = [slot for slot in slots_of(backend, owners) if slot.random or not only_random]
+        self.before = [slot.copy(slot.read()) for slot in self.slots]
+
+    @contextmanager
+    def again(self, start: Sequence[Any] | None = None) -> Iterator[None]:
+        """Let everything be as it was, or as ``start`` has it; in the end put back what is there now."""
+        now = [slot.read() for slot in self.slots]
+        try:
+            self.write(self.before if start is None else start)
+            yield
+        finally:
+            for slot, value in zip(self.slots, now, strict=True):
+                slot.write(value)
+
+    def write(self, values: Sequence[Any]) -> None:
+        """Write copies of values to the slots."""
+        for slot, value in zip(self.slots, values, strict=True):
+            slot.write(slot.copy(value))
+
+    def begin_anew(self, numbers: Sequence[int]) -> None:
+        """Let each random generator begin anew, from a seed that these numbers and its place make."""
+        for place, slot in enumerate(self.slots):
+            if slot.seed is not None:
+                slot.seed(int(np.random.SeedSequence([*numbers, place]).generate_state(1)[0]))
+
+    def read(self) -> list[Any]:
+        """Return a copy of what is in each slot now."""
+        return [slot.copy(slot.read()) for slot in self.slots]
+
+    def drew(self, start: Sequence[Any]) -> bool:
+        """Return whether random numbers were drawn since the slots were as ``start`` has it."""
+        return any(
+            slot.random and not self.same(slot.read(), before)
+            for slot, before in zip(self.slots, start, strict=True)
+        )
+
+    def moved_alike(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
+        """Return whether random numbers have moved on by the same in two states.
+
+        >>> from multifold._numpy.backend import NumpyBackend
+        >>> kept = KeptState(NumpyBackend(), [])
+        >>> def after(draws):
+        ...     with kept.again():
+        ...         np.random.random(draws)
+        ...         return kept.read()
+        >>> kept.moved_alike(after(2), after(2)), kept.moved_alike(after(2), after(3))
+        (True, False)
+        """
+        return all(
+            self.same(x, y) for slot, x, y in zip(self.slots, one, other, strict=True) if slot.random
+        )
+
+    def differs(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
+        """Return whether two states differ in anything but random numbers."""
+        return any(
+            not slot.random and not self.same(x, y)
+            for slot, x, y in zip(self.slots, one, other, strict=True)
+        )
+
+    def same(self, x: Any, y: Any, depth: int = DEPTH) -> bool:
+        """Return whether two values are equal, up to rounding where they are arrays."""
+        if x is y:
+            return True
+        if type(x) is not type(y):
+            return False
+        if isinstance(x, random.Random):
+            return bool(x.getstate() == y.getstate())
+        if isinstance(x, (dict, list, tuple, deque)):
+            if not depth or len(x) != len(y):
+                return False
+            if isinstance(x, dict):
+                return x.keys() == y.keys() and all(self.same(x[key], y[key], depth - 1) for key in x)
+            return all(self.same(one, other, depth - 1) for one, other in zip(x, y, strict=True))
+        if self.backend.owns(x) or isinstance(x, np.ndarray):
+            hosts = [v if isinstance(v, np.ndarray) else self.backend.to_numpy(v) for v in (x, y)]
+            host, other = map(np.atleast_1d, hosts)
+            return close(host, other, tolerance_of(x, host))
+        return bool(x == y) if isinstance(x, (*VALUES, set)) else x is y
+
+
+@contextmanager
+def aside(backend: Backend, owners: Sequence[Any]) -> Iterator[None]:
+    """Undo what runs meanwhile: what it does to random generators, state of the model, and gradients."""
+    with KeptState(backend, owners).again(), backend.apart(owners):
+        yield
+
+
+def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
+    """Yield what ops of some owners may change."""
+    yield StateSlot(numpy_state, set_numpy_state, random=True, seed=np.random.seed)
+    yield StateSlot(python_state, set_python_state, random=True, seed=random.seed)
+    roots = [*backend.stateful(owners)]
+    found = [*reached(backend, roots, MOST)]
+    yield from backend.slots([*owners, *[x for x, inside in found if not inside]])
+    for x, inside in found:
+        if isinstance(x, GENERATORS):
+            yield from generator_slots(x)
+        elif inside:
+            yield from own_slots(backend, x, is_model=any(x is owner for owner in owners))
+
+
+def own_slots(backend: Backend, x: Any, is_model: bool) -> Iterator[StateSlot]:
+    """Yield what an object holds that an op may change."""
+    copied = partial(with_copies, backend)
+    if isinstance(x, FunctionType):
+        for cell in x.__closure__ or ():
+            yield StateSlot(partial(content, cell), partial(write_cell, cell), partial(copy_of, backend))
+        for named in (Bindings(x.__globals__, only=frozenset(globals_of(x.__code__))), Bindings(vars(x))):
+            yield StateSlot(named.read, named.write)
+    elif type(x) in CONTAINERS:
+        # The arrays of a model that is a dictionary are its parameters, which stay what they are.
+        read, write = partial(contents, x), partial(refill, x)
+        yield StateSlot(read, write) if is_model else StateSlot(read, write, copied)
+    elif hasattr(x, "__dict__"):
+        attributes = Bindings(vars(x), but=backend.reserved(x))
+        yield StateSlot(attributes.read, attributes.write, copied)
+
+
+# ---- names: attributes, and variables around a function --------------------------------------------
+
+
+class Bindings:
+    """What some names of a table stand for.
+
+    Parameters
+    ----------
+    own : dict
+        The attributes of an object, or the variables of a module.
+    only : collection of str or None
+        Which names; None for all.
+    but : collection of str
+        Names that are left out.
+    """
+
+    def __init__(
+        self, own: dict[str, Any], only: Collection[str] | None = None, but: Collection[str] = ()
+    ) -> None:
+        self.own = own
+        self.only = only
+        self.but = but
+
+    def read(self) -> dict[str, Any]:
+        """Return what they stand for."""
+        names = self.own if self.only is None else self.only
+        return {name: self.own[name] for name in names if name in self.own and name not in self.but}
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Let them stand for these."""
+        for name in self.read().keys() - values.keys():
+            del self.own[name]
+        for name, value in values.items():
+            if self.own.get(name, self) is not value:
+                self.own[name] = value
+
+
+# ---- containers: they stay the same object, since others may know them -------------------------------
+
+
+def contents(x: Any) -> Any:
+    """Return what is in a container."""
+    return dict(x) if isinstance(x, dict) else set(x) if isinstance(x, set) else list(x)
+
+
+def refill(x: Any, values: Any) -> None:
+    """Let a container have these contents."""
+    now = contents(x)
+    if len(now) == len(values) and all(map(operator.is_, leaves(now), leaves(values))):
+        return
+    x.clear()
+    (x.extend if isinstance(values, list) else x.update)(values)
+
+
+def leaves(values: Any) -> Iterator[Any]:
+    """Yield what is in a dictionary, set or list, keys included."""
+    return itertools.chain(values, values.values()) if isinstance(values, dict) else iter(values)
+
+
+def with_copies(backend: Backend, values: Any) -> Any:
+    """Return contents in which arrays are copies."""
+    if isinstance(values, dict):
+        return {name: copy_of(backend, x) for name, x in values.items()}
+    return values if isinstance(values, set) else [copy_of(backend, x) for x in values]
+
+
+def copy_of(backend: Backend, x: Any) -> Any:
+    """Return a copy of an array, and other objects as they are."""
+    if type(x) is np.ndarray:  # a subclass has attributes that a copy of it may lack
+        return x.copy()
+    return backend.copy(x) if backend.owns(x) else x
+
+
+# ---- cells -----------------------------------------------------------------------------------------
+
+NOTHING = object()
+"""What is in a cell of a closure that holds nothing."""
+
+
+def content(cell: CellType) -> Any:
+    """Return what is in a cell of a closure."""
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return NOTHING
+
+
+def write_cell(cell: CellType, value: Any) -> None:
+    """Let a cell of a closure hold a value, or nothing."""
+    if value is NOTHING:
+        delattr(cell, "cell_contents")
+    else:
+        setattr(cell, "cell_contents", value)  # noqa: B010 - a variable of the user
+
+
+# ---- random numbers ------------------------------------------------------------------------------
+
+
+def numpy_state() -> tuple[Any, ...]:
+    """Return NumPy's global random state."""
+    state: Any = np.random.get_state()
+    name, keys, *rest = state
+    return name, keys.tobytes(), *rest
+
+
+def set_numpy_state(state: tuple[Any, ...]) -> None:
+    """Let NumPy's global random state be this one."""
+    name, keys, *rest = state
+    np.random.set_state((name, np.frombuffer(keys, np.uint32), *rest))
+
+
+def python_state() -> tuple[Any, ...]:
+    """Return Python's global random state; bytes are compared at once."""
+    version, numbers, *rest = random.getstate()
+    return version, np.array(numbers, np.uint32).tobytes(), *rest
+
+
+def set_python_state(state: tuple[Any, ...]) -> None:
+    """Let Python's global random state be this one."""
+    version, numbers, *rest = state
+    random.setstate((version, tuple(np.frombuffer(numbers, np.uint32).tolist()), *rest))
+
+
+def generator_slots(x: Any) -> Iterator[StateSlot]:
+    """Yield the state of a random generator of NumPy or Python."""
+    if isinstance(x, np.random.Generator):
+        bits = x.bit_generator
+        write = partial(setattr, bits, "state")
+        yield StateSlot(
+            read=lambda: copy.deepcopy(bits.state),
+            write=write,
+            random=True,
+            seed=lambda seed: write(type(bits)(seed).state),
+        )
+    elif isinstance(x, np.random.RandomState):
+        yield StateSlot(lambda: x.get_state(legacy=False), x.set_state, random=True, seed=x.seed)
+    elif type(x) is random.Random:
+        yield StateSlot(x.getstate, x.setstate, random=True, seed=x.seed)

@@ -1,0 +1,705 @@
+"""Trials: the first launches of an op show that it keeps rows apart.
+
+Each row of a launch belongs to another node, so no row of the result may depend on the operands of another
+one. ``softmax(x, 0)`` or ``x - x.mean(0)`` breaks that, and so does ``x * s`` with numbers of shape
+``(n,)`` beside rows of n numbers; no framework complains. So the first launch of an op is run six times
+more, with as many rows. Once each odd row is replaced by another row, once each even one; then one row is
+put in all places, four times another one. What was not replaced must come to the same result; a row that
+was put in another place must come to the result of the place that it is from:
+
+>>> import numpy as np
+>>> from multifold._numpy.backend import NumpyBackend
+>>> x = np.array([[1.0, 2.0], [3.0, 1.0], [0.0, 5.0]])
+>>> def trial(op):
+...     return Trial(Values(NumpyBackend(), None), op, [x], 3).deviation(op(x))
+>>> trial(lambda x: 2 * x)
+>>> print(trial(lambda x: x - x.mean(0)).text)
+when row 1 was replaced, row 0 and one other changed
+
+=======  ==================  ==================
+row      odd rows replaced   even rows replaced
+=======  ==================  ==================
+0        row 0               row 1
+1        row 0               row 1
+2        row 2               row 1
+=======  ==================  ==================
+
+Shapes are those of the launch, so nothing is compiled for a trial and the same kernels run. The state is
+that in which the launch began (`multifold._engine.ops.state`), so dropout draws the same mask. Where an op
+draws random numbers, only the rows that were not replaced are compared: the others have the mask of their
+place. So more sets of rows are replaced then, one for each bit of a row's number.
+
+Where no other row differs, or an operand is the same in all rows, its numbers are halved instead. Where
+even that changes nothing, as in integers that are zero, the trial tells nothing. The next launches are
+tried, too, until an op is believed (`verdicts`): few rows tell less than many. Nodes of a ragged operand
+are replaced by nodes with as many members; where the nodes differ in that, they also change places with
+each other, so that a node's result must not depend on the lengths of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+
+from multifold._engine.compiled.arrays import ranges
+from multifold._engine.ops.closeness import differences, is_inexact, magnitude, nudged, tolerance_of, unlike
+from multifold._engine.ops.hints import AXIS, COLUMN, MIXING, STATE
+from multifold._engine.ops.messages import said
+from multifold._engine.ops.reach import owners_of, used_by
+from multifold._engine.ops.state import KeptState
+from multifold._engine.ops.values import Values, leaves_of, opened, sizes_of
+from multifold._engine.ops.verdicts import ranks_of
+from multifold._engine.record.freezing import snapshot
+from multifold.backend import Ragged
+
+ENOUGH = 16
+"""Rows that have been tried before an op is believed. A launch whose rows could not tell counts for one."""
+
+NOISE = 16
+"""How many times as much as by the rounding of operands a result may change by that inside of an op."""
+
+BELIEVED = "is believed to keep its rows apart. It could not be tried"
+"""What a warning says of an op that has no trial, between its name and the reason."""
+
+ALIKE = (0.0, 0.3, 0.7, 1.0)
+"""Which rows are put in all places, where they are in the order of their sums: the first one is at 0.0."""
+
+
+class Deviation(NamedTuple):
+    """What an op does with other rows beside a row, where that is not what it does in the launch."""
+
+    text: str
+    error: Exception | None = None
+    """What it raises, if it raises."""
+    state: bool = False
+    """Whether it is the state on the model that other rows have changed."""
+
+
+class Company(NamedTuple):
+    """Which rows a trial puts beside each other."""
+
+    source: np.ndarray
+    """For each place the row of the launch that is put there."""
+    halved: np.ndarray
+    """The places whose numbers are halved: those that are the same in all rows, or all in their own row."""
+    up: bool = False
+    """Whether they grow by their half instead."""
+    nudged: bool = False
+    """Whether each floating number is a step away from what it is, as rounding could leave it."""
+
+    @property
+    def moved(self) -> np.ndarray:
+        """The places where another row is, or the own one halved."""
+        return (self.source != np.arange(len(self.source))) | self.halved
+
+
+class Untried(Exception):
+    """An op cannot be tried, for the reason that is said."""
+
+
+@dataclass
+class Trial:
+    """One launch, whose operands and state are kept before it runs.
+
+    Attributes
+    ----------
+    values : Values
+        What knows the backend.
+    op : callable
+        What the launch calls.
+    leaves : sequence
+        What it receives, leaf by leaf.
+    rows : int
+        How many rows the launch has, two or more.
+    batched : sequence of bool
+        Which leaves are batched; by default all.
+    lengths : mapping of int to int64 array
+        The lengths of each ragged leaf, on the host.
+    nested : callable
+        Returns the operands of the op from its leaves.
+    static : mapping
+        Its keyword arguments.
+    model : object
+        The model that runs, whose state stays as it is.
+    maker : callable, optional
+        The op as the model has it, where ``op`` is made of it.
+    any_size : bool
+        Whether the op takes any number of rows.
+    """
+
+    values: Values
+    op: Callable[..., Any]
+    leaves: Sequence[Any]
+    rows: int
+    batched: Sequence[bool] = ()
+    lengths: Mapping[int, np.ndarray] = field(default_factory=dict)
+    nested: Callable[[Sequence[Any]], Sequence[Any]] = list
+    static: Mapping[str, Any] = field(default_factory=dict)
+    model: Any = None
+    maker: Callable[..., Any] | None = None
+    any_size: bool = True
+    telling: bool = True
+    """Whether other rows could have told."""
+    draws: bool = False
+    """Whether the op has drawn random numbers."""
+    left: list[Any] | None = None
+    """The state that the launch has left, where that is not the one of now."""
+
+    def __post_init__(self) -> None:
+        self.backend = self.values.backend
+        maker = self.op if self.maker is None else self.maker
+        self.parts = owners_of(self.backend, self.model, maker)
+        self.kept = KeptState(self.backend, self.parts)
+        with self.backend.apart(self.parts):
+            # By leaf: its arrays on the host; None where there are no values, as while JAX traces.
+            self.hosts = {
+                i: self.host(leaf.values if type(leaf) is Ragged else leaf)
+                for i, leaf in enumerate(self.leaves)
+                if not self.batched or self.batched[i]
+            }
+
+    # ---- the trial ---------------------------------------------------------------------------------
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the operands have values; only then is there anything to compare."""
+        return all(arrays is not None for arrays in self.hosts.values())
+
+    @property
+    def worth(self) -> int:
+        """How many rows this trial counts for, of the `ENOUGH` that are asked: drawn numbers hide much."""
+        if not self.telling:
+            return 1
+        return min(self.rows, ENOUGH // 4 if self.draws else ENOUGH)
+
+    def changed_operand(self) -> int | None:
+        """Return the first operand of rows that the launch has changed in place; None if there is none."""
+        with self.backend.apart(self.parts):
+            for i, before in self.hosts.items():
+                leaf = self.leaves[i]
+                now = self.host(leaf.values if type(leaf) is Ragged else leaf)
+                pairs = zip(before or (), now or (), strict=False)
+                if any(x.tobytes() != y.tobytes() for x, y in pairs):
+                    return i
+        return None
+
+    def deviation(self, result: Any) -> Deviation | None:
+        """Return how the result of a row depends on other rows; None if it does not.
+
+        Raises
+        ------
+        Untried
+            If the op cannot be run again, or returns other values for the same rows.
+        """
+        with self.backend.apart(self.parts):
+            return self._deviation(result)
+
+    def _deviation(self, result: Any) -> Deviation | None:
+        """Do what `deviation` says, in the context in which nothing sees it."""
+        expected = self.host(result)
+        batched = [self.leaves[i] for i in self.hosts]
+        columns = sizes_of((), result)
+        if expected is None or not self.has_values:
+            return self.misshapen(result) if self.rows in columns or self.meets else None
+        if any(x.shape[:1] != (self.rows,) for x in expected):
+            self.telling = False
+            return None
+        made = self.any_size and self.rows in columns and self.rows not in sizes_of(batched)
+        # Where the op has made as many columns as there are rows, a row may have those of all others.
+        if made and (what := self.misshapen(result)) is not None:
+            return what
+        halves = self.sides(range(1))
+        told = [company for company in halves if self.changes(company)]
+        self.telling = (
+            len(told) == len(halves) and all(map(self.varies, self.hosts)) and any(map(nonzero, expected))
+        )
+        told += [self.alike(at) for at in ALIKE]
+        if len(self.kinds) > 1:  # nodes that differ in the number of their members
+            told.append(Company(self.itself.source[::-1], self.itself.halved))
+        more = range(0)
+        left = self.kept.read() if self.left is None else self.left
+        while told:
+            company = told.pop(0)
+            what = self.compared(company, expected, left)
+            if what is not None:
+                what = self.confirmed(company, expected)
+            if what is not None:
+                return what
+            if self.draws and not more:
+                # A row that is moved cannot be compared. Of any two rows, one stays in one of these while
+                # the other one goes, and the other way round in another.
+                more = self.bits[1:]
+                told += filter(self.changes, self.sides(more))
+        return None
+
+    def culprit(self) -> int | None:
+        """Return the first row on which an op that has failed fails by itself; None if it takes no row.
+
+        A row fills all places, so that the op has as many rows as in the launch.
+
+        >>> from multifold._numpy.backend import NumpyBackend
+        >>> rows = np.array([1, 0, 9, 2])
+        >>> Trial(Values(NumpyBackend(), None), lambda i: np.arange(5)[i], [rows], 4).culprit()
+        2
+        """
+
+        def fails(*rows: int) -> bool:
+            return isinstance(
+                self.run(Company(np.resize(rows, self.rows), self.itself.halved))[0], Exception
+            )
+
+        low, high = 0, self.rows
+        if not self.has_values or all(map(fails, (low, high // 2, high - 1))):
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fails(*range(low, middle)) else (middle, high)
+        return low if fails(low) else None
+
+    def hint(self, what: Deviation) -> str:
+        """Return what to do about an op that mixes its rows."""
+        if what.state:
+            return STATE
+        if self.meets:
+            return COLUMN
+        advice = self.backend.advice(used_by(self.backend, self.op if self.maker is None else self.maker))
+        return MIXING if advice is None else f"{advice} Else {AXIS}"
+
+    @property
+    def meets(self) -> bool:
+        """Whether an operand of shape ``(n,)`` meets a wider one."""
+        ranks = {rank for rank, _ in ranks_of([self.leaves[i] for i in self.hosts])}
+        return 1 in ranks and len(ranks) > 1
+
+    def launch(self) -> Any:
+        """Run the op on the rows themselves; return its result, or what it raises."""
+        found, self.left, _ = self.run(self.itself)
+        return found
+
+    def misshapen(self, result: Any) -> Deviation | None:
+        """Return how the shape of a row's result depends on the number of rows.
+
+        While a framework traces, nothing has a value. Broadcasting that mixes rows shows by shapes all the
+        same: ``(n, 1)`` and ``(n,)`` come to n columns. So the op runs on two rows more, which are traced.
+        """
+        if any(type(leaf) is Ragged for leaf in self.leaves):
+            return None
+        count = self.rows + 2
+        index = self.values.numbers(np.minimum(np.arange(count), self.rows - 1), int)
+        leaves = [
+            self.values.gather(leaf, index) if i in self.hosts else self.copied(leaf)
+            for i, leaf in enumerate(self.leaves)
+        ]
+        try:
+            with self.kept.again():
+                found = self.backend.call(self.op, self.nested(leaves), snapshot(self.static))
+        except self.backend.passes:
+            raise
+        except Exception as error:  # noqa: BLE001 - each framework has its own error for it
+            return Deviation(f"for {count} rows it raised {said(error)}", error=error)
+        shapes = [shapes_of(leaves_of(opened(x))) for x in (result, found)]
+        if shapes[1] == [(count, *shape[1:]) for shape in shapes[0]]:
+            return None
+        text = f"it returned {listed(shapes[0])} for {self.rows}, and {listed(shapes[1])} for {count}"
+        return Deviation(text)
+
+    def compared(
+        self,
+        company: Company,
+        expected: list[np.ndarray],
+        left: list[Any],
+        drew: bool = False,
+        noise: Sequence[np.ndarray] = (),
+    ) -> Deviation | None:
+        """Run the op with other rows, and compare what it returns and what it leaves on the model.
+
+        Where it draws random numbers, as is seen or ``drew`` says, only rows that were not replaced are
+        compared. ``noise`` is by how much each row of each result may differ besides.
+        """
+        found, now, moved = self.run(company)
+        drew |= moved
+        self.draws |= drew
+        if isinstance(found, Exception):
+            if company.halved.any():  # to numbers that the op does not take
+                self.telling = False
+                return None
+            return Deviation(f"when {self.told(company)}, it raised {said(found)}", error=found)
+        hosts = self.host(found)
+        if hosts is None or shapes_of(hosts) != shapes_of(expected):
+            return Deviation(f"when {self.told(company)}, its result had another form")
+        sure = ~company.moved if drew else ~company.halved
+        noise = [x[company.source] for x in noise]
+        changed = self.changed(found, hosts, [x[company.source] for x in expected], sure, noise)
+        if len(changed):
+            return Deviation(self.blamed(company, changed))
+        # An op that has drawn other numbers than in the launch leaves another state whatever its rows are.
+        alike = not drew or self.kept.moved_alike(now, left)
+        if alike and self.kept.differs(now, left) and self.follows(now, left):
+            return Deviation(
+                "it keeps state on the model, which other rows of the launch change", state=True
+            )
+        return None
+
+    def follows(self, one: list[Any], other: list[Any]) -> bool:
+        """Return whether the next launch has other results after one state than after another one."""
+        found, _, _ = self.run(self.itself, one)
+        hosts, others = self.host(found), self.host(self.run(self.itself, other)[0])
+        if hosts is None or others is None or shapes_of(hosts) != shapes_of(others):
+            return hosts is not others
+        return self.changed(found, hosts, others, ~self.itself.moved).size > 0
+
+    def confirmed(self, company: Company, expected: list[np.ndarray]) -> Deviation | None:
+        """Return what a comparison has found, if the op can be compared at all.
+
+        The same rows, run again, must come to the same result; and where the number of random draws
+        follows the values of the rows, the rows behind the first one that was replaced have other draws.
+        """
+        once, now, drew = self.run(self.itself)
+        if isinstance(once, Exception):
+            raise Untried(f"it raised {said(once)} when it ran again on the same rows")
+        hosts = self.host(once)
+        if hosts is None or shapes_of(hosts) != shapes_of(expected):
+            raise Untried("it returned a result of another form when it ran again on the same rows")
+        if self.compared(self.itself, hosts, now) is not None:
+            raise Untried("it returned other values when it ran again on the same rows")
+        noise = self.noise(hosts)
+        what = self.compared(company, hosts, now, noise=noise)
+        if what is None or what.state or what.error is not None:
+            return what
+        if self.backend.draws(self.op, self.nested(self.taken(self.itself)), self.static):
+            drew = True  # by a key that is not moved on
+            what = self.compared(company, hosts, now, drew, noise)
+        if not drew or not self.draws_follow(now):
+            return what
+        behind = self.replacements(np.arange(self.rows) >= self.rows // 2)
+        return None if self.compared(behind, hosts, now, noise=noise) is None else what
+
+    def noise(self, expected: list[np.ndarray]) -> list[np.ndarray]:
+        """Return by how much each row of each result may differ because the op rounds what it computes.
+
+        A score that is nearly zero as the sum of large terms has the rounding of these. That shows when
+        each operand is moved by a step of its own rounding, where an op that mixes rows hardly changes.
+        What changes much more is no rounding.
+        """
+        found, _, _ = self.run(self.itself._replace(nudged=True))
+        hosts = self.host(found)
+        if hosts is None or shapes_of(hosts) != shapes_of(expected):
+            return []
+        operands = [x for arrays in self.hosts.values() for x in arrays or ()]
+        scale = max(map(magnitude, [*operands, *expected]))
+        noise = []
+        for x, got, wanted in zip(leaves_of(opened(found)), hosts, expected, strict=True):
+            moved = differences(got, wanted).reshape(self.rows, -1).max(axis=1, initial=0)
+            noise.append(np.minimum(NOISE * moved, tolerance_of(x, got) * scale))
+        return noise
+
+    def draws_follow(self, end: list[Any]) -> bool:
+        """Return whether the number of random draws follows the values of the rows, as of `poisson`.
+
+        It may be the same by chance, so the op runs on several sets of rows. ``end`` is the state that it
+        leaves on the rows themselves.
+
+        >>> from multifold._numpy.backend import NumpyBackend
+        >>> x = np.array([[1.0], [2.0], [4.0]])
+        >>> def follow(count):
+        ...     trial = Trial(Values(NumpyBackend(), None), lambda x: np.random.random(count(x)), [x], 3)
+        ...     return trial.draws_follow(trial.run(trial.itself)[1])
+        >>> follow(len), follow(lambda x: int(x.sum()))
+        (False, True)
+        """
+        ends = (self.run(source)[1] for source in self.sides(self.bits))
+        return not all(self.kept.moved_alike(found, end) for found in ends)
+
+    def run(self, company: Company, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
+        """Run the op on other rows, from the state of the launch's beginning or from ``start``.
+
+        Return what it returns, or the exception that it raises; the state that it leaves; and whether it
+        has drawn random numbers.
+        """
+        kept = self.kept
+        with kept.again(start), self.backend.apart(self.parts):
+            begin = kept.read()
+            operands = self.nested(self.taken(company))
+            try:
+                found = self.backend.call(self.op, operands, snapshot(self.static))
+            except self.backend.passes:
+                raise
+            except Exception as error:  # noqa: BLE001 - the caller judges it
+                if is_memory(error):
+                    raise Untried("there is too little memory to run it again") from None
+                found = error
+            return found, kept.read(), kept.drew(begin)
+
+    # ---- rows --------------------------------------------------------------------------------------
+
+    @cached_property
+    def itself(self) -> Company:
+        """The rows of the launch, each in its place."""
+        places = np.arange(self.rows)
+        return Company(places, places < 0)
+
+    def replacements(self, goes: np.ndarray, up: bool = False) -> Company:
+        """Put another row in the place of each one that goes.
+
+        The row before it, or else the first row that differs from it and has as many members in each
+        ragged operand; if there is none, the row itself, halved, or half as large again.
+        """
+        looks = self.looks
+        source = np.arange(self.rows)
+        for row in np.flatnonzero(goes).tolist():
+            near = row - 1 if row else 1
+            sizes, own = looks[row]
+            if looks[near][0] == sizes and looks[near][1] != own:
+                source[row] = near
+            else:
+                source[row] = next((x for look, x in self.kinds[sizes].items() if look != own), row)
+        constant = any(
+            same and bool((halved(array) != array).any())
+            for i, arrays in self.hosts.items()
+            for same, array in zip(self.constant[i], arrays or (), strict=True)
+        )
+        return Company(source, goes & (constant | (source == np.arange(self.rows))), up)
+
+    def alike(self, at: float) -> Company:
+        """Put one row in all places, or in those of rows with as many members.
+
+        Each row has only itself for company then. What rows have in common, as the largest of all numbers,
+        may stay the same as long as half of them do. ``at`` says which row is put there, as in `ALIKE`.
+        """
+        source = np.arange(self.rows)
+        for rows in self.ordered:
+            source[rows] = rows[round(at * (len(rows) - 1))]
+        return Company(source, self.itself.halved)
+
+    @cached_property
+    def ordered(self) -> list[np.ndarray]:
+        """The rows with as many members as each other, in the order of their sums.
+
+        >>> from multifold._numpy.backend import NumpyBackend
+        >>> lengths = np.array([2, 1, 2])
+        >>> nodes = Ragged(np.array([5.0, 0.0, 9.0, 1.0, 2.0]), lengths, np.repeat(np.arange(3), lengths))
+        >>> trial = Trial(Values(NumpyBackend(), None), abs, [nodes], 3, lengths={0: lengths})
+        >>> [rows.tolist() for rows in trial.ordered]
+        [[2, 0], [1]]
+        """
+        sums = np.zeros(self.rows)
+        for i, arrays in self.hosts.items():
+            nodes = np.repeat(self.itself.source, np.diff(self.bounds(i)))
+            for array in arrays or ():
+                sums += np.bincount(nodes, sums_of(array), self.rows)
+        order = np.argsort(sums).tolist()
+        return [np.array([row for row in order if self.looks[row][0] == size]) for size in self.kinds]
+
+    @property
+    def bits(self) -> range:
+        """The bits of a row's number; of any two rows one has a bit that the other one lacks."""
+        return range((self.rows - 1).bit_length())
+
+    def sides(self, bits: range) -> list[Company]:
+        """Return two `replacements` for each bit: of the rows that have it, and of those that lack it.
+
+        >>> from multifold._numpy.backend import NumpyBackend
+        >>> trial = Trial(Values(NumpyBackend(), None), abs, [np.arange(4.0)], 4)
+        >>> [np.flatnonzero(company.moved).tolist() for company in trial.sides(trial.bits)]
+        [[1, 3], [0, 2], [2, 3], [0, 1]]
+        """
+        numbers = np.arange(self.rows)
+        return [self.replacements(numbers >> bit & 1 == side, not side) for bit in bits for side in (1, 0)]
+
+    @cached_property
+    def looks(self) -> list[tuple[Any, bytes]]:
+        """What distinguishes rows: how many members each has in ragged operands, and its bytes."""
+        sizes = [*zip(*[self.lengths[i].tolist() for i in self.ragged], strict=True)] or [()] * self.rows
+        parts = [b""] * self.rows
+        for i, arrays in self.hosts.items():
+            bounds = self.bounds(i).tolist()
+            for array in arrays or ():
+                flat = np.ascontiguousarray(array)
+                for row in range(self.rows):
+                    parts[row] += flat[bounds[row] : bounds[row + 1]].tobytes()
+        return [*zip(sizes, parts, strict=True)]
+
+    @cached_property
+    def kinds(self) -> dict[Any, dict[bytes, int]]:
+        """By how many members rows have: the first row of each look."""
+        found: dict[Any, dict[bytes, int]] = {}
+        for row, (sizes, look) in enumerate(self.looks):
+            found.setdefault(sizes, {}).setdefault(look, row)
+        return found
+
+    @property
+    def ragged(self) -> list[int]:
+        """The ragged leaves."""
+        return [i for i in self.hosts if type(self.leaves[i]) is Ragged]
+
+    def bounds(self, leaf: int) -> np.ndarray:
+        """Return where the rows of each node begin in a leaf, and where the last ends."""
+        lengths = self.lengths[leaf] if leaf in self.ragged else np.ones(self.rows, np.int64)
+        return np.concatenate([[0], np.cumsum(lengths)])
+
+    def changes(self, company: Company) -> bool:
+        """Return whether putting other rows in the place of some changes anything."""
+        replaced = company.source != np.arange(self.rows)
+        return bool(replaced.any()) or any(map(self.varies, self.hosts))
+
+    def varies(self, leaf: int) -> bool:
+        """Return whether a leaf differs in some rows, or halving it changes something."""
+        pairs = zip(self.constant[leaf], self.hosts[leaf] or (), strict=True)
+        return all(not same or bool((halved(array) != array).any()) for same, array in pairs)
+
+    @cached_property
+    def constant(self) -> dict[int, list[bool]]:
+        """Which arrays of each leaf have the same values in all rows."""
+        return {i: [is_constant(array) for array in arrays or ()] for i, arrays in self.hosts.items()}
+
+    def taken(self, company: Company) -> list[Any]:
+        """Return the leaves of a launch with other rows; all are copies."""
+        return [
+            self.taken_of(i, leaf, company) if i in self.hosts else self.copied(leaf)
+            for i, leaf in enumerate(self.leaves)
+        ]
+
+    def copied(self, leaf: Any) -> Any:
+        """Return a copy of a shared or static leaf, to which an op may write."""
+        return self.backend.copy(leaf) if self.backend.owns(leaf) else snapshot(leaf)
+
+    def taken_of(self, number: int, leaf: Any, company: Company) -> Any:
+        """Return a batched leaf with other rows; as it is where it has no values."""
+        if self.hosts[number] is None:
+            return leaf
+        places = self.itself.source
+        source = company.source
+        bounds = self.bounds(number)
+        members = np.diff(bounds)[source]
+        at = ranges(bounds[source], members)
+        halves = np.repeat(company.halved, members)
+        own = halves & np.repeat(source == places, members)
+        hosts = zip(self.hosts[number] or (), self.constant[number], strict=True)
+
+        def replaced(x: Any) -> Any:
+            host, same = next(hosts)
+            found = host[at]
+            where = halves if same else own
+            found[where] = halved(found[where], company.up)
+            return self.backend.like(x, nudged(x, found) if company.nudged else found)
+
+        if type(leaf) is not Ragged:
+            return optree.tree_map(replaced, opened(leaf))
+        values = optree.tree_map(replaced, opened(leaf.values))
+        lengths = self.lengths[number][source]
+        if (lengths == self.lengths[number]).all():
+            return Ragged(values, leaf.lengths, leaf.segment_ids)
+        segments = np.repeat(places, lengths)
+        like = self.backend.like
+        return Ragged(values, like(leaf.lengths, lengths), like(leaf.segment_ids, segments))
+
+    # ---- results -----------------------------------------------------------------------------------
+
+    def changed(
+        self,
+        found: Any,
+        hosts: list[np.ndarray],
+        expected: list[np.ndarray],
+        sure: np.ndarray,
+        noise: Sequence[np.ndarray] = (),
+    ) -> np.ndarray:
+        """Return the rows among the ``sure`` ones that differ from what is expected of them."""
+        differ = np.zeros(self.rows, bool)
+        leaves = leaves_of(opened(found))
+        for i, (x, got, wanted) in enumerate(zip(leaves, hosts, expected, strict=True)):
+            allowed = noise[i][sure] if noise else 0.0
+            differ[sure] |= unlike(got[sure], wanted[sure], tolerance_of(x, got), allowed)
+        return np.flatnonzero(differ)
+
+    def host(self, value: Any) -> list[np.ndarray] | None:
+        """Return the arrays of a value on the host; None where there are no values, as while JAX traces."""
+        if isinstance(value, Exception):
+            return None
+        try:
+            return [self.backend.to_numpy(x) for x in leaves_of(opened(value))]
+        except Exception:  # noqa: BLE001 - each framework has its own error for it
+            return None
+
+    def told(self, company: Company) -> str:
+        """Say which rows were replaced."""
+        return f"{some_rows(np.flatnonzero(company.moved))} replaced"
+
+    def blamed(self, company: Company, changed: np.ndarray) -> str:
+        """Say which rows changed with which."""
+        others = changed[~company.moved[changed]]
+        if len(others):
+            names = f"row {others[0]}"
+            if len(others) > 1:
+                names += f" and {'one other' if len(others) == 2 else f'{len(others) - 1} others'}"
+            return f"when {self.told(company)}, {names} changed"
+        row, own = changed[0], company.source[changed[0]]
+        return f"in the place of row {row}, row {own} came to another result than in its own"
+
+
+def halved(x: np.ndarray, up: bool = False) -> np.ndarray:
+    """Return half of each number, rounded to zero where it is an integer; for a floating zero a half.
+
+    An integer that finds a row of a table finds one as well when it is halved. Floats may grow by their
+    half instead: of equal rows, the largest number stays what it is as long as only others shrink.
+
+    >>> halved(np.array([0.0, 2.0, -4.0])), halved(np.array([2.0]), up=True), halved(np.array([3, -3]))
+    (array([ 0.5,  1. , -2. ]), array([3.]), array([ 1, -1]))
+    """
+    if is_inexact(x.dtype):
+        half = x.dtype.type(0.5)
+        return np.where(x == 0, half, x * x.dtype.type(1.5 if up else 0.5))
+    return np.trunc(x / 2).astype(x.dtype) if x.dtype.kind in "iu" else x
+
+
+def sums_of(x: np.ndarray) -> np.ndarray:
+    """Return the sum of the finite numbers in each row; zeros where there are no numbers but texts.
+
+    >>> sums_of(np.array([[[1.0], [np.inf]], [[2.0], [-np.inf]], [[np.nan], [3.0]]]))
+    array([1., 2., 3.])
+    """
+    if not is_inexact(x.dtype) and x.dtype.kind not in "iub":
+        return np.zeros(len(x))
+    numbers = np.nan_to_num(x.real.astype(np.float64), posinf=0.0, neginf=0.0)
+    return numbers.sum(axis=tuple(range(1, x.ndim)))
+
+
+def is_constant(x: np.ndarray) -> bool:
+    """Return whether all rows of an array are the same; NaN equals itself."""
+    flat = np.ascontiguousarray(x)
+    return flat[1:].tobytes() == flat[:-1].tobytes()
+
+
+def nonzero(x: np.ndarray) -> bool:
+    """Return whether an array has an entry that is neither zero nor NaN nor infinite."""
+    return bool((np.isfinite(x) & (x != 0)).any()) if is_inexact(x.dtype) or x.dtype.kind in "iub" else True
+
+
+def shapes_of(arrays: Iterable[Any]) -> list[tuple[int, ...]]:
+    """Return the shapes of arrays."""
+    return [tuple(x.shape) for x in arrays]
+
+
+def listed(shapes: list[tuple[int, ...]]) -> str:
+    """Return shapes for a message."""
+    return " and ".join(map(str, shapes)) or "none"
+
+
+def some_rows(rows: np.ndarray) -> str:
+    """Name rows for a message."""
+    if len(rows) == 1:
+        return f"row {rows[0]} was"
+    listed = ", ".join(map(str, rows[:3].tolist()))
+    return f"rows {listed}{', ...' if len(rows) > 3 else ''} were"
+
+
+def is_memory(error: Exception) -> bool:
+    """Return whether a framework says that it has no memory."""
+    text = f"{type(error).__name__} {error}".lower()
+    return isinstance(error, MemoryError) or any(
+        x in text for x in ("outofmemory", "out of memory", "resource_exhausted")
+    )

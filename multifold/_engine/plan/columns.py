@@ -1,0 +1,260 @@
+"""A graph as NumPy arrays: what scheduling and wiring read, made once for each run.
+
+The columns of a `Graph` hold the operands of all calls one after the other. Here they become arrays,
+with the position at which each call begins in each of them, so that the operands of any set of
+calls are one vectorised look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+
+from multifold._engine import compiled
+from multifold._engine.compiled.arrays import CALL_MASK, Integers, starts
+from multifold._engine.record.graph import Graph, Part
+from multifold._engine.record.kinds import COLUMNS, Kind
+from multifold._engine.record.signature import Signature, Slot
+
+NO_INTEGERS: Integers = np.zeros(0, np.int64)
+NO_STARTS: Integers = np.zeros(1, np.int64)
+NO_FLOATS = np.zeros(0)
+
+Layouts = tuple[Integers, Integers, Integers, Integers]
+"""The layouts of all signatures, one after the other; where each begins; which signatures are batched; and
+whose ops receive more than the operands of the layout."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The calls of a graph as arrays.
+
+    Attributes
+    ----------
+    signatures : sequence of Signature
+        The distinct signatures, by number.
+    parts : sequence of Part
+        The distinct parts of results, by number.
+    signature : int64 array of shape ``(calls,)``
+        The signature's number of each call.
+    refs : int64 array
+        References of all node operands.
+    ints, floats : arrays
+        The number operands.
+    arrays, loose : sequences
+        The leaf arrays, and the numbers and arrays inside ragged operands.
+    lengths, members : int64 arrays
+        Rows of each ragged operand, and the rows themselves.
+    """
+
+    signatures: Sequence[Signature]
+    parts: Sequence[Part]
+    signature: Integers
+    refs: Integers
+    ints: Integers
+    floats: np.ndarray
+    arrays: Sequence[Any]
+    lengths: Integers
+    members: Integers
+    loose: Sequence[Any]
+    _starts: dict[str, Integers] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, graph: Graph) -> Columns:
+        """Return the columns of a graph as it is now."""
+        return cls(
+            signature=np.array(graph.signature, np.int64),
+            refs=np.array(graph.refs, np.int64),
+            lengths=np.array(graph.lengths, np.int64) if len(graph.lengths) else NO_INTEGERS,
+            members=np.array(graph.members, np.int64) if len(graph.members) else NO_INTEGERS,
+            **values_of(graph),
+        )
+
+    def of_form(self, graph: Graph) -> Columns:
+        """Return the columns of a graph whose calls read each other as these do: only values differ."""
+        found = object.__new__(Columns)
+        # These know where the operands of each call begin, and the others may know it, too.
+        vars(found).update(vars(self), **values_of(graph))
+        return found
+
+    def __len__(self) -> int:
+        return len(self.signature)
+
+    def form(self) -> Columns:
+        """Return what planning reads of the columns: no op, no number and no array of the user."""
+        return replace(
+            self,
+            signatures=tuple([signature.form for signature in self.signatures]),
+            ints=np.zeros_like(self.ints),
+            floats=np.zeros_like(self.floats),
+            arrays=(),
+            loose=(),
+        )
+
+    @classmethod
+    def known(cls, starts_of: dict[str, Integers], **known: Any) -> Columns:
+        """Return columns of which all is known, where the entries of each call begin too.
+
+        A round of awaited values and a merged minibatch know these, so nothing is computed here. The usual
+        constructor of this frozen class would take longer than all else.
+        """
+        columns = object.__new__(cls)
+        ragged = bool(len(known["lengths"]))
+        reads = (
+            known["refs"],
+            starts_of["refs"],
+            known["members"],
+            starts(known["lengths"]) if ragged else NO_STARTS,
+            starts_of["ragged"] if ragged else NO_INTEGERS,
+        )
+        vars(columns).update(known, _starts=starts_of, reads=reads)
+        return columns
+
+    def starts(self, column: str) -> Integers:
+        """Return where the entries of each call begin in a column, and where the last ones end.
+
+        Each column is counted when somebody asks for it first: most graphs have operands of two kinds.
+        """
+        found = self._starts.get(column)
+        if found is None:
+            widths = np.array([getattr(s, column) for s in self.signatures], np.int64)
+            found = self._starts[column] = starts(widths[self.signature])
+        return found
+
+    @cached_property
+    def ref_starts(self) -> Integers:
+        """Where the node operands of each call begin."""
+        return self.starts("refs")
+
+    @cached_property
+    def ragged_starts(self) -> Integers:
+        """Where the ragged operands of each call begin."""
+        return self.starts("ragged")
+
+    @cached_property
+    def member_starts(self) -> Integers:
+        """Where the rows of each ragged operand begin."""
+        return starts(self.lengths)
+
+    def entries(self, slot: Slot, position: int, calls: Any) -> Any:
+        """Return where a call, or each of some, has its entry for an operand, in the column of its kind."""
+        return self.starts(slot.kind.column)[calls] + position  # type: ignore[arg-type]
+
+    def operand(self, slot: Slot, position: int, calls: Any) -> Any:
+        """Return what a call, or each of some, has for an operand of its signature.
+
+        Parameters
+        ----------
+        slot, position
+            One of `Signature.operands`.
+        calls : int or int64 array
+            Calls of that signature.
+
+        Returns
+        -------
+        As the kind of the operand is:
+
+        - nodes: their references, an int64 array,
+        - numbers: an array of their type,
+        - arrays: a list of them, or the array of one call,
+        - ragged operands: their numbers, by which `lengths` and `rows_of` know their rows,
+        - any other: the one value that the signature holds.
+        """
+        kind = slot.kind
+        if kind.column is None:
+            return slot.value
+        at = self.entries(slot, position, calls)
+        if kind.number is not None:
+            return self.numbers(kind, at)
+        if kind.ragged:
+            return at
+        if kind.array:
+            return [self.arrays[i] for i in at.tolist()] if at.ndim else self.arrays[at]
+        return self.refs[at]
+
+    def numbers(self, kind: Kind, at: Integers) -> np.ndarray:
+        """Return recorded numbers of a kind by their entries."""
+        found: np.ndarray = getattr(self, str(kind.column))[at]
+        return found.astype(bool) if kind.number is bool else found
+
+    def rows_of(self, ragged: int) -> Integers:
+        """Return the rows of a ragged operand, by its number."""
+        return self.members[self.member_starts[ragged] : self.member_starts[ragged + 1]]
+
+    @cached_property
+    def reads(self) -> tuple[Integers, Integers, Integers, Integers, Integers]:
+        """The columns of what calls read, as the functions of `multifold._engine.compiled` take them."""
+        ragged = self.ragged_starts if len(self.lengths) else self.lengths
+        return self.refs, self.ref_starts, self.members, self.member_starts, ragged
+
+    @cached_property
+    def edges(self) -> tuple[Integers, Integers]:
+        """The calls that are read and the calls that read them, ordered by reader."""
+        return compiled.edges(np.arange(len(self)), *self.reads)
+
+    @cached_property
+    def layouts(self) -> Layouts:
+        """The operands of each signature whose rows come from launches, for `compiled.plan`."""
+        return layouts_of(self.signatures)
+
+    def facts(self, asked: tuple[Integers, Integers]) -> tuple[Any, ...]:
+        """Return what `compiled.plan` takes of the calls to plan what is ``asked``, in groups."""
+        return *self.reads, *asked, self.signature, *self.layouts
+
+    @cached_property
+    def sharing(self) -> list[int]:
+        """The signatures with shared nodes."""
+        return sharing_of(self.signatures)
+
+    @cached_property
+    def shared_calls(self) -> Integers:
+        """The calls whose whole result is read by others: they run in launches of their own."""
+        found = [self.shared_by(number)[1].ravel() for number in self.sharing]
+        return np.unique(np.concatenate(found) & CALL_MASK) if found else NO_INTEGERS
+
+    def shared_by(self, number: int) -> tuple[Integers, Integers]:
+        """Return the calls of a signature, and of each the references of the nodes that it shares."""
+        calls = np.flatnonzero(self.signature == number)
+        return calls, self.refs[self.ref_starts[calls][:, None] + self.signatures[number].shared_refs]
+
+    def ancestors(self, outputs: Integers) -> Integers:
+        """Return the calls that the outputs need, themselves included, in the order of recording."""
+        return compiled.ancestors(outputs, *self.reads)
+
+
+def layouts_of(signatures: Sequence[Signature]) -> Layouts:
+    """Return what `Signature.layout` and `Signature.batched` say of some signatures."""
+    layouts = [signature.layout for signature in signatures]
+    return (
+        np.array(list(chain.from_iterable(layouts)), np.int64),
+        np.array([0, *accumulate(map(len, layouts))], np.int64),
+        np.array([signature.batched for signature in signatures], np.int64),
+        np.array([s.ragged > 0 or len(s.layout) < len(s.slots) for s in signatures], np.int64),
+    )
+
+
+def sharing_of(signatures: Sequence[Signature]) -> list[int]:
+    """Return the numbers of the signatures with shared nodes."""
+    return [number for number, signature in enumerate(signatures) if len(signature.shared_refs)]
+
+
+def taken_by(signatures: Sequence[Signature]) -> np.ndarray:
+    """Return how many entries a call of each signature has in each column: ``(COLUMNS, signatures)``."""
+    return np.array([[getattr(s, name) for s in signatures] for name in COLUMNS], np.int64)
+
+
+def values_of(graph: Graph) -> dict[str, Any]:
+    """Return the columns that may differ where calls read each other alike: ops, parts and values."""
+    return {
+        "signatures": tuple(graph.signatures),
+        "parts": tuple(graph.parts),
+        "ints": np.array(graph.ints, np.int64) if len(graph.ints) else NO_INTEGERS,
+        "floats": np.array(graph.floats, np.float64) if len(graph.floats) else NO_FLOATS,
+        "arrays": graph.arrays,
+        "loose": graph.loose,
+    }

@@ -1,0 +1,124 @@
+"""Results that keep their example: what `multifold.each` marks, taken apart and filled in again.
+
+The value that an example marks may be of any structure, another one in each example. Its nodes, and its
+lists of nodes, become groups of rows, as in outputs of their own; everything else stays as it is:
+
+>>> from multifold import Fold
+>>> fold = Fold(backend="numpy")
+>>> first, second = (fold.add("leaf", i) for i in range(2))
+>>> groups = []
+>>> form = form_of({"words": ["a", "b"], "best": first, "rows": [second, first]}, groups)
+>>> form
+{'words': ['a', 'b'], 'best': Hole(rows=1, whole=False), 'rows': Hole(rows=2, whole=False)}
+>>> filled(form, iter(["row 0", "rows 1 and 0"]))
+{'words': ['a', 'b'], 'best': 'row 0', 'rows': 'rows 1 and 0'}
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from types import NoneType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multifold._engine.record.anatomy import Identity, refuse_awaitable
+from multifold._engine.record.freezing import freeze
+from multifold._engine.record.node import Node, SharedNode
+from multifold.errors import RecordError, type_of
+from multifold.operands import Each, RaggedOperand, Shared, Static
+
+
+class Hole(NamedTuple):
+    """The place of a group of rows in a value."""
+
+    rows: int
+    whole: bool
+    """Whether it is the whole result of a call, of any number of rows."""
+
+
+PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
+"""Types of values that have nothing inside, and of which results are mostly made: words, heads, pieces."""
+
+
+def each_of(x: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a list, tuple or dictionary with another value for each of its own; anything else as it is.
+
+    Plain values stay as they are, whatever ``change`` is: results are mostly made of these.
+    """
+    if type(x) is list:
+        return [y if type(y) in PLAIN else change(y) for y in x]
+    if type(x) is tuple:
+        return tuple([y if type(y) in PLAIN else change(y) for y in x])
+    if type(x) is dict or type(x) is OrderedDict:
+        return type(x)((key, change(value)) for key, value in x.items())
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*map(change, x))
+    return x
+
+
+def form_of(x: Any, groups: list[list[Any]]) -> Any:
+    """Return a value with holes in the place of its nodes, which are appended to ``groups``.
+
+    A list of nodes is a group, whose rows become one array. Any other list stays a list: a sentence, the
+    heads of a parse, or nodes beside their names.
+
+    Raises
+    ------
+    RecordError
+        For a mark inside of another one, or an awaitable that was not awaited.
+    """
+    if isinstance(x, Node):
+        groups.append([x])
+        return Hole(1, whole=isinstance(x, SharedNode))
+    if type(x) is list and x and all(isinstance(y, Node) and not isinstance(y, SharedNode) for y in x):
+        groups.append(x)
+        return Hole(len(x), whole=False)
+    if isinstance(x, (Each, Shared, Static, RaggedOperand)):
+        raise RecordError(
+            f"Expected nodes and plain values in multifold.each(...). Received {type_of(x)}.",
+            "mark the whole value once: multifold.each((words, node)).",
+        )
+    refuse_awaitable(x)
+    return each_of(x, lambda value: form_of(value, groups))
+
+
+def holes(form: Any) -> list[Hole]:
+    """Return the holes of a form, in their order."""
+    found: list[Hole] = []
+
+    def look(x: Any) -> Any:
+        if type(x) is Hole:
+            found.append(x)
+            return x
+        return each_of(x, look)
+
+    look(form)
+    return found
+
+
+def key_of_form(form: Any) -> Hashable:
+    """Return what equal forms have in common: types, contents and order, or that it is the same object.
+
+    A value that nothing can compare, as an object of the user without ``__eq__``, equals itself only.
+    """
+    try:
+        return freeze(form)
+    except RecordError:
+        return Identity(form)
+
+
+def copied(form: Any) -> Any:
+    """Return a form whose arrays the caller may change; its containers are new ones already."""
+    return form.copy() if isinstance(form, np.ndarray) else each_of(form, copied)
+
+
+def filled(form: Any, values: Iterator[Any]) -> Any:
+    """Return a value again, with the next of some values in each hole.
+
+    Its containers and arrays are new, so that a caller may change them: a trace may be run again.
+    """
+    if type(form) is Hole:
+        return next(values)
+    return form.copy() if isinstance(form, np.ndarray) else each_of(form, lambda x: filled(x, values))

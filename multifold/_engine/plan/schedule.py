@@ -1,0 +1,255 @@
+"""Which calls share a launch, and in which order the launches run.
+
+A `Schedule` is the decision as an object: it prints as a table, says how many launches no schedule could
+go below, and whether it reached that bound. Making one reads integers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from multifold._engine import compiled
+from multifold._engine.compiled.arrays import Integers, starts
+from multifold._engine.plan.columns import Columns
+from multifold._engine.plan.levels import Problem
+from multifold._engine.plan.policies import POLICIES, Policy, covered
+from multifold._engine.record.node import Node
+from multifold._engine.record.signature import op_name
+from multifold.errors import RecordError
+
+MANY_NUMBERS = 1 << 17
+"""From this many rows on, a launch whose operands are all numbers runs in pieces, too.
+
+Its operands are small, but its results may be wide: an embedding returns a vector for each integer.
+"""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Calls that run as one batched call.
+
+    Attributes
+    ----------
+    op : str or callable
+        What was recorded.
+    nodes : tuple of Node
+        The calls, in the order of recording.
+    """
+
+    op: str | Callable[..., Any]
+    nodes: tuple[Node, ...]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+@dataclass(frozen=True, repr=False)
+class Schedule:
+    """The ordered launches of a minibatch.
+
+    Attributes
+    ----------
+    calls : int64 array
+        All calls that are run, ordered by launch and then by recording.
+    bounds : int64 array of shape ``(launches + 1,)``
+        Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``.
+    lower_bound : int
+        The number of launches that no schedule of these calls can go below.
+    policy : str
+        How the schedule was made.
+    continued : tuple of int
+        Launches that are not the first piece of what was one launch before `in_pieces`.
+    """
+
+    columns: Columns
+    graph: Any
+    calls: Integers
+    bounds: Integers
+    lower_bound: int
+    policy: str
+    continued: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def of(self, columns: Columns, graph: Any) -> Schedule:
+        """Return the same launches of other calls, whose columns have the same form."""
+        found = object.__new__(Schedule)  # the class is frozen, and slow to set attributes of
+        vars(found).update(vars(self), columns=columns, graph=graph)
+        vars(found).pop("launches", None)  # they hold the nodes of this graph
+        return found
+
+    def padded(self, rows: Callable[[int], int], alone: Integers) -> Schedule:
+        """Return the schedule with the last call of each launch repeated up to ``rows(n)`` rows.
+
+        A framework that compiles an op for each number of rows then compiles few sizes. Repeated rows are
+        computed like any other, and no launch reads them. Calls ``alone`` are not repeated, because their
+        results are read whole.
+        """
+        sizes = np.array([max(rows(n), n) for n in self.sizes.tolist()])
+        if len(alone):
+            lonely = np.isin(self.calls[self.bounds[:-1]], alone)
+            sizes[lonely] = self.sizes[lonely]
+        more = sizes - self.sizes
+        if not more.any():
+            return self
+        calls = np.insert(
+            self.calls, np.repeat(self.bounds[1:], more), np.repeat(self.calls[self.bounds[1:] - 1], more)
+        )
+        return replace(self, calls=calls, bounds=starts(sizes))
+
+    def in_pieces(self, pieces: Callable[[int], int]) -> Schedule:
+        """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
+
+        On a CPU, very many rows at once exceed the caches and take longer than the same rows in pieces.
+        Launches that read nothing but numbers, which are small rows, stay whole up to `MANY_NUMBERS`. An op
+        without batched operands has one row.
+        """
+        if pieces(len(self.calls)) == 1:
+            return self
+        numbers = self.columns.signature[self.calls[self.bounds[:-1]]].tolist()
+        bounds: list[int] = []
+        continued: list[int] = []
+        launches = zip(self.bounds[:-1].tolist(), self.sizes.tolist(), numbers, strict=True)
+        for begin, rows, number in launches:
+            signature = self.columns.signatures[number]
+            wide = any(slot.kind.wide for slot in signature.slots)
+            count = pieces(rows) if wide or (signature.batched and rows >= MANY_NUMBERS) else 1
+            continued += range(len(bounds) + 1, len(bounds) + count)
+            bounds += [begin + rows * piece // count for piece in range(count)]
+        if not continued:
+            return self
+        bounds.append(len(self.calls))
+        return replace(self, bounds=np.array(bounds, np.int64), continued=tuple(continued))
+
+    def __repr__(self) -> str:
+        return f"Schedule(lower_bound={self.lower_bound}, policy={self.policy!r})"
+
+    @property
+    def certificate(self) -> str:
+        """``"optimal"`` where launches, pieces of one counted once, equal the bound, or ``"heuristic"``."""
+        return "optimal" if len(self) - len(self.continued) == self.lower_bound else "heuristic"
+
+    @property
+    def sizes(self) -> Integers:
+        """The number of calls in each launch."""
+        return self.bounds[1:] - self.bounds[:-1]
+
+    @property
+    def mean_rows(self) -> float:
+        """The mean number of calls in a launch."""
+        return len(self.calls) / max(len(self), 1)
+
+    def members(self, launch: int) -> Integers:
+        """Return the calls of a launch."""
+        return self.calls[self.bounds[launch] : self.bounds[launch + 1]]
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """The launches in the order in which they run."""
+        signature = self.columns.signature
+        return tuple(
+            Launch(
+                self.columns.signatures[signature[calls[0]]].op,
+                tuple(Node(self.graph, call) for call in calls.tolist()),
+            )
+            for calls in map(self.members, range(len(self)))
+        )
+
+    def __str__(self) -> str:
+        names = [op_name(launch.op) for launch in self.launches]
+        width = max(map(len, ["op", *names]))
+        head = (
+            f"{len(self)} launches of {len(self.calls)} calls, lower bound {self.lower_bound}: "
+            f"{self.certificate} ({self.policy}), {self.mean_rows:.1f} rows a launch"
+        )
+        rows = [f"{'launch':>6}  {'op':<{width}}  {'rows':>6}"]
+        rows += [
+            f"{i:>6}  {name:<{width}}  {len(launch):>6}"
+            for i, (name, launch) in enumerate(zip(names, self.launches, strict=True))
+        ]
+        return "\n".join([head, *rows])
+
+
+def find_policy(name: str) -> Policy:
+    """Return the policy of that name; raise `RecordError` for an unknown one."""
+    if name not in POLICIES:
+        raise RecordError(
+            f"Expected schedule to be one of {', '.join(POLICIES)}. Received schedule={name!r}.",
+            "'auto' is right for nearly all graphs.",
+        )
+    return POLICIES[name]
+
+
+def call_types(columns: Columns, alone: Integers) -> Integers:
+    """Return the type of each call: its signature, its shared nodes, and itself if it runs alone.
+
+    Parameters
+    ----------
+    columns : Columns
+        The recorded calls.
+    alone : int64 array
+        The calls whose whole result is wanted.
+    """
+    if not columns.sharing and not len(alone):
+        return columns.signature
+    types = columns.signature.copy()
+    fresh = len(columns.signatures)
+    for number in columns.sharing:
+        calls, shared = columns.shared_by(number)
+        distinct, inverse = np.unique(shared, axis=0, return_inverse=True)
+        types[calls] = fresh + inverse.ravel()
+        fresh += len(distinct)
+    types[alone] = fresh + np.arange(len(alone))
+    return types
+
+
+def problem_of(columns: Columns, types: Integers, pending: Integers) -> Problem:
+    """Return the scheduling problem of the pending calls, numbered from 0 in their order."""
+    if len(pending) == len(columns):
+        sources, readers = columns.edges
+    else:
+        sources, readers = compiled.edges(pending, *columns.reads)
+        types = types[pending]
+    if len(types):
+        present = np.bincount(types) > 0
+        if not present.all():
+            types = (np.cumsum(present) - 1)[types]
+    return Problem(types, sources, readers)
+
+
+def make_schedule(
+    columns: Columns,
+    graph: Any,
+    types: Integers,
+    pending: Integers,
+    policy: str,
+) -> Schedule:
+    """Return the schedule of the pending calls under a policy of `multifold._engine.plan.policies`."""
+    if policy == "auto":
+        # Most graphs need no policy: one launch for each type and level is a schedule, and none is shorter.
+        found = compiled.schedule(types, pending, *columns.reads)
+        if len(found) == 3:
+            return Schedule(columns, graph, *found, policy)
+        problem = Problem.counted_as(*found)
+    else:
+        problem = problem_of(columns, types, pending)
+    return by_policy(columns, graph, problem, pending, policy)
+
+
+def by_policy(
+    columns: Columns,
+    graph: Any,
+    problem: Problem,
+    pending: Integers,
+    policy: str,
+) -> Schedule:
+    """Return the schedule that a policy chooses, where "auto" has to choose too."""
+    chosen = covered if policy == "auto" else find_policy(policy)
+    order, bounds = chosen(problem)
+    return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)

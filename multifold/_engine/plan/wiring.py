@@ -1,0 +1,393 @@
+"""Which rows go where: splits, gathers and concatenations between the results of launches, as integers.
+
+The obvious executor gathers each operand straight from the results that it reads. Its backward pass then
+fills a gradient as large as the whole result once for every launch that reads it. Read as below, every row
+is copied once or twice in either direction, whatever the number of launches.
+
+So each part of a result is read at most twice: by one split, whose slices are *sections*, and by one gather
+of the rows that no slice has in the right order, which a second split divides into further sections. There
+is a section for each (reading launch, operand). An operand is one concatenation of its sections, and at
+most one gather that permutes it.
+
+The rows of a launch are ordered by (first launch that reads them, operand, row in it). So rows which one
+operand reads lie side by side, and most sections are plain slices. This order has to be known of the
+readers first, so the order of the last launch's rows is chosen first, and that of the first launch's last.
+It can leave operands of the launch itself to be permuted. Where these are more than the parts of its result
+that are read, its rows are ordered by the launches that they read from instead: then its operands are plain
+concatenations, and each part of its result is gathered once.
+
+An operand that is permuted anyway takes the rows of each section as they lie in the result. Say that it
+reads ``b1 a0 b0 a1`` of two launches with two rows each:
+
+===========================  =================================  ==============================
+sections                     gathers of sections                gather that permutes
+===========================  =================================  ==============================
+in the order of its reads    ``b1 b0`` out of ``b0 b1``         ``0 2 1 3`` of ``b1 b0 a0 a1``
+as their rows lie            none: ``b`` and ``a`` are whole    ``1 2 0 3`` of ``b0 b1 a0 a1``
+===========================  =================================  ==============================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multifold._engine import compiled
+from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._engine.plan.columns import NO_INTEGERS, Columns
+from multifold._engine.plan.schedule import Schedule
+from multifold._engine.record.kinds import NUMBERS, Kind
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the calls of a run are: the launch and the row of each, and the rows of each launch.
+
+    Each row of a result belongs to a call, or to several that share it: an op without batched operands runs
+    once, so all calls of its launch are in one row.
+
+    Examples
+    --------
+    >>> place = Place.nowhere(calls=3)
+    >>> place.launch.tolist(), place.rows  # no call has run
+    ([-1, -1, -1], [])
+    """
+
+    launch: Integers
+    row: Integers
+    rows: list[int]
+
+    @classmethod
+    def nowhere(cls, calls: int) -> Place:
+        """Return the places before anything was run."""
+        size = max(calls, 1)  # loose values are looked up as if they were rows of call 0
+        launch = np.empty(size, np.int64)
+        launch.fill(-1)
+        return cls(launch, np.zeros(size, np.int64), [])
+
+    @property
+    def columns(self) -> tuple[Integers, Integers, list[int]]:
+        """The three, as `multifold._engine.compiled` takes them."""
+        return self.launch, self.row, self.rows
+
+    def copy(self) -> Place:
+        """Return places that can be changed without changing these."""
+        return Place(self.launch.copy(), self.row.copy(), self.rows.copy())
+
+
+class Operand(NamedTuple):
+    """How a batched operand is put together: concatenate sections, then permute.
+
+    Attributes
+    ----------
+    rows : int
+        The number of rows.
+    sections : tuple of int
+        Numbers of the sections, in the order of concatenation.
+    permute : int or None
+        Which index array permutes the concatenated rows.
+    """
+
+    rows: int
+    sections: tuple[int, ...] = ()
+    permute: int | None = None
+
+
+@dataclass(slots=True)
+class RaggedRows:
+    """A ragged operand: its rows, and the index arrays of lengths and segment ids.
+
+    ``lacks`` says whether a node of the launch has no row in it.
+    """
+
+    operand: Operand
+    lengths: int
+    segments: int
+    lacks: bool
+
+
+@dataclass(slots=True)
+class Numbers:
+    """A batch of Python numbers: which of the uploaded arrays of their type (int, float or bool)."""
+
+    type: type
+    upload: int
+
+
+class Entries(NamedTuple):
+    """Recorded numbers that a launch receives.
+
+    ``numbers`` says in which array they are uploaded, and ``at`` has their places in the column of their
+    ``kind``.
+    """
+
+    numbers: Numbers
+    kind: Kind
+    at: Integers
+
+
+@dataclass(slots=True)
+class Leaves:
+    """Leaf arrays to be stacked: their entries in the column of arrays, in the order of the rows."""
+
+    entries: list[int]
+
+
+@dataclass(slots=True)
+class Whole:
+    """The whole value of a part of a launch's result."""
+
+    launch: int
+    part: int
+
+
+class Reading(NamedTuple):
+    """How a part of a launch's result is read: by slices of one split, and by one gather.
+
+    Attributes
+    ----------
+    part : int
+        Which part of the result.
+    whole : tuple of int
+        Sections that are the whole part.
+    sizes, slices : tuples
+        Sizes of the split of the part, and the section that each slice is (None for rows that are
+        gathered instead).
+    gathered_sizes, gathered : tuples
+        Sizes of the split of the gathered rows, and the section that each slice is.
+    gather : int or None
+        Which index array gathers the rows of those sections.
+    """
+
+    part: int
+    whole: tuple[int, ...]
+    sizes: tuple[int, ...]
+    slices: tuple[int | None, ...]
+    gathered_sizes: tuple[int, ...]
+    gathered: tuple[int, ...]
+    gather: int | None
+
+
+Wired = Operand | RaggedRows | Numbers | Leaves | Whole | None
+"""How a launch gets the operand of one slot; None if the value in the signature is the operand."""
+
+
+class LaunchWiring(NamedTuple):
+    """One launch: what goes in, and how its result is read.
+
+    Attributes
+    ----------
+    number : int
+        The number of the launch in the run.
+    signature : int
+        The number of the signature of its calls, in the columns of the calls that are run.
+    calls : int64 array
+        Its calls, in the order of its rows.
+    slots : list
+        How each slot of the signature gets its operand.
+    operands : list of Operand
+        The operands whose rows come from launches, in the order of their slots.
+    readings : list of Reading
+        How the parts of its result are read.
+    last_read : sequence of int
+        The launches whose results no later launch reads: they can be dropped after this one.
+    """
+
+    number: int
+    signature: int
+    calls: Integers
+    slots: Sequence[Wired]
+    operands: Sequence[Operand]
+    readings: Sequence[Reading]
+    last_read: Sequence[int]
+
+
+# A wiring has a few of these for each launch. The classes' own __new__ are functions of Python; with the
+# tuple's, compiled code makes all of them without one.
+MAKERS = tuple(partial(tuple.__new__, kind) for kind in (Operand, Reading, LaunchWiring))
+
+
+@dataclass(slots=True)
+class Wiring:
+    """The wiring of a schedule.
+
+    Attributes
+    ----------
+    place : Place
+        Where each call is when all have run.
+    launches : list of LaunchWiring
+        In the order in which they run.
+    outputs : list of Operand
+        The groups that were asked for.
+    given : dict of int to list of Reading
+        How the results of launches that had run before are read.
+    sources : list of (int, int)
+        The launch and part that each section is read from; launch -1 stands for loose values.
+    indices : list of int64 array
+        The index arrays, in one piece of memory.
+    numbers : dict of type to list of arrays
+        The operands of int, float and bool: those of one type are uploaded at once, ints after the indices.
+        Lengths and segment ids of ragged operands are among the ints; recorded numbers are not, since calls
+        of the same form have others: `numbers_of` fills them in.
+    loose : dict of int to list of int
+        Sections that are made of loose values, and which values these are.
+    entries : list of Entries
+        Where the recorded numbers among ``numbers`` are in the columns.
+    """
+
+    place: Place
+    launches: list[LaunchWiring]
+    outputs: Sequence[Operand]
+    given: dict[int, list[Reading]]
+    sources: Sequence[tuple[int, int]]
+    loose: dict[int, list[int]]
+    indices: list[Integers]
+    numbers: dict[type, list[np.ndarray]]
+    entries: Sequence[Entries]
+
+    def numbers_of(self, columns: Columns) -> dict[type, list[np.ndarray]]:
+        """Return the numbers that the launches receive, with those that some calls have recorded."""
+        numbers = {number: list(arrays) for number, arrays in self.numbers.items()}
+        for wired, kind, at in self.entries:
+            numbers[wired.type][wired.upload] = columns.numbers(kind, at)
+        return numbers
+
+
+class Planned(NamedTuple):
+    """What one compiled call has planned."""
+
+    schedule: Schedule
+    wiring: Wiring
+    scheduled: float
+    """The moment when the schedule was known."""
+
+
+def wire(
+    columns: Columns,
+    schedule: Schedule,
+    place: Place,
+    outputs: Sequence[Integers],
+    keeps: bool = False,
+) -> Wiring:
+    """Return the wiring of a schedule; ``place`` is extended by the launches of the schedule.
+
+    Parameters
+    ----------
+    columns : Columns
+        The recorded calls.
+    schedule : Schedule
+        The launches; their numbers continue those of ``place``.
+    place : Place
+        Where calls that have run before are.
+    outputs : sequence of int64 arrays
+        The references of each group that is asked for; ``-1 - i`` stands for loose value ``i``.
+    keeps : bool
+        Whether all results stay, so that no launch is the last one that reads a result.
+    """
+    slots = SlotFiller(columns)
+    facts = *columns.facts(joined(outputs)), *place.columns, *slots.given(keeps)
+    return slots.wiring(place, compiled.wire(schedule.calls, schedule.bounds, *facts))
+
+
+def plan_and_wire(
+    columns: Columns,
+    graph: Any,
+    outputs: Sequence[Integers],
+    place: Place,
+    pending: Integers | None,
+    keeps: bool = False,
+) -> Planned | tuple[Integers, ...]:
+    """Return the schedule "auto" of pending calls and its wiring; a call's type is its signature.
+
+    ``place`` is extended by the launches. ``pending`` is None where all that the outputs need is to run.
+    Where a policy has to choose the launches, this is what `multifold._engine.compiled.plan` says of the
+    problem.
+    """
+    slots = SlotFiller(columns)
+    facts = *columns.facts(joined(outputs)), *place.columns, *slots.given(keeps)
+    return slots.planned(graph, place, compiled.plan(pending, *facts))
+
+
+def joined(outputs: Sequence[Integers]) -> tuple[Integers, Integers]:
+    """Return the references of all groups, one after the other, and how many each group has."""
+    if len(outputs) == 1:  # as most traces have: a copy less
+        return outputs[0], np.array([len(outputs[0])], np.int64)
+    return np.concatenate([NO_INTEGERS, *outputs]), np.array(list(map(len, outputs)), np.int64)
+
+
+class SlotFiller:
+    """Says what launches receive besides rows of launches, and collects the numbers that are uploaded.
+
+    Compiled code calls it while it wires a launch. Most launches have nodes as operands only, as
+    ``add("join", left, right)`` does; of these it does not ask.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.numbers: dict[type, list[np.ndarray]] = {number: [] for number in NUMBERS}
+        self.entries: list[Entries] = []
+
+    def given(self, keeps: bool) -> tuple[Any, ...]:
+        """Return what compiled code is given to wire launches, behind the places of calls."""
+        return len(self.columns.parts), keeps, MAKERS, self
+
+    def planned(self, graph: Any, place: Place, found: tuple[Any, ...]) -> Planned | tuple[Integers, ...]:
+        """Return what `compiled.plan` has found as a schedule and its wiring, if it is one."""
+        if len(found) != 5:  # the pending calls, and what a policy has to know of them
+            return found
+        calls, bounds, lower_bound, scheduled, wired = found
+        schedule = Schedule(self.columns, graph, calls, bounds, lower_bound, "auto")
+        return Planned(schedule, self.wiring(place, wired), scheduled)
+
+    def wiring(self, place: Place, wired: tuple[Any, ...]) -> Wiring:
+        """Return the wiring that compiled code has found."""
+        launches, groups, given, sources, loose, indices = wired
+        return Wiring(place, launches, groups, given, sources, loose, indices, self.numbers, self.entries)
+
+    def keep(self, number: type, values: np.ndarray) -> Numbers:
+        """Append an array to those of its type that are uploaded together."""
+        # Index arrays are not among them: compiled code lays these out, and counts them by itself.
+        self.numbers[number].append(values)
+        return Numbers(number, len(self.numbers[number]) - 1)
+
+    def __call__(
+        self, number: int, calls: Integers, operands: Sequence[Operand], launch: Integers
+    ) -> tuple[Sequence[Wired], Sequence[int]]:
+        """Return what a launch of a signature receives in each slot, and the launches that it reads whole.
+
+        ``operands`` are those with rows of launches, and ``launch`` has the launch of each call.
+        """
+        columns = self.columns
+        taken = 0
+        slots: list[Wired] = []
+        for slot, position in columns.signatures[number].operands:
+            kind = slot.kind
+            wired: Wired = None
+            if kind.number is not None:
+                at = columns.entries(slot, position, calls)
+                # Without the numbers: a plan is kept for other runs, and `Wiring.numbers_of` brings theirs.
+                wired = self.keep(kind.number, NO_INTEGERS)
+                self.entries.append(Entries(wired, kind, at))
+            elif kind.array:
+                wired = Leaves(columns.entries(slot, position, calls).tolist())
+            elif kind.ragged:
+                # ``ragged([a, b]), ragged([c])`` in one launch: lengths 2, 1 and segment ids 0, 0, 1.
+                lengths = columns.lengths[columns.operand(slot, position, calls)]
+                segments = np.repeat(np.arange(len(calls)), lengths)
+                at_lengths = self.keep(int, lengths).upload
+                at_segments = self.keep(int, segments).upload
+                wired = RaggedRows(operands[taken], at_lengths, at_segments, not lengths.all())
+                taken += 1
+            elif kind.rows:
+                wired = operands[taken]
+                taken += 1
+            elif kind.ref:
+                ref = int(columns.operand(slot, position, calls[0]))
+                wired = Whole(int(launch[ref & CALL_MASK]), ref >> PART_BITS)
+            slots.append(wired)
+        # A result that is read whole stays until this launch has run, though no section is read of it.
+        return slots, [wired.launch for wired in slots if isinstance(wired, Whole)]

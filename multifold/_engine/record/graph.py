@@ -1,0 +1,501 @@
+"""What was recorded: each call once, as integers in flat columns.
+
+A call appends the number of its signature, and one entry for each operand to the column of its kind. The
+only object of a call is the `Node` that the caller keeps. The graph also keeps what its signatures share
+with the caller: it copies shared NumPy arrays, and refuses to run calls whose array was changed since.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Hashable
+from functools import lru_cache, partial
+from time import perf_counter
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multifold._engine.compiled import GraphBase
+from multifold._engine.compiled.arrays import PART_BITS
+from multifold._engine.compiled.forms import own
+from multifold._engine.record.anatomy import Identity
+from multifold._engine.record.entry import RowEntry
+from multifold._engine.record.freezing import freeze, is_copy, may_change, read_only_copy, same, snapshot
+from multifold._engine.record.node import Node
+from multifold._engine.record.signature import Signature, take_in
+from multifold.errors import RecordError
+
+SMALL = 4096
+"""The content of a shared array of up to this many bytes is compared in each call."""
+
+
+def users_frame() -> FrameType:
+    """Return the innermost frame that is not of this package: the line of the user."""
+    frame = sys._getframe(1)
+    ours = ("multifold.", "multifold_")  # adapters are packages of their own
+    while frame.f_globals.get("__name__", "").startswith(ours) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def warn_user(text: str) -> None:
+    """Warn, and name the user's line that called this package."""
+    frame = users_frame()
+    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+
+
+MANY_RUNS = 50
+"""After so many runs, each with new calls and none after a reset, a fold says that it grows."""
+
+FEW_RUNS = 3
+MANY_CALLS = 50_000
+"""It says so after few runs where so many calls were there before the last one."""
+
+Forms = dict[Hashable, tuple[str, dict[Hashable, Signature]]]
+"""Forms of calls: the letters of each, and the signature of each of its values."""
+
+
+class Copies(dict[int, tuple["weakref.ref[np.ndarray]", np.ndarray]]):
+    """Copies of arrays by the ``id`` of each; an entry goes with its array."""
+
+    __slots__ = ("__weakref__",)
+
+
+def forgotten(copies: weakref.ref[Copies], number: int, array: weakref.ref[np.ndarray]) -> None:
+    """Drop the copy of an array that is gone."""
+    table = copies()
+    if table is not None:
+        table.pop(number, None)
+
+
+class Part(NamedTuple):
+    """A part of a result: the keys that lead to it, and the length that `split` promised."""
+
+    path: tuple[Any, ...]
+    parent: int
+    length: int | None
+
+
+WHOLE = Part((), 0, None)
+"""Part 0 of each graph: the whole result."""
+
+
+class Graph(GraphBase):
+    """The calls of a fold or of a trace, as columns.
+
+    Attributes
+    ----------
+    signatures : list of Signature
+        The distinct signatures, by number.
+    signature : column of int
+        The signature's number of each call.
+    refs, ints, floats, arrays, lengths : columns
+        Operands of all calls one after the other; a signature says how many a call has of each.
+    members : column of int
+        The rows of ragged operands: references, or ``-1 - i`` for entry ``i`` of ``loose``.
+    loose : list
+        Loose values: numbers and leaf arrays inside ragged operands.
+    codes : list of code
+        Where each call was recorded: the code object and the instruction; `line` looks the line up.
+        In a graph that was pickled, the file and the line.
+    instructions : column of int
+    merged : dict of Hashable to int, or None
+        With ``cse=True`` the first call of each key that `multifold._engine.compiled.forms.merge_key`
+        makes.
+    parts : list of Part
+        The distinct parts of results that are read, by number; part 0 is the whole result.
+    keys : dict of Hashable to int
+        The number of each signature by its key.
+    ops : dict of Hashable to callable
+        Ops that are compared by their contents, as `functools.partial`: the copy of each.
+    forms : dict of Hashable to (str, dict of Hashable to Signature)
+        The forms of ``quick``: the letters of each, and the signature of each of its values.
+    before : dict
+        The forms of the calls before `Fold.reset`; see `lasting`.
+    copies : dict of Identity to array
+        Large shared arrays that may change, and the copy of each.
+    copies_before : dict
+        The copies of the calls before `Fold.reset`; see `lasting_copies`.
+    counted : dict of int to (array, int, callable, list of int)
+        Arrays of a framework that counts their changes, by the ``id`` of each, how often each had been
+        changed when it was recorded, what tells how often it was until now, and the calls that read it.
+        They are forgotten when calls run.
+    compared : int
+        How many calls there were when arrays and copies were compared for the last time.
+    warned : bool
+        Whether `warn_once` has warned.
+    grown : pair of numbers
+        How many runs came with new calls, and how many calls there were in the last one; see `grows`.
+    busy : int
+        Which thread is recording a call of a new form, 0 for none.
+    torn : bool
+        Whether two threads have recorded calls at once, whose entries may stand among each other's.
+    value_of : callable or None
+        Returns the value behind a reference, in the graph of an eager twin.
+    began : float
+        When the first call was recorded, in seconds of `time.perf_counter`.
+
+    A column of numbers has the buffer protocol, so it becomes an array in one copy; ``arrays``, ``loose``
+    and ``codes`` are lists.
+    """
+
+    __slots__ = (
+        "before",
+        "began",
+        "busy",
+        "compared",
+        "copies",
+        "copies_before",
+        "counted",
+        "forms",
+        "grown",
+        "keys",
+        "ops",
+        "part_numbers",
+        "parts",
+        "signatures",
+        "torn",
+        "value_of",
+        "warned",
+    )
+
+    def __init__(
+        self,
+        node_type: type[Node] = Node,
+        merges: bool = False,
+        before: Graph | None = None,
+    ) -> None:
+        super().__init__(node_type, merges)
+        self.forms: Forms = {}
+        self.before: Forms = {} if before is None else before.lasting()
+        self.copies_before = Copies() if before is None else before.lasting_copies()
+        self.signatures: list[Signature] = []
+        self.keys: dict[Hashable, int] = {}
+        self.parts: list[Part] = [WHOLE]
+        self.part_numbers: dict[Hashable, int] = {}
+        self.ops: dict[Hashable, Any] = {}
+        self.copies: dict[Identity, np.ndarray] = {}
+        self.counted: dict[int, tuple[Any, int, Callable[[Any], int], list[int]]] = {}
+        self.compared = 0
+        self.warned = False
+        self.value_of: Callable[[int], Any] | None = None
+        self.grown: tuple[float, int] = 0, 0
+        self.busy = 0
+        self.torn = False
+        self.began = perf_counter()
+
+    # ---- calls -------------------------------------------------------------------------------------
+
+    def take_in(self, signature: Signature) -> int:
+        """Return the number of a signature, a new one if no call had it before."""
+        return take_in(signature, self.keys, self.signatures)
+
+    def open_form(self, key: Hashable, letters: str, values: Hashable, number: int) -> None:
+        """Let the quick path take calls of a form, where these values mean the signature of that number."""
+        if key not in self.quick:
+            self.quick[key] = self.route(letters), number, {} if values else None
+            self.forms[key] = letters, {}
+        table = self.quick[key][2]
+        if table is not None:
+            table[values] = number
+        self.forms[key][1][values] = self.signatures[number]
+
+    def lasting(self) -> Forms:
+        """Return what a graph that takes the place of this one may know of this one's forms.
+
+        A form that is not recorded again is forgotten by the next reset, unless nothing was recorded.
+        """
+        if not self.signature:
+            return self.before
+        lasting: Forms = {}
+        for key, (letters, table) in self.forms.items():
+            kept = {values: known for values, known in table.items() if known.outlives_reset}
+            if kept:
+                lasting[key] = letters, kept
+        return lasting
+
+    def forget_before(self) -> None:
+        """Forget what is known of the calls before a reset."""
+        self.before = {}
+        self.copies_before = Copies()
+
+    def recall(self, key: Hashable, letters: str, signature: Signature | None, values: Hashable) -> bool:
+        """Let the quick path take calls of a form that calls before the reset had; return whether it does.
+
+        Signatures are numbered as if the form were new. So numbers, and the order of launches that follows
+        from them, do not depend on what was recorded before.
+        """
+        if signature is None or (key in self.forms and values in self.forms[key][1]):
+            return False
+        self.open_form(key, letters, values, self.take_in(signature))
+        return True
+
+    def append(self, number: int, operands: Any, frame: FrameType) -> Node:
+        """Append a call of a signature with the entries that ``operands`` has for each column."""
+        if not self.signature:
+            self.began = perf_counter()
+        operands.arrays[:] = map(own, operands.arrays)
+        operands.loose[:] = map(own, operands.loose)
+        calls = len(self.signature)
+        try:
+            self.put(number, operands, frame)
+        except BufferError:  # another thread copies the columns
+            raise self.tear() from None
+        if len(self.signature) > calls + 1:
+            raise self.tear()
+        return self.node_type(self, calls)
+
+    def enter(self, thread: int) -> int:
+        """Let no other thread record calls of new forms until `leave`; return which did before.
+
+        Calls of known forms are recorded in one step, and need no such care.
+        """
+        before = self.busy
+        if before and before != thread:
+            raise self.tear()
+        self.busy = thread  # nothing was called since it was compared, so no other thread has run
+        return before
+
+    def leave(self, before: int) -> None:
+        """Say which thread records calls of new forms now: the one before `enter`."""
+        self.busy = before
+
+    def tear(self) -> RecordError:
+        """Note that several threads record calls at once, and return the error that says so."""
+        self.torn = True
+        return RecordError(
+            "Expected one thread to use a fold at a time. Received calls of several at once.",
+            "use one fold for each thread; they may share the model. fold.reset() makes this one usable "
+            "again.",
+        )
+
+    def part(self, parent: int, key: Any, length: int | None = None) -> int:
+        """Return the number of the part ``key`` of a part."""
+        known = (parent, key if type(key) is RowEntry else freeze(key), length)
+        number = self.part_numbers.get(known)
+        if number is None:
+            number = self.part_numbers[known] = len(self.parts)
+            self.parts.append(Part((*self.parts[parent].path, key), parent, length))
+        return number
+
+    def offsets(self, part: int, n: int) -> tuple[int, ...]:
+        """Return what is added to a reference to a part, for each of its ``n`` parts.
+
+        The graph keeps the answer in ``splits``, so that `Node.split` asks once for each part and ``n``.
+        """
+        numbers = [self.part(part, i, n) for i in range(n)]
+        offsets = self.splits[part, n] = tuple([(number - part) << PART_BITS for number in numbers])
+        return offsets
+
+    def grows(self) -> bool:
+        """Note a run; return whether to say that the graph grows from run to run, which happens once."""
+        runs, calls = self.grown
+        if len(self.signature) <= calls:
+            return False
+        many = runs + 1 >= (FEW_RUNS if calls > MANY_CALLS else MANY_RUNS)
+        self.grown = -math.inf if many else runs + 1, len(self.signature)
+        return many
+
+    def computed_by(self, value_of: Callable[[int], Any]) -> None:
+        """Say what knows the values of this graph's calls, which run at once."""
+        self.value_of = value_of
+
+    def recorded_for(self, seconds: float) -> None:
+        """Say that recording has taken that long until now: what ran meanwhile is no part of it."""
+        self.began = perf_counter() - seconds
+
+    def copy_of(self, op: Any, key: Hashable) -> Any:
+        """Return the one copy of an op that is compared by its contents, which are frozen to ``key``."""
+        if key not in self.ops:
+            self.ops[key] = snapshot(op)
+        return self.ops[key]
+
+    # ---- shared values -----------------------------------------------------------------------------
+
+    def shared_key(self, x: Any) -> Hashable:
+        """Return what makes a shared value the same in two calls: of a small array the content, too.
+
+        An array of numbers is one object, since two tables are two even if they are equal today. All other
+        values are compared as static ones are: lists, arrays of objects and numbers by their contents.
+        """
+        if not isinstance(x, np.ndarray) or x.dtype.hasobject:
+            return freeze(x)
+        return (Identity(x), freeze(x)) if x.nbytes <= SMALL else Identity(x)
+
+    def shared_value(self, x: Any) -> Any:
+        """Return a shared value as it is kept: a copy, which of a large NumPy array is made once.
+
+        That of an array is read-only: every run hands it to the ops as it is, and one that writes to it is
+        refused.
+        """
+        if not isinstance(x, np.ndarray):
+            return snapshot(x)
+        if not may_change(x):
+            return x
+        key = Identity(x)
+        kept = self.copies.get(key)
+        if kept is None:
+            _, kept = self.copies_before.pop(id(x), (None, None))
+            if kept is None or not is_copy(kept, x):
+                kept = read_only_copy(x)
+            if x.nbytes > SMALL and not x.dtype.hasobject:
+                self.copies[key] = kept
+        return kept
+
+    def lasting_copies(self) -> Copies:
+        """Return the copies of large shared arrays that a graph which takes the place of this one may use.
+
+        A copy is freed with its array, or by the next reset if no call has shared the array until then.
+        """
+        if not self.signature:
+            return self.copies_before
+        lasting = Copies()
+        for key, copied in self.copies.items():
+            forget = partial(forgotten, weakref.ref(lasting), id(key.value))
+            lasting[id(key.value)] = weakref.ref(key.value, forget), copied
+        return lasting
+
+    def note_changes(self, array: Any, changes_of: Callable[[Any], int]) -> None:
+        """Note how often an array that is recorded was changed; refuse it if that was less before.
+
+        An eager twin has computed the calls before, so there it may have been changed.
+        """
+        count = changes_of(array)
+        _, known, _, calls = self.counted.setdefault(id(array), (array, count, changes_of, []))
+        if count != known and not self.value_of:
+            raise changed_in_place(array)
+        calls.append(len(self.signature))
+
+    def take_changed(self) -> list[tuple[int, RecordError]]:
+        """Return the calls of arrays that were changed since they were recorded, and the error of each.
+
+        All arrays are forgotten then: what shares a graph with these calls may run.
+        """
+        found = [
+            (call, changed_in_place(array))
+            for array, count, changes_of, calls in self.counted.values()
+            if changes_of(array) != count
+            for call in calls
+        ]
+        self.counted.clear()
+        return found
+
+    def refuse_changed(self) -> None:
+        """Refuse to run calls of an array that was changed since they were recorded.
+
+        These are large shared arrays of NumPy, and arrays of a framework that counts their changes. Nor are
+        calls run that two threads have recorded at once.
+
+        Some of those calls may have been recorded before the change, and others after it. Where all calls
+        of an array ran before it was changed, calls to come get a copy of its new content.
+
+        Raises
+        ------
+        RecordError
+            If calls of such an array were recorded since the last comparison.
+        """
+        if self.torn:
+            raise self.tear()
+        for array, count, changes_of, _ in self.counted.values():
+            if changes_of(array) != count:
+                raise changed_in_place(array)
+        self.counted.clear()
+        for key, copied in list(self.copies.items()):
+            array = key.value
+            if same(array, copied):
+                continue
+            readers = {i for i, s in enumerate(self.signatures) if any(x.key == key for x in s.slots)}
+            if readers & set(self.signature[self.compared :]):
+                raise RecordError(
+                    "Expected an array in multifold.shared(...) to stay as it was when it was recorded. "
+                    f"Received one of shape {array.shape} and dtype {array.dtype} that was changed since.",
+                    "pass a copy for each content, the same one to all calls that share it.",
+                )
+            del self.copies[key]
+            for known in [known for known, number in self.keys.items() if number in readers]:
+                del self.keys[known]
+            self.quick.clear()
+        self.compared = len(self.signature)
+
+    # ---- lines -------------------------------------------------------------------------------------
+
+    def line(self, call: int) -> tuple[str, int]:
+        """Return the file and the line where a call was recorded."""
+        code = self.codes[call]
+        if isinstance(code, tuple):
+            return code
+        return code.co_filename, line_of(code, self.instructions[call])
+
+    def lines(self) -> list[tuple[str, int]]:
+        """Return the file and the line of each call."""
+        sites = list(zip(map(id, self.codes), self.instructions, strict=True))
+        first = {site: call for call, site in reversed(list(enumerate(sites)))}
+        known = {site: self.line(call) for site, call in first.items()}
+        return [known[site] for site in sites]
+
+    def site(self, call: int) -> str:
+        """Return ``file:line`` where the call was recorded."""
+        file, line = self.line(call)
+        return f"{file}:{line}"
+
+    def recorded_at(self, frame: FrameType, first: int) -> None:
+        """Say that the calls from ``first`` on were recorded where a frame is."""
+        for call in range(first, len(self.codes)):
+            self.codes[call] = frame.f_code
+            self.instructions[call] = frame.f_lasti
+
+    def warn_once(self, message: str) -> None:
+        """Warn at the line of the user who runs the calls, unless this graph has warned before."""
+        if not self.warned:
+            self.warned = True
+            warn_user(message)
+
+    # ---- pickling ----------------------------------------------------------------------------------
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what can be pickled: lines instead of code objects, and nothing of the quick path."""
+        columns = {name: getattr(self, name) for name in LISTS}
+        columns |= {name: np.array(getattr(self, name)) for name in NUMERIC}
+        columns["codes"] = self.lines()
+        others = {name: getattr(self, name) for name in Graph.__slots__ if name not in FORGOTTEN}
+        return (
+            Graph,
+            (self.node_type, self.merged is not None),
+            (columns, others, self.merged or {}),
+        )
+
+    def __setstate__(self, state: tuple[dict[str, Any], dict[str, Any], dict[Hashable, int]]) -> None:
+        columns, others, merged = state
+        for name, values in columns.items():
+            getattr(self, name).extend(values if name in LISTS else values.tolist())
+        for name, value in others.items():
+            setattr(self, name, value)
+        if self.merged is not None:
+            self.merged.update(merged)
+
+
+NUMERIC = ("signature", "refs", "ints", "floats", "lengths", "members", "instructions")
+LISTS = ("arrays", "loose", "codes")
+FORGOTTEN = ("before", "busy", "copies_before", "counted", "forms", "value_of")
+
+
+def changed_in_place(array: Any) -> RecordError:
+    """Return the error of an array that was changed between its recording and the run."""
+    return RecordError(
+        "Expected a recorded array to stay as it was until its calls have run. Received one of shape "
+        f"{tuple(array.shape)} and dtype {array.dtype} that was changed in place since it was recorded.",
+        "record a copy of it for each content, as x.clone().",
+    )
+
+
+@lru_cache(maxsize=4096)
+def line_of(code: CodeType, instruction: int) -> int:
+    """Return the line of an instruction, so that recording need not ask the frame for it."""
+    for low, high, line in code.co_lines():
+        if low <= instruction < high and line is not None:
+            return line
+    return code.co_firstlineno

@@ -1,0 +1,236 @@
+"""The table of all calls of a run: columns that grow with the recording, and what a round cuts out of them.
+
+A round must cost what it runs, not what was recorded before it. So nothing here is made anew for a round:
+`CallTable.extend` takes in what was recorded since, and `CallTable.select` follows the operands of the
+awaited calls back to calls that earlier rounds computed, and no further. The calls that it meets become a
+small graph of their own: first the *given* calls, which were computed and are read, then those that the
+round runs, renumbered from 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multifold._engine.compiled import TableBase
+from multifold._engine.compiled.arrays import CALL_MASK, Integers
+from multifold._engine.plan.columns import NO_FLOATS, NO_INTEGERS, Columns, layouts_of
+from multifold._engine.plan.outputs import Outputs
+from multifold._engine.plan.wiring import Place
+from multifold._engine.record.graph import Graph
+from multifold._engine.record.kinds import COLUMNS
+from multifold._engine.record.signature import Signature
+
+REFS, INTS, FLOATS, ARRAYS, RAGGED = range(len(COLUMNS))
+"""The positions in `COLUMNS`."""
+
+
+class Selection(NamedTuple):
+    """What a round runs and reads, as `multifold._engine.compiled` finds it.
+
+    Attributes
+    ----------
+    kept : int64 array
+        All calls of the round by their numbers in the table; the position is the number in the round.
+    first : int
+        How many of them were computed and are read: they come first.
+    signature : int64 array
+        The signature's number of each call.
+    refs, ref_starts, ints, int_starts, lengths, ragged_starts, members : int64 arrays
+        The operands of the calls that are run, and where those of each call begin.
+    """
+
+    kept: Integers
+    first: int
+    signature: Integers
+    refs: Integers
+    ref_starts: Integers
+    ints: Integers
+    int_starts: Integers
+    lengths: Integers
+    ragged_starts: Integers
+    members: Integers
+
+    @property
+    def given(self) -> Integers:
+        """The calls that were computed and are read, in the order of recording."""
+        return self.kept[: self.first]
+
+    @property
+    def calls(self) -> Integers:
+        """The calls to be run, in the order of recording."""
+        return self.kept[self.first :]
+
+
+class CallTable(TableBase):
+    """All calls of a run so far, and where the rows of those that were computed are.
+
+    Attributes
+    ----------
+    result : int64 array
+        The number of the stored result that holds the row of each call; 0 where no round has run it.
+    row : int64 array
+        Which row of its result each call has.
+    """
+
+    graph: Graph
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self._widths = np.zeros((0, len(COLUMNS)), np.int64)  # of each signature
+        self._whole: set[int] = set()  # calls whose whole result is read, through `Node.no_batch`
+        # The graph's signatures, then for each of them one without operands: that of a given call.
+        self._signatures: tuple[Signature, ...] = ()
+        self._layouts = layouts_of(())
+        self._reads_whole: list[int] = []  # the signatures with shared nodes
+        self._awaited = set[int]()  # the signatures of calls that examples have waited for
+        self.order: list[int] = []  # in which signatures run in a round of one launch of each
+        # of each signature, and the first of those awaited
+        self._rank = NO_INTEGERS
+        self._last = 0
+
+    def read_whole(self, calls: Integers) -> None:
+        """Note that the whole results of some calls are wanted."""
+        if len(calls):
+            self._whole.update(calls.tolist())
+
+    def is_whole(self, calls: Integers) -> bool:
+        """Return whether the whole result of one of some calls is read."""
+        return bool(self._whole) and not self._whole.isdisjoint(calls.tolist())
+
+    def alone(self, selection: Selection) -> Integers:
+        """Return the calls that a selection runs and whose whole results are read, as it counts them."""
+        if not self._whole:
+            return NO_INTEGERS
+        whole = [i for i, call in enumerate(selection.kept.tolist()) if call in self._whole]
+        return np.array([i for i in whole if i >= selection.first], np.int64)
+
+    # ---- growing -------------------------------------------------------------------------------
+
+    def note_signatures(self) -> bool:
+        """Take in new signatures; return whether calls of some of all read a result whole."""
+        signatures = self.graph.signatures
+        if len(self._widths) < len(signatures):
+            self._widths = np.array([[getattr(s, name) for name in COLUMNS] for s in signatures], np.int64)
+            self._signatures = (*signatures, *map(without_operands, signatures))
+            self._layouts = layouts_of(self._signatures)
+            self._reads_whole = [i for i, s in enumerate(signatures) if len(s.shared_refs)]
+        return bool(self._reads_whole)
+
+    def extend(self) -> None:
+        """Append the calls that were recorded since the last time."""
+        graph = self.graph
+        first = len(self)
+        if first == len(graph.signature):
+            return
+        self.note_signatures()
+        self.grow(self._widths)
+        for number in self._reads_whole:
+            calls = first + np.flatnonzero(np.asarray(graph.signature[first:]) == number)
+            if len(calls):
+                at = self.at(REFS, calls).reshape(len(calls), -1)[:, graph.signatures[number].shared_refs]
+                self._whole.update([graph.refs[i] & CALL_MASK for i in at.ravel().tolist()])
+
+    # ---- operands of calls of one signature ----------------------------------------------------
+
+    def signature_of(self, calls: Integers) -> Integers:
+        """Return the signature's number of each of some calls."""
+        found: Integers = np.asarray(self.graph.signature)[calls]
+        return found
+
+    def places(self, column: int, calls: Integers, position: int) -> Integers:
+        """Return where some calls have an operand in a column, one of `COLUMNS`."""
+        return self.at(column, calls).reshape(len(calls), -1)[:, position]
+
+    def numbers(self, name: str, calls: Integers, position: int) -> np.ndarray:
+        """Return the number that each of some calls has for an operand, by the name of the column."""
+        found: np.ndarray = np.asarray(getattr(self.graph, name))[
+            self.places(COLUMNS.index(name), calls, position)
+        ]
+        return found
+
+    def ragged_rows(self, calls: Integers, position: int) -> tuple[Integers, Integers]:
+        """Return the rows of a ragged operand of some calls, one after the other, and how many each has."""
+        return self.members_of(self.places(RAGGED, calls, position))
+
+    def next_calls(self, awaited: Integers) -> tuple[Integers, Integers]:
+        """Return which calls may run next, one launch of each signature in their `order`; see `frontier`.
+
+        Signatures that examples wait for come last in that order. Then an example passes from one value
+        that it waits for to the next in one round, if between them it needs one launch of each op.
+        """
+        self.extend()
+        while (found := self.frontier(awaited, self._rank, self._last)) is None:
+            self._awaited.update(self.signature_of(awaited).tolist())
+            count = len(self.graph.signatures)
+            self.order = sorted(range(count), key=lambda number: (number in self._awaited, number))
+            self._rank = np.argsort(self.order)
+            self._last = count - len(self._awaited)
+        return found
+
+    # ---- the calls of a round ------------------------------------------------------------------
+
+    def select(self, read: Integers) -> Selection:
+        """Return what has to be run for some calls, and what that reads; number these calls."""
+        return Selection(*self.window(read, len(self.graph.signatures)))
+
+    def given(self, selection: Selection, store: Any, last: Any) -> tuple[Integers, Place]:
+        """Return the results that a round reads, and where its calls are in them.
+
+        Parameters
+        ----------
+        selection : Selection
+            The calls of the round.
+        store, last : Store, Values or None
+            What holds the results, and puts them in order first; and how the last round has put values
+            together.
+        """
+        given = selection.given
+        count = len(selection.kept)
+        numbers, counts, launch, row = self.place(given, count)
+        if len(given) and store.settle(numbers, counts, given, last):
+            numbers, _, launch, row = self.place(given, count)
+        return numbers, Place(launch, row, store.rows(numbers))
+
+    def outputs(self, asked: Outputs) -> Outputs:
+        """Return what is asked for, with the numbers that calls have in the last selection."""
+        groups: list[Integers | int] = []
+        for group in asked.groups:
+            refs = self.renumbered(np.atleast_1d(group))
+            groups.append(int(refs[0]) if isinstance(group, int) else refs)
+        return Outputs(groups=groups, loose=asked.loose)
+
+    def columns(self, selection: Selection) -> Columns:
+        """Return the small graph of the last selection: its given calls without operands, then the others.
+
+        References have the numbers of the round, which count the given calls first.
+        """
+        graph = self.graph
+        floats = NO_FLOATS
+        arrays: list[Any] = []
+        if len(graph.floats):
+            floats = np.array([graph.floats[i] for i in self.at(FLOATS, selection.calls).tolist()])
+        if graph.arrays:
+            arrays = [graph.arrays[i] for i in self.at(ARRAYS, selection.calls).tolist()]
+        _, _, signature, refs, ref_starts, ints, int_starts, lengths, ragged_starts, members = selection
+        return Columns.known(
+            {"refs": ref_starts, "ints": int_starts, "ragged": ragged_starts},
+            signatures=self._signatures,
+            parts=tuple(graph.parts),
+            signature=signature,
+            refs=refs,
+            ints=ints,
+            floats=floats,
+            arrays=arrays,
+            lengths=lengths,
+            members=members,
+            loose=graph.loose,
+            sharing=self._reads_whole,
+            layouts=self._layouts,
+        )
+
+
+def without_operands(signature: Signature) -> Signature:
+    """Return what stands for a signature where a call is given: its name, and no operands."""
+    return Signature(signature.op, (), None, {})

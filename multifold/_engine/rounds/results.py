@@ -1,0 +1,141 @@
+"""What examples returned, put together: a row, a group's rows or a whole value of each, in their order.
+
+The rules are those for traces: all examples return one structure; a node becomes an array with a row for
+each example, a group all examples' rows in order, a `Node.no_batch` a list of whole values. Where failures
+are collected, an example whose result does not fit to the others fails, and the others are put together
+without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from multifold._engine.compiled.arrays import Integers
+from multifold._engine.ops.values import groups_differ
+from multifold._engine.plan.outputs import Outputs, refuse_no_rows, said, take_apart
+from multifold._engine.rounds.tasks import Tasks, add_note
+from multifold.errors import MultifoldError, RecordError
+
+Compute = Callable[[dict[int, Outputs]], None]
+"""Computes what the results of some examples need; fails the examples for which that fails."""
+
+Classes = Callable[[Integers, list[Any]], list[Any]]
+"""Returns what the rows of some references must have in common, given all loose values of the run."""
+
+
+Agreed = Callable[[Collection[Hashable]], Hashable | None]
+"""Returns the class of rows of several classes when they are put together; None if they can't be."""
+
+
+def merged_results(
+    recorder: Any, tasks: Tasks, compute: Compute, classes_of: Classes, agreed: Agreed
+) -> Outputs | None:
+    """Return what all finished examples of a run ask for, as the outputs of one minibatch.
+
+    Parameters
+    ----------
+    recorder : Fold or Unfold
+        What the examples recorded on.
+    tasks : Tasks
+        The examples; where failures are collected, those whose results do not fit fail here.
+    compute : callable
+        Is called only where failures are collected.
+    classes_of : callable
+        Is called after ``compute``, for references that it computed.
+    agreed : callable
+        Is called with such classes.
+
+    Returns
+    -------
+    Outputs or None
+        A group for each result, but one for each example and result that is wanted whole; None if there
+        are no examples.
+    """
+    graph = recorder._graph
+    taken: dict[int, Outputs] = {}
+    loose = list(graph.loose)
+    for example, result in sorted(tasks.results.items()):
+        try:
+            outputs = take_apart(recorder, result, len(loose), fewest=0)
+            refuse_other(*next(iter(taken.items()), (example, outputs)), example, outputs)
+        except Exception as error:
+            add_note(error, f"Returned by example {example} of fold.run.")
+            if not tasks.collect:
+                raise
+            tasks.fail(example, error)
+        else:
+            taken[example] = outputs
+            loose += outputs.loose
+    if tasks.collect:
+        compute(taken)
+        fail_misfits(taken, lambda refs: classes_of(refs, loose), agreed, tasks)
+        taken = {example: outputs for example, outputs in taken.items() if example not in tasks.failures}
+    return merge(taken, loose[len(graph.loose) :]) if taken else None
+
+
+def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> None:
+    """Refuse what an example returned if it has another structure than what the first one did."""
+    if other.structure != model.structure or other.wanted != model.wanted:
+        raise RecordError(
+            "Expected all examples of a run to return one structure. Received "
+            f"{said(model.structure, model.wanted)} from example {first} and "
+            f"{said(other.structure, other.wanted)} from example {example}.",
+            "return the same tuple, list or dict of nodes and groups from every branch.",
+        )
+
+
+def fail_misfits(
+    taken: Mapping[int, Outputs],
+    classes_of: Callable[[Integers], list[Any]],
+    agreed: Agreed,
+    tasks: Tasks,
+) -> None:
+    """Fail the examples whose rows can't be put together with those of the examples before.
+
+    The first example with rows in a group says of which class they are: others may have none in it.
+    """
+    known: dict[int, Any] = {}  # by the number of the group
+    for example, outputs in taken.items():
+        if example in tasks.failures:
+            continue
+        found = dict(known)
+        try:
+            pairs = enumerate(zip(outputs.wanted, outputs.by_result(), strict=True))
+            for number, rows, keeps in [(i, x, one == "each") for i, (one, xs) in pairs for x in xs]:
+                if isinstance(rows, int) or not len(rows):
+                    continue
+                classes = dict.fromkeys([None if keeps else found.get(number), *classes_of(rows)])
+                classes.pop(None, None)  # no example before has a row in this group
+                found[number] = agreed(classes)
+                if found[number] is None:
+                    raise groups_differ(classes)
+        except MultifoldError as error:
+            tasks.fail(example, error)
+        else:
+            known = found  # only now: an example that fails says nothing about the others
+
+
+def merge(taken: Mapping[int, Outputs], loose: list[Any]) -> Outputs:
+    """Return the outputs of all examples as those of one minibatch.
+
+    ``loose`` holds the loose values of these examples, and of any that failed after they were counted.
+    """
+    model = next(iter(taken.values()))
+    groups: list[Integers | int] = []
+    by_result = [outputs.by_result() for outputs in taken.values()]
+    for leaf, wanted in enumerate(model.wanted):
+        mine = [group for found in by_result for group in found[leaf]]
+        if wanted in ("whole", "each"):
+            groups += mine
+            continue
+        rows = np.concatenate(mine)
+        if not len(rows):
+            refuse_no_rows(model.structure, leaf)
+        groups.append(rows)
+    kept = [
+        form for forms in zip(*[outputs.kept for outputs in taken.values()], strict=True) for form in forms
+    ]
+    return Outputs(model.structure, groups, loose, model.wanted, kept)

@@ -1,0 +1,395 @@
+"""Rounds: all examples run until they wait, then what they wait for runs as one minibatch.
+
+A round runs the calls that the awaited values need and nothing else; calls that were recorded and are not
+needed yet stay pending, and share launches with later ones. What a round computed is given to the next ones
+(`multifold._engine.rounds.calls`, `multifold._engine.rounds.store`). The last round runs what the results
+of the examples need: without any ``await`` it is the only one, and the same as `Fold.apply`.
+
+Where no gradient is wanted and the framework writes rows in place, the rows of all rounds lie in pages
+(`multifold._engine.rounds.pages`). Most rounds need no plan then. Sixty-four sentences that are parsed word
+by word all wait for a score, again and again, and each round runs the words that were taken and the
+subtrees that were joined since, and then the scores: a launch of each op, like those of the round before.
+One look at the table shows whether a round has one launch of each op only (`TableBase.frontier`), and if it
+has more, one function of the scheduler finds those of each typed level. Each launch then gathers its
+operands (`multifold._engine.rounds.gathers`), or is planned by itself until its result has a page.
+
+Three rounds of two sentences, ``s`` takes a word, ``j`` joins, ``?`` scores:
+
+=====  ==============  ==========================================
+round  new calls       runs
+=====  ==============  ==========================================
+0      s s ? | s s ?   4 s and 2 ? by one plan
+1      s ? | j ?       1 s and 2 ? gathered, 1 j by a plan
+2      j ? | j j ?     2 j, 1 j and 2 ? gathered
+=====  ==============  ==========================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from functools import partial
+from itertools import islice, pairwise
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from multifold._engine import compiled
+from multifold._engine.compiled.arrays import CALL_MASK, Integers
+from multifold._engine.ops.values import Values
+from multifold._engine.plan.columns import NO_INTEGERS, Columns
+from multifold._engine.plan.outputs import Outputs, put_together, take_apart
+from multifold._engine.plan.plan import Frame
+from multifold._engine.record.graph import Graph
+from multifold._engine.record.node import Node, SharedNode
+from multifold._engine.rounds.calls import CallTable
+from multifold._engine.rounds.fetch import fetch, readable, separate
+from multifold._engine.rounds.gathers import Gathers, Launches
+from multifold._engine.rounds.results import merged_results
+from multifold._engine.rounds.store import Store
+from multifold._engine.rounds.tasks import Tasks, add_note
+from multifold._engine.run.blame import by_halves
+from multifold._engine.run.loop import Loop
+from multifold._engine.run.report import NOBODY, Notes, Report, Waits
+from multifold._engine.run.run import Run, Sections
+from multifold.errors import MultifoldError
+
+LoopOf = Callable[[Columns, Loop | None], Loop]
+"""Returns what runs the plan of a round, from its calls and the loop of the round before."""
+
+Ask = tuple[Any, list[Node]]
+"""Who waits, and the nodes whose values it waits for: an `ExampleTask`; in a server also an `Answer`."""
+
+MISSES = 8
+"""Gathers are given up after more than 8 launches that needed a plan, and one more for 8 that did not."""
+
+
+class Rounds:
+    """One run of a function over examples; `multifold.serve.engine.Engine` is one that never ends.
+
+    Parameters
+    ----------
+    recorder : Fold
+        What the examples record on.
+    tasks : Tasks
+        What runs the examples until they wait.
+    loop_of : callable
+        Returns what runs the plan of a round.
+    sweep : bool
+        Whether results that no node can ask for are dropped. Not where equal calls are one node: an equal
+        call that is recorded later asks for the result again.
+    in_place : bool
+        Whether rows are written in place, into pages: then launches gather their operands.
+    """
+
+    def __init__(
+        self, recorder: Any, tasks: Tasks, loop_of: LoopOf, *, sweep: bool, in_place: bool
+    ) -> None:
+        self.recorder = recorder
+        self.tasks = tasks
+        self.loop_of = loop_of
+        self.sweep = sweep
+        self.graph: Graph = recorder._graph
+        self.table = CallTable(self.graph)
+        self.rounds: list[Report] = []
+        self.hits = self.misses = 0  # launches that ran by gathers, and what needed a plan
+        self.notes: Notes | None = None  # of the round under way, if that is not one plan
+        self.loop: Loop | None = None  # the loop that ran the last round; None before the first
+        self.idle = perf_counter()  # since when no round runs: the examples record
+        self.gathers: Gathers | None = None
+        self.store = Store(self.table)
+        if in_place:
+            self.gather(None)
+
+    def gather(self, before: Gathers | None) -> None:
+        """Write rows in place; ``before`` are the gathers of a run before this one."""
+        self.gathers = Gathers(self.table, before)
+        self.store = self.gathers.store
+        self.loop = self.gathers.loop
+
+    def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
+        """Run all examples; return what they returned, put together."""
+        tasks = self.tasks
+        for example in examples:
+            tasks.start(fn, self.recorder, example)
+        tasks.refuse_none()
+        waiting = tasks.proceed()
+        while waiting:  # no walrus: AutoGraph would rewrite such a loop into one that fails
+            self.attempt(waiting)
+            waiting = tasks.proceed()
+        asked = merged_results(self.recorder, tasks, self.attempt_results, self.row_classes, self.agreed)
+        if asked is None:
+            return None
+        return put_together(asked, self.last(asked), len(tasks.results))
+
+    # ---- rounds in which values are awaited ----------------------------------------------------
+
+    def attempt(self, waiting: Sequence[Ask]) -> None:
+        """Run a round for some tasks; if a launch fails, raise that in those tasks that need it."""
+        by_halves(
+            waiting,
+            self.run_and_answer,
+            lambda request, error: self.tasks.throw(request[0], error),
+            # An error that was raised in one task closes those that its parent joined besides.
+            still_asks=lambda request: self.tasks.is_open(request[0]),
+            together=self.refuse_together,
+        )
+
+    def run_and_answer(self, waiting: list[Ask]) -> None:
+        """Run a round for some tasks, and give them the values that they wait for."""
+        refs, examples, _, whole = compiled.awaited(waiting, SharedNode)
+        values = self.values_of(refs, examples, whole)
+        self.tasks.answer([task for task, _ in waiting], iter(values))
+
+    def refuse_together(self, waiting: list[Ask], error: MultifoldError) -> None:
+        """Raise an error that is one of the batch, as a wrong number of rows: no half fails by itself.
+
+        It ends the run, except where failures are collected: then both halves have their values now.
+        """
+        if not self.tasks.collect:
+            examples = dict.fromkeys(str(task.example) for task, _ in waiting)
+            add_note(error, f"Awaited by examples {', '.join([*islice(examples, 10)])} of fold.run.")
+            raise error
+
+    def values_of(self, refs: Integers, examples: Integers, whole: list[int]) -> list[Any]:
+        """Run what some references need; return their values on the host.
+
+        ``examples`` says who waits for each reference, and ``whole`` holds the positions of those that are
+        read whole.
+        """
+        calls = refs & CALL_MASK
+        found = None
+        if self.gathers is not None and self.loop is not None and not whole:
+            found = self.gathered_values(self.gathers, self.loop.values, refs, examples)
+        if found is not None:
+            return found
+        done = self.compute(calls, calls[whole], waits=(examples, refs))
+        return fetch(done.run, self.table.renumbered(refs), whole)
+
+    # ---- rounds without a plan -----------------------------------------------------------------
+
+    def gathered_values(
+        self, gathers: Gathers, values: Values, refs: Integers, examples: Integers
+    ) -> list[Any] | None:
+        """Run what some references need by gathers; return their values, None where a plan is needed."""
+        notes = Notes({"record": perf_counter() - self.idle})
+        ready, launches = self.launches(refs & CALL_MASK)
+        if not launches:
+            return None
+        self.notes = notes
+        try:
+            with values.placed():
+                self.run_launches(gathers, ready, launches, notes)
+        finally:
+            self.notes = None
+            if notes.calls:
+                self.rounds.append(self.report(notes, NO_INTEGERS, (examples, refs)))
+        with readable(values.backend):
+            found = gathers.store.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
+        if found is None:  # all has run, but some is not in pages: a plan without launches reads it
+            self.misses += 1
+            done = self.compute(refs & CALL_MASK, NO_INTEGERS)
+            return fetch(done.run, self.table.renumbered(refs), [])
+        self.idle = perf_counter()
+        return separate(found)
+
+    @property
+    def stop(self) -> Callable[[], bool] | None:
+        """What is asked between two launches whether the round ends there; None if it runs to its end."""
+        return None
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether too many launches needed a plan."""
+        return self.misses > MISSES + self.hits // MISSES
+
+    def launches(self, calls: Integers) -> tuple[Integers, Launches | None]:
+        """Return what some calls need, and its launches.
+
+        The launches are None, and a plan is needed, if only a policy can tell them (`by_level`), or if too
+        many needed a plan before (`gives_up`).
+        """
+        if self.gives_up:
+            return NO_INTEGERS, None
+        table = self.table
+        table.extend()
+        if self.sweep:
+            self.store.sweep()
+        ready, launches = self.next_launches(calls)
+        # `pending` is now how many calls are needed: more than are ready if an op takes several launches.
+        return (ready, launches) if len(ready) == table.pending else self.by_level(calls)
+
+    def next_launches(self, calls: Integers) -> tuple[Integers, Launches]:
+        """Return what may run next for some calls, and its launches, one of each signature."""
+        ready, begins = self.table.next_calls(calls)
+        bounds = zip(self.table.order, pairwise(begins.tolist()), strict=True)
+        return ready, [(number, begin, end) for number, (begin, end) in bounds if begin < end]
+
+    def by_level(self, calls: Integers) -> tuple[Integers, Launches | None]:
+        """Return what some calls need, and its launches, one for each signature and typed level.
+
+        None for these if the signatures read each other in a circle in which these launches have no order.
+        """
+        selection = self.table.select(calls)
+        columns = self.table.columns(selection)
+        pending = np.arange(selection.first, len(selection.kept))
+        found = compiled.schedule(columns.signature, pending, *columns.reads)
+        if len(found) > 3:
+            self.misses += 1
+            return NO_INTEGERS, None
+        order = selection.kept[found[0]]
+        bounds = pairwise(found[1].tolist())
+        numbers = self.table.signature_of(order[found[1][:-1]]).tolist()
+        return order, [(number, begin, end) for number, (begin, end) in zip(numbers, bounds, strict=True)]
+
+    def run_launches(self, gathers: Gathers, ready: Integers, launches: Launches, notes: Notes) -> None:
+        """Run launches by gathers, or by plans where one is needed, until all ran or the round stops."""
+        stop = self.stop
+        while launches:
+            ran = gathers.run(ready, launches, notes.launched, stop)
+            self.hits += ran
+            launches = launches[ran:]
+            if not launches or (stop is not None and stop()):
+                return
+            self.misses += 1
+            count = len(launches) if self.gives_up else 1
+            self.compute(ready[launches[0][1] : launches[count - 1][2]], NO_INTEGERS)
+            launches = launches[count:]
+
+    # ---- rounds by a plan ----------------------------------------------------------------------
+
+    def compute(
+        self,
+        calls: Integers,
+        whole: Integers,
+        results: Outputs | None = None,
+        waits: Waits | None = None,
+        last: bool = False,
+        only: bool = False,
+    ) -> Sections:
+        """Run what some calls need, as one minibatch.
+
+        Where the round may `stop`, what ran before is kept, and also if a launch has failed.
+
+        Parameters
+        ----------
+        calls, whole : int64 arrays
+            The calls that are needed, and the calls among them whose whole results are needed.
+        results : Outputs, optional
+            What examples have returned, whose values are outputs of the round.
+        waits : pair of int64 arrays, optional
+            Which example waits for which reference. Then this is a round of its own, with a report; else it
+            is a part of the round under way.
+        last : bool
+            Whether this is the last round, which keeps nothing.
+        only : bool
+            Whether no other calls will read what this round computes: then the memory of a result is free
+            as soon as its last reader has run, and the results of ``calls`` are kept.
+        """
+        table = self.table
+        store = self.store
+        recording = perf_counter() - self.idle
+        table.extend()
+        if self.sweep and not last:
+            store.sweep()
+        store.refuse_batched(whole)
+        table.read_whole(whole)
+        selection = table.select(calls)
+        given, place = table.given(selection, store, None if self.loop is None else self.loop.values)
+        columns = table.columns(selection)
+        numbers = selection.kept
+        store.refuse_batched(numbers[columns.shared_calls])
+        self.loop = self.loop_of(columns, self.loop)
+        backend = self.loop.values.backend
+        frame = Frame(
+            columns,
+            Outputs() if results is None else table.outputs(results),
+            lambda call: self.graph.site(int(numbers[call])),
+            place=place,
+            alone=table.alone(selection),
+            pad=backend.padded_rows if backend.pads else None,
+            keeps=not (last or only),
+            recording=recording,
+            whose=(lambda call: self.whose(int(numbers[call]))) if last else None,
+        )
+        plan = self.recorder._plans.plan(frame, runs=True)
+        values = store.values(given)
+        if last:
+            store.clear()  # so that each result is free after its last reader
+        keep = partial(self.keep, numbers, len(given))
+        failed = None if self.stop is None else keep
+        stays = table.renumbered(calls) if only else NO_INTEGERS
+        done = self.loop.run(plan, values, stays=stays, stop=self.stop, failed=failed)
+        notes = done.run.notes.renumbered(numbers, len(given)) if last else keep(done.run)
+        if waits is not None:
+            self.rounds.append(self.report(notes, numbers[plan.alone], waits))
+        self.idle = perf_counter()
+        return done
+
+    def report(self, notes: Notes, alone: Integers, waits: Waits) -> Report:
+        """Return the report of a round, whose calls have their numbers in the graph."""
+        launcher = self.loop.launcher  # type: ignore[union-attr]  # it has run
+        graph = self.graph
+        return Report(
+            notes,
+            graph,
+            launcher.backend,
+            self.recorder._policy,
+            graph.site,
+            alone,
+            waits=waits,
+            untried=launcher.untried,
+        )
+
+    def keep(self, numbers: Integers, given: int, run: Run) -> Notes:
+        """Keep the results of the launches that ran by a plan, and return its notes, renumbered.
+
+        The first ``given`` launches ran before. Learn from it how to gather, if each op ran in one launch:
+        else the examples do not go in step yet.
+        """
+        self.store.keep(numbers, given, run)
+        notes = run.notes.renumbered(numbers, given)
+        if self.notes is not None:
+            self.notes.joined(notes)
+        if self.gathers is not None and self.loop is not None:
+            signatures = self.table.signature_of(np.array([calls[0] for calls in notes.calls], np.int64))
+            if len(set(signatures.tolist())) == len(signatures):
+                for calls in notes.calls:
+                    self.gathers.learn(self.loop, calls)
+        return notes
+
+    def whose(self, call: int) -> str:
+        """Return what messages call the first example whose result needs a call."""
+        for example, result in sorted(self.tasks.results.items()):
+            asked = take_apart(self.recorder, result, 0, fewest=0)
+            if call in self.table.select(asked.calls).kept:
+                return f"example {example}"
+        return ""
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def attempt_results(self, taken: dict[int, Outputs]) -> None:
+        """Run what the results of some examples need; fail the examples for which that fails."""
+
+        def run(examples: list[int]) -> None:
+            asked = Outputs(groups=[group for example in examples for group in taken[example].groups])
+            if asked.groups:
+                self.compute(asked.calls, asked.whole_calls, waits=NOBODY)
+
+        by_halves(taken, run, self.tasks.fail)
+
+    def row_classes(self, refs: Integers, loose: list[Any]) -> list[Any]:
+        """Return what rows must have in common to be put together; `attempt_results` computed them."""
+        if self.loop is None:
+            return []  # no example has any row
+        values = self.loop.values
+        classes = list(map(values.class_of, self.store.parts(refs[refs >= 0])))
+        return classes + [values.class_of_loose(loose[i]) for i in (-1 - refs[refs < 0]).tolist()]
+
+    def agreed(self, classes: Collection[Hashable]) -> Hashable | None:
+        """Return the class of rows of these classes when they are put together; None if they can't be."""
+        return None if self.loop is None else self.loop.values.agreed(classes)
+
+    def last(self, asked: Outputs) -> list[Any]:
+        """Run the last round; return the value of each group."""
+        return self.compute(asked.calls, asked.whole_calls, asked, waits=NOBODY, last=True).outputs()

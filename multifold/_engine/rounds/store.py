@@ -1,0 +1,453 @@
+"""The store of results: what the launches of earlier rounds returned, as long as a node can ask for it.
+
+Each launch leaves a result with a row for each of its calls. Four things keep the store fast in runs of
+many rounds:
+
+- A result that is read sparsely is *divided*. The backward pass of a read fills the gradient of the whole
+  result that is read. If 1,000 rounds read 5 rows each of a result of 5,000 rows, they would fill five
+  million rows. Divided in 8 results, and each of these in 8 again where the reads are sparser still, a
+  round touches a fixed multiple of the rows that it reads.
+- Small results that are read together are *put together*. After 10 rounds, an example's states lie in 10
+  results of a few rows; each of them would cost the reading launch a gather.
+- Where no gradient is wanted and the framework can, rows are *appended in place*: what a round reads is
+  moved to a page of its form (`multifold._engine.rounds.pages`), and nothing has to be divided or put
+  together.
+- Results that no node can ask for any more are *swept*, which needs to know the nodes that the user still
+  holds (`multifold._engine.rounds.held_nodes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from multifold._engine import compiled
+from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._engine.ops.values import PARTS_HINT, Values, array_at, follow, opened, steps_to
+from multifold._engine.record.node import Node
+from multifold._engine.rounds.calls import CallTable
+from multifold._engine.rounds.fetch import LEAF, HostRows
+from multifold._engine.rounds.held_nodes import HeldNodes
+from multifold._engine.rounds.pages import NUMBERS, ROWS, SPARE, Page, numbers_in, padded
+from multifold._engine.run.run import Run
+from multifold.errors import LaunchError, RecordError
+
+SPARSE = 8
+"""A result is divided into so many when a round reads less than one in so many of its rows."""
+
+SMALL = 4096
+"""Rows of a result that is not divided: reading each of 8 short ones would take longer than the whole."""
+
+TOGETHER = 1024
+"""Rows that small results which are put together may have."""
+
+MANY = 10_000
+"""Calls that are recorded between two sweeps; `multifold._engine.rounds.held_nodes` says what one costs."""
+
+HEAVY = 1 << 24
+"""Numbers that the results may hold before the next sweep: 64 MB of float32."""
+
+
+@dataclass(slots=True)
+class Stored:
+    """The result of a launch, or some rows of one, or the rows of several.
+
+    Attributes
+    ----------
+    value : object
+        An array, or a container of arrays.
+    rows : int
+        How many rows it has. Not the number of calls: all calls of an op without batched operands have
+        one row in common.
+    calls : int64 array
+        The calls of its rows, in the order of the rows; `CallTable.row` says which row each of them has.
+    numbers : int
+        How many numbers its arrays hold.
+    """
+
+    value: Any
+    rows: int
+    calls: Integers
+    _row_class: Hashable = None
+    numbers: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.numbers = numbers_in(self.value)
+
+    def row_class(self, values: Values) -> Hashable:
+        """Return what results must have in common to be put together; found out once."""
+        if self._row_class is None:
+            self._row_class = values.class_of(self.value)
+        return self._row_class
+
+
+class Store:
+    """The results that hold the rows of computed calls, by number; `CallTable.result` refers to them.
+
+    Numbers begin at 1 and are never used again.
+
+    Parameters
+    ----------
+    table : CallTable
+        Whose calls are kept.
+    in_place : bool
+        Whether rows that a round reads are appended in place, to pages (`multifold._engine.rounds.pages`).
+        Else a result stays as it was returned, so that gradients flow.
+    before : Store, optional
+        Of another table: its pages, of which no row is taken, are used again.
+    """
+
+    def __init__(self, table: CallTable, *, in_place: bool = False, before: Store | None = None) -> None:
+        self.table = table
+        self.in_place = in_place
+        self.results: dict[int, Any] = {}  # each a `Stored` or a `Page`
+        self.pages: dict[Hashable, Page] = {}
+        self._leaf_of: dict[int, tuple[Page, int] | None] = {}
+        self._next = 1
+        if before is not None:
+            self.pages = before.pages
+            self._next = before._next
+            self.results = {page.number: page for page in self.pages.values()}
+        self._nodes = HeldNodes(table.graph)
+        self._swept = 0  # calls that had been recorded at the last sweep
+        # Numbers in the results now, without pages; and with pages, right after the last sweep.
+        self._held = self._held_before = 0
+
+    # ---- keeping -------------------------------------------------------------------------------
+
+    def keep(self, calls: Integers, first: int, run: Run) -> None:
+        """Keep the results of a round that was run.
+
+        Parameters
+        ----------
+        calls : int64 array
+            The number in the table of each call of the round.
+        first : int
+            The number of the first launch; those before it are results that the round was given.
+        run : Run
+            The round.
+        """
+        place = run.place
+        for number, members in enumerate(run.notes.calls, start=first):
+            if number in run.results:
+                value = run.results[number]
+                rows = place.rows[number]
+                own = calls[members]
+                known = run.notes.classes.get((number, 0))  # where the round has read all of it
+                if rows > 1 or not self._is_whole(rows, own):
+                    value = opened(value)
+                self.add(value, rows, own, place.row[members], known)
+
+    def _is_whole(self, rows: int, calls: Integers) -> bool:
+        """Return whether a result is read whole: `Node.no_batch` gives the object that the op returned."""
+        return rows == 1 and self.table.is_whole(calls)
+
+    def add(
+        self, value: Any, rows: int, calls: Integers, row: Integers, row_class: Hashable = None
+    ) -> None:
+        """Store a result, which has ``row[i]`` for ``calls[i]``."""
+        stored = self.results[self._next] = Stored(value, rows, calls, row_class)
+        self.table.store(calls, self._next, row)
+        self._next += 1
+        self._held += stored.numbers
+
+    def _drop(self, number: int) -> Stored:
+        """Let go of a stored result, and return it."""
+        stored: Stored = self.results.pop(number)
+        self._held -= stored.numbers
+        return stored
+
+    # ---- appending in place --------------------------------------------------------------------
+
+    def move(self, number: int, values: Values) -> bool:
+        """Move a stored result to the page of its form; return whether it was moved."""
+        stored = self.results.get(number)
+        if not isinstance(stored, Stored) or self._is_whole(stored.rows, stored.calls):
+            return False
+        page = self.page_of(values, stored.value, stored.rows)
+        if page is None:
+            return False
+        table = self.table
+        # Some of the calls may have been given up since they ran. And an op may have returned an operand,
+        # which is a piece of a page: what is written is a copy.
+        calls = stored.calls[table.result[stored.calls] == number]
+        if values.backend.pads:
+            calls = np.unique(calls)  # a padded launch has its last call several times
+        page.take(new := np.empty_like(calls))
+        backend = values.backend
+        rows = table.row[calls]
+        own, index = values.upload([padded(backend, rows, rows[-1]), padded(backend, new, SPARE)], int)
+        page.write(index, [backend.gather(x, own) for x in arrays_of(stored.value)], new)
+        table.store(calls, page.number, new)
+        self._drop(number)
+        return True
+
+    def page_of(self, values: Values, value: Any, rows: int) -> Page | None:
+        """Return the page for a result of so many rows; None if it can have none."""
+        backend = values.backend
+        leaves = arrays_of(value)
+        if not leaves or not all(map(backend.owns, leaves)) or values.mismatch(value, rows) is not None:
+            return None
+        single = type(value) is not tuple
+        key = single, *map(backend.signature, leaves)
+        page = self.pages.get(key)
+        if page is None:
+            # Short rows get room for all calls so far, up to NUMBERS: most calls of a run are of few forms.
+            # Long rows, such as matrices, get room for four times the rows that are there, up to ROWS. A
+            # page that is full is doubled.
+            room = min(len(self.table), NUMBERS * rows // max(numbers_in(leaves), 1))
+            room = max(room, min(ROWS, 4 * rows))
+            page = Page(self._next, values, value, single, 1 << room.bit_length())
+            self.pages[key] = self.results[self._next] = page
+            if any(x.hosts is None for x in self.pages.values()):
+                # One array has the row numbers of a round: all pages are read by NumPy, or none.
+                for x in self.pages.values():
+                    x.leave_host()
+            self._next += 1
+        return page
+
+    def free(self, calls: Integers) -> None:
+        """Let the rows of calls be taken by others; a call that is asked for again runs again."""
+        table = self.table
+        results = table.result[calls]
+        for page in self.pages.values():
+            mine = calls[results == page.number]
+            if len(mine):
+                page.give_back(table.row[mine])
+                table.result[mine] = 0
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    def settle(self, numbers: Integers, counts: Integers, given: Integers, values: Values | None) -> bool:
+        """Divide results that a round reads, and put them together; return whether rows have moved.
+
+        Parameters
+        ----------
+        numbers, counts : int64 arrays
+            The results, and how many calls the round reads of each.
+        given : int64 array
+            These calls.
+        values : Values or None
+            What divides results and puts them together, as the last round had it. None before the first
+            round, when there are no results either.
+        """
+        if values is None:
+            return False
+        before = self._next
+        moved = [x for x in numbers.tolist() if self.move(x, values)] if self.in_place else []
+        if moved:
+            numbers, _, counts = compiled.distinct(self.table.result[given])
+        self._divide_sparse(numbers, counts, given, values)
+        if self._next != before:
+            numbers, *_ = compiled.distinct(self.table.result[given])
+        self._put_together(numbers.tolist(), values)
+        return self._next != before or bool(moved)
+
+    def rows(self, numbers: Integers) -> list[int]:
+        """Return how many rows some results have."""
+        return [self.results[number].rows for number in numbers.tolist()]
+
+    def values(self, numbers: Integers) -> dict[int, Any]:
+        """Return what is stored under some numbers, by position."""
+        return {i: self.results[number].value for i, number in enumerate(numbers.tolist())}
+
+    def parts(self, refs: Integers) -> list[Any]:
+        """Return the parts of results that hold the rows of some references, each of them once."""
+        numbers = self.table.result[refs & CALL_MASK].tolist()
+        parts = (refs >> PART_BITS).tolist()
+        return [opened(self._part(*key)) for key in dict.fromkeys(zip(numbers, parts, strict=True))]
+
+    def _part(self, number: int, part: int) -> Any:
+        """Return a part of a result; refuse one that is not there, or holds nothing."""
+        graph = self.table.graph
+        call = int(self.results[number].calls[0])
+
+        def refuse(what: str) -> LaunchError:
+            result = f"The result of {Node(graph, call)!r}, recorded at {graph.site(call)}"
+            return LaunchError(f"{result}, {what}.", PARTS_HINT)
+
+        value = follow(self.results[number].value, steps_to(graph.parts, part), refuse)
+        if value is None:
+            raise refuse("holds nothing in a part that is read")
+        return value
+
+    def leaf(self, source: int) -> tuple[Page, int] | None:
+        """Return the page and the leaf of a source, ``part << 40 | result``; None if it has none."""
+        if source not in self._leaf_of:
+            self._leaf_of[source] = self._find_leaf(source)
+        return self._leaf_of[source]
+
+    def _find_leaf(self, source: int) -> tuple[Page, int] | None:
+        page = self.results.get(source & CALL_MASK)
+        if type(page) is not Page:
+            return None  # numbers are never used again, so this stays
+        part = source >> PART_BITS
+        if page.single:
+            return None if part else (page, 0)
+        leaf = array_at(steps_to(self.table.graph.parts, part), len(page.leaves))
+        return None if leaf is None else (page, leaf)
+
+    def host_rows(self, sources: Integers, which: Integers, rows: Integers) -> HostRows | None:
+        """Return rows that `CallTable.arrived` has found, on the host; None if some are not in a page."""
+        found = [x for x in map(self.leaves_of, sources.tolist()) if x is not None]
+        if len(found) < len(sources):
+            return None
+        straight = len(found) == 1
+        at = np.arange(len(rows)) if straight else np.empty_like(rows)
+        hosts = []
+        structures = []
+        for number, (page, leaves, structure) in enumerate(found):
+            mine = slice(None) if straight else np.flatnonzero(which == number)
+            own = rows[mine]
+            hosts.append([page.host(leaf, own) for leaf in leaves])
+            structures.append(structure)
+            at[mine] = np.arange(len(own))
+        return HostRows(hosts, structures, which, at, straight)
+
+    def leaves_of(self, source: int) -> tuple[Page, Sequence[int], Any] | None:
+        """Return the page of a source, its leaves there, and how they nest; None if it has none."""
+        leaf = self.leaf(source)
+        if leaf is not None:
+            return leaf[0], leaf[1:], LEAF
+        page = self.results.get(source & CALL_MASK)
+        if type(page) is not Page or source >> PART_BITS:
+            return None
+        return page, range(len(page.leaves)), page.structure
+
+    def refuse_batched(self, calls: Integers) -> None:
+        """Refuse to read whole what was computed in a launch with others."""
+        graph = self.table.graph
+        for call in calls.tolist():
+            number = int(self.table.result[call])
+            if number and self.results[number].rows > 1:
+                raise RecordError(
+                    f"The result of {Node(graph, call)!r}, recorded at {graph.site(call)}, is read "
+                    "through no_batch(), but it was computed in a launch with others, for a value that was "
+                    "awaited before.",
+                    "call no_batch(), and pass it on, before anything that needs the node is awaited; with "
+                    "cse=True an equal call is the same node.",
+                )
+
+    # ---- dividing, putting together, sweeping --------------------------------------------------
+
+    def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, values: Values) -> None:
+        """Divide the results of which a round reads few rows, until none of them is too sparse."""
+        while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
+            sparse = [
+                number
+                for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)
+                if type(self.results[number]) is Stored
+                and self.results[number].rows > max(SMALL, SPARSE * count)
+            ]
+            if not sparse:
+                return
+            for number in sparse:
+                self._divide(number, values)
+            numbers, _, counts = compiled.distinct(self.table.result[given])
+
+    def _divide(self, number: int, values: Values) -> None:
+        """Store each of `SPARSE` stretches of rows as a result of its own."""
+        stored = self._drop(number)
+        row = self.table.row[stored.calls]  # ascending, as the calls are in the order of the rows
+        bounds = np.linspace(0, stored.rows, SPARSE + 1).astype(np.int64)
+        sizes = np.diff(bounds).tolist()
+        begin = np.searchsorted(row, bounds).tolist()
+        for i, value in enumerate(values.split(stored.value, sizes)):
+            mine = slice(begin[i], begin[i + 1])
+            self.add(value, sizes[i], stored.calls[mine], row[mine] - bounds[i])
+
+    def _put_together(self, numbers: Sequence[int], values: Values) -> None:
+        """Put small results that are read together, and whose rows fit together, into one."""
+        if values.backend.pads:
+            return  # it compiles for each number of rows, and these would be new in every round
+        groups: dict[Hashable, list[int]] = {}
+        heights: dict[Hashable, int] = {}
+        for number in numbers:
+            stored = self.results[number]
+            if type(stored) is Page or stored.rows > TOGETHER // 2:
+                continue
+            if self._is_whole(stored.rows, stored.calls):
+                continue
+            row_class = stored.row_class(values)
+            height = heights.get(row_class, 0) + stored.rows
+            if height <= TOGETHER:
+                heights[row_class] = height
+                groups.setdefault(row_class, []).append(number)
+        for row_class, group in groups.items():
+            if len(group) < 2:
+                continue
+            small = list(map(self._drop, group))
+            end = 0
+            row = []
+            for stored in small:
+                row.append(self.table.row[stored.calls] + end)
+                end += stored.rows
+            calls = np.concatenate([stored.calls for stored in small])
+            value = values.concat([stored.value for stored in small])
+            self.add(value, end, calls, np.concatenate(row), row_class)
+
+    def keep_only(self, wanted: np.ndarray, first: int = 0) -> None:
+        """Drop the results of which no call is wanted.
+
+        A call of a dropped result counts as one that has not run: if anything asks for it, it runs again.
+
+        Parameters
+        ----------
+        wanted : bool array
+            Whether each call of the table is wanted, from the ``first`` one on.
+        first : int
+            No call before it is wanted.
+        """
+        if self.pages:
+            self.free(first + np.flatnonzero(~wanted & (self.table.result[first:] > 0)))
+        stored = [(number, x.calls) for number, x in self.results.items() if isinstance(x, Stored)]
+        for number, calls in stored:
+            if not wanted[calls[calls >= first] - first].any():
+                self._drop(number)
+                self.table.store(calls, 0, np.zeros_like(calls))
+
+    @property
+    def used(self) -> int:
+        """How many results are kept, and rows of pages."""
+        return sum(x.used if type(x) is Page else 1 for x in self.results.values())
+
+    @property
+    def held(self) -> int:
+        """How many numbers the results hold."""
+        return self._held + sum(page.rows * page.width for page in self.pages.values())
+
+    def clear(self) -> None:
+        """Drop all results; pages stay, without any."""
+        self.results = {}
+        self._held = 0
+        for page in self.pages.values():
+            page.clear()
+
+    def sweep(self) -> None:
+        """Drop the results that no node can ask for any more, now and then.
+
+        A result is read again only through a node that the user still holds, or through a call that has
+        not run yet and that such a node needs. The next sweep comes after `MANY` calls, or when the results
+        hold twice as many numbers as the last one has left.
+        """
+        heavy = self.held > max(HEAVY, 2 * self._held_before)
+        if not heavy and len(self.table.graph.signature) - self._swept < MANY:
+            return
+        if not self._nodes.are_known:
+            return
+        self.table.extend()  # a call that was recorded since the last round may need a result
+        self._swept = len(self.table)
+        calls = np.unique(self._nodes.calls())
+        calls = calls[calls < len(self.table)]
+        wanted = np.zeros(len(self.table), bool)
+        wanted[self.table.select(calls).given] = True
+        self.keep_only(wanted)
+        self._held_before = self.held
+
+
+def arrays_of(value: Any) -> Sequence[Any]:
+    """Return the arrays of a result that may have a page: itself, or those of a flat tuple."""
+    return value if type(value) is tuple else (value,)

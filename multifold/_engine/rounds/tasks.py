@@ -1,0 +1,458 @@
+"""The coroutines of many examples, each run until it can't go on: no event loop, threads or timers.
+
+A coroutine stops where it awaits values or other coroutines. `Tasks` gets what it awaits from ``send``, as
+any event loop does, but nothing here waits for time or for a socket: when no task is ready, the caller
+computes what the tasks wait for (`multifold._engine.rounds.rounds`) and answers them. Coroutines that
+`Fold.gather` joins are tasks of their own, so they overlap, and their depth is not limited by Python's
+stack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
+from contextvars import Context, copy_context
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold._engine import compiled
+from multifold._engine.compiled.forms import own
+from multifold._engine.record.freezing import refuse_itself
+from multifold._engine.record.node import Node
+from multifold._engine.rounds.awaitables import Awaiting, GatherRequest, Unawaited, ValuesRequest, awaiting
+from multifold.errors import RecordError
+
+PYTHON_SAYS = {
+    "object Node can't be used in 'await'": "`await fold.value(node)` computes the value of a node.",
+    "no running event loop": "fold.run has no event loop: read files and sockets before it.",
+    "object has no attribute 'add'": "the fold comes first: fn(fold, example).",
+}
+"""What Python says of mistakes in the function of a run -> what to do about it."""
+
+
+class ExampleTask:
+    """One coroutine: an example's own, or one that another task of the example joins.
+
+    Attributes
+    ----------
+    example : int
+        The number of the example.
+    context : Context
+        Its own `contextvars`, as a task of asyncio has.
+    parent : ExampleTask or None
+        The task that joins it.
+    """
+
+    __slots__ = ("_children", "_left", "context", "coroutine", "example", "parent", "send")
+
+    def __init__(
+        self,
+        example: int,
+        coroutine: Coroutine[Any, Any, Any],
+        context: Context,
+        parent: ExampleTask | None = None,
+    ) -> None:
+        self.example = example
+        self.coroutine = coroutine
+        self.send = coroutine.send
+        self.context = context
+        self.parent = parent
+        self._children: dict[ExampleTask, Any] = {}  # and what each of them returned
+
+    def begin(self, _: None) -> Any:
+        """Run the coroutine for the first time; refuse one that another task, as its parent, runs."""
+        if inspect.getcoroutinestate(self.coroutine) != inspect.CORO_CREATED:
+            raise RecordError(
+                "Expected coroutines that have not begun in fold.gather(...). Received one that runs "
+                "already, or has run: itself, or one that was gathered before.",
+                "call the async function for each: fold.gather(encode(fold, left), encode(fold, right)).",
+            )
+        return self.send(None)
+
+    def join(self, coroutines: list[Coroutine[Any, Any, Any]]) -> Iterable[ExampleTask]:
+        """Make a task of each of some coroutines, and wait for all of them."""
+        tasks = [ExampleTask(self.example, x, self.context.copy(), self) for x in coroutines]
+        self._children = dict.fromkeys(tasks)
+        self._left = len(tasks)  # children that have not returned yet
+        return tasks
+
+    def returned(self, child: ExampleTask, result: Any) -> bool:
+        """Keep what a child returned; return whether all children have returned now."""
+        self._children[child] = result
+        self._left -= 1
+        return not self._left
+
+    def leave(self) -> dict[ExampleTask, Any]:
+        """Wait for no child any more; return all children and what they returned."""
+        children = self._children
+        self._children = {}
+        return children
+
+
+class Tasks:
+    """The tasks of a run.
+
+    Parameters
+    ----------
+    recorder : Fold or Unfold
+        Whose values they may await.
+    context : callable
+        Returns what a framework's ``with`` statements have changed (`Backend.context`); if that is false
+        before the run, the backend has no such statements, and the tasks never ask again.
+    collect : bool
+        Keep the exceptions of examples in ``failures``, instead of raising the first.
+
+    Attributes
+    ----------
+    results : dict of int to object
+        What each finished example returned.
+    failures : dict of int to Exception
+        What each failed example raised.
+    started : int
+        The number of examples.
+    owners : Owners or None
+        What notes whose calls are whose; by default nothing does.
+    """
+
+    def __init__(self, recorder: Awaiting, context: Callable[[], Hashable], *, collect: bool) -> None:
+        self.recorder = recorder
+        self.graph = recorder._graph  # nothing is reset while tasks run
+        self.context = context
+        self.outside = context()
+        self.collect = collect
+        self.results: dict[int, Any] = {}
+        self.failures: dict[int, Exception] = {}
+        self.started = 0
+        self.owners: compiled.Owners | None = None
+        self._ready: deque[tuple[ExampleTask, Callable[[Any], Any], Any]] = deque()
+        # All tasks that have not finished, in the order in which they were made, and which values each
+        # waits for: None where it is ready to go on, or waits for its children.
+        self._open: dict[ExampleTask, ValuesRequest | None] = {}
+
+    def start(self, fn: Callable[..., Any], *arguments: Any) -> None:
+        """Call the function of the next example; if it returns a coroutine, that becomes a task."""
+        example = self.started
+        self.started += 1
+        context = copy_context()
+        try:
+            result = context.run(fn, *arguments)
+        except BaseException as raised:  # noqa: BLE001 - whatever the user's function raises
+            error = self.ends(example, raised)
+            if isinstance(error, RecursionError):
+                error = too_deep(self.named(example), error)
+            elif error.__traceback__ is not None and error.__traceback__.tb_next is None:
+                add_note(error, "Hint: a function of a run takes two arguments: fn(fold, example).")
+            self._example_failed(example, error)
+            return
+        try:
+            if isinstance(result, GatherRequest):
+                result = awaiting(result)
+            if inspect.iscoroutine(result):
+                self._open_task(ExampleTask(example, result, context))
+            else:
+                self._example_returned(example, result)
+        except BaseException:  # a key press may come before the coroutine is a task
+            if inspect.iscoroutine(result):
+                result.close()
+            raise
+
+    def refuse_none(self) -> None:
+        """Refuse a run without examples: what it returns would have no structure."""
+        if not self.started:
+            raise RecordError(
+                "Expected at least one example to run. Received none.",
+                "leave out minibatches without examples.",
+            )
+
+    def proceed(self) -> list[tuple[ExampleTask, list[Node]]]:
+        """Run all tasks until each of them has finished or waits for values.
+
+        Return the tasks that wait, and for which nodes, in the order in which they were made.
+
+        Raises
+        ------
+        Exception
+            What an example raises, unless failures are collected.
+        """
+        own = ValuesRequest, self.graph, self.context
+        while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
+            found = compiled.run_ready(self._ready, self._open, *own, self.outside, self.owners)
+            if found is None:
+                return [(task, x.nodes) for task, x in self._open.items() if x is not None]
+            self._take(*found)
+
+    def is_open(self, task: ExampleTask) -> bool:
+        """Return whether a task has neither returned nor failed."""
+        return task in self._open
+
+    def waits_for(self, task: ExampleTask, nodes: list[Node]) -> bool:
+        """Return whether a task still waits for the nodes that `proceed` has returned with it."""
+        request = self._open.get(task)
+        return request is not None and request.nodes is nodes
+
+    def answer(self, tasks: Iterable[ExampleTask], values: Iterator[Any]) -> None:
+        """Let tasks go on with the values that they wait for, each from the front of all that are left."""
+        waits = self._open
+        ready = self._ready
+        for task in tasks:
+            request: Any = waits[task]
+            waits[task] = None
+            value = next(values) if request.structure is None else request.answer(values)
+            ready.append((task, task.send, value))
+
+    def throw(self, task: ExampleTask, error: Exception) -> None:
+        """Raise what a launch raised where a task waits for its values."""
+        self._open[task] = None
+        self._step(task, task.coroutine.throw, error)
+
+    def fail(self, example: int, error: Exception) -> None:
+        """Give an example up, whatever it waits for."""
+        for task in [task for task in self._open if task.example == example]:
+            self._close(task, error)
+        self.results.pop(example, None)
+        self._example_failed(example, error)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Let the recorder's values be awaited until the context is left; then close what did not finish.
+
+        What an example raises while it is closed becomes a note of the exception that ended the run.
+        """
+        # Inside a running event loop, its hooks would adopt the async generators of the examples and close
+        # them after the run, when values can't be awaited any more.
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(None, None)
+        try:
+            with self.recorder._awaitable():
+                try:
+                    yield
+                except BaseException as error:
+                    with contextlib.ExitStack() as closing:  # goes on where one raises another key press
+                        for task in reversed(self._open):
+                            closing.callback(self._close, task, error)
+                    raise
+                finally:
+                    if self.recorder._graph is not self.graph:  # another thread has reset it meanwhile
+                        raise self.graph.tear()
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+
+    def named(self, example: int) -> str:
+        """Return what messages call an example."""
+        return f"example {example} of fold.run"
+
+    def ends(self, example: int, error: BaseException) -> Exception:
+        """Return what an example has failed with; raise what ends the whole run, as `KeyboardInterrupt`."""
+        if isinstance(error, Exception):
+            return error
+        raise error
+
+    # ---- one step of one task ------------------------------------------------------------------
+
+    def _open_task(self, task: ExampleTask) -> None:
+        self._open[task] = None
+        self._ready.append((task, task.begin, None))
+
+    def _step(self, task: ExampleTask, method: Callable[[Any], Any], argument: Any) -> None:
+        """Run a task until it waits, returns or raises."""
+        raised: BaseException | None
+        try:
+            request = task.context.run(method, argument)
+        except BaseException as error:  # noqa: BLE001 - whatever the user's coroutine raises
+            request = None
+            raised = error
+        else:
+            raised = None
+        self._note(task)
+        self._take(task, request, raised)
+
+    def _note(self, task: ExampleTask) -> None:
+        """Note whose the calls are that a task has recorded in a step."""
+        if self.owners is not None:
+            self.owners.note(task.example)
+
+    def _take(self, task: ExampleTask, request: Any, error: BaseException | None) -> None:
+        """Take in what a step has come to: the request of a task, or what it has raised."""
+        try:
+            self._understand(task, request, error)
+        except BaseException:  # a key press may come before the coroutines of a gather are tasks
+            if isinstance(request, Unawaited):
+                request.close()
+            raise
+
+    def _understand(self, task: ExampleTask, request: Any, error: BaseException | None) -> None:
+        """Tell a request from an end or an error; see `_take`."""
+        if isinstance(error, StopIteration):
+            if self._left_open():
+                self._failed(task, in_a_with(self.named(task.example)))
+            else:
+                self._finished(task, error.value)
+        elif error is not None:
+            self._left_open()
+            failure = self.ends(task.example, error)
+            deep = isinstance(failure, RecursionError)
+            self._failed(task, too_deep(self.named(task.example), failure) if deep else failure)
+        elif self.outside and self.context() != self.outside:
+            # The other examples would go on inside of the `with` in which this task waits. The exception
+            # makes the task leave it, so `outside` stays as it is.
+            if isinstance(request, Unawaited):
+                request.close()
+            self._step(task, task.coroutine.throw, in_a_with(self.named(task.example)))
+        else:
+            self._wait(task, request)
+
+    def _left_open(self) -> bool:
+        """Return whether a task that has ended left a framework's ``with`` statement open.
+
+        Compare with what it left from then on, so that no other example is blamed for it.
+        """
+        before = self.outside
+        if before:
+            self.outside = self.context()
+        return self.outside != before
+
+    def _wait(self, task: ExampleTask, request: Any) -> None:
+        """Note what a task has just begun to wait for; start the coroutines that it joins."""
+        if not isinstance(request, (ValuesRequest, GatherRequest)):
+            error = RecordError(
+                f"Expected {self.named(task.example)} to await values of nodes. Received {request!r}.",
+                "await fold.value(node), fold.values([...]) or fold.gather(...); there is no event "
+                "loop here, so files and sockets are read before.",
+            )
+            self._ready.append((task, task.coroutine.throw, error))
+        elif problem := request.problem(self.recorder):
+            request.close()
+            self._ready.append((task, task.coroutine.throw, RecordError(*problem)))
+        elif isinstance(request, ValuesRequest):
+            self._open[task] = request
+            if not request.nodes:  # `fold.values([])`, which needs no round
+                self.answer((task,), iter(()))
+        else:
+            children = task.join(request.coroutines or [])
+            for child in children:
+                self._open_task(child)
+            request.taken()
+            if not children:
+                self._ready.append((task, task.send, []))
+
+    def _finished(self, task: ExampleTask, result: Any) -> None:
+        del self._open[task]
+        parent = task.parent
+        if parent is None:
+            self._example_returned(task.example, result)
+        elif parent.returned(task, result):
+            self._ready.append((parent, parent.send, [*parent.leave().values()]))
+
+    def _failed(self, task: ExampleTask, error: Exception) -> None:
+        """Raise an error of a task in the one that joins it, after closing all that it joins besides."""
+        del self._open[task]
+        if task.parent is None:
+            self._example_failed(task.example, error)
+            return
+        pending = list(task.parent.leave())
+        while pending:  # the children of children too, depth first
+            child = pending.pop()
+            pending += child.leave()
+            self._close(child, error)
+        self._ready.append((task.parent, task.parent.coroutine.throw, error))
+
+    def _example_returned(self, example: int, result: Any) -> None:
+        try:
+            self.results[example] = copied(result)
+        except RecordError as error:
+            self._example_failed(example, error)
+
+    def _example_failed(self, example: int, error: Exception) -> None:
+        add_note(error, f"Raised by {self.named(example)}.")
+        for words, hint in PYTHON_SAYS.items():
+            if words in str(error) and not isinstance(error, RecordError):
+                add_note(error, f"Hint: {hint}")
+        if not self.collect:
+            raise error
+        self.failures[example] = error
+
+    def _close(self, task: ExampleTask, reason: BaseException) -> None:
+        """Close a coroutine; one that awaits again while it is closed is left to itself.
+
+        What it raises becomes a note of the reason, which must not be lost.
+        """
+        if task in self._open:
+            del self._open[task]
+            try:
+                task.context.run(task.coroutine.close)
+            except Exception as error:  # noqa: BLE001 - whatever the user's cleanup raises
+                if str(error) == "coroutine ignored GeneratorExit":
+                    return
+                said = f"{type(error).__name__}: {error}".rstrip(": ")
+                add_note(reason, f"While it was closed, {self.named(task.example)} raised {said}.")
+            finally:
+                self._note(task)
+
+
+def in_a_with(example: str) -> RecordError:
+    """Return what to say when an example stops inside of a framework's ``with`` statement."""
+    return RecordError(
+        f"Expected {example} to leave the framework's `with` statements, as those that "
+        "turn gradients off, before it waits or returns. It did not, so that the other examples would go "
+        "on in one.",
+        "leave the `with` before `await`, or open it around all of fold.run: calls are run there, "
+        "wherever they were recorded.",
+    )
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception, unless it refuses any change."""
+    with contextlib.suppress(Exception):
+        error.add_note(note)
+
+
+def collects_failures(on_error: str, fn: Callable[..., Any] | None) -> bool:
+    """Return whether failures are collected; refuse other words, and collecting without a function."""
+    if on_error not in ("raise", "collect"):
+        raise RecordError(
+            f"Expected on_error to be 'raise' or 'collect'. Received {on_error!r}.",
+            "'collect' returns a pair, (results, {number of the example: exception}).",
+        )
+    if on_error == "collect" and fn is None:
+        raise RecordError(
+            "Expected a function with on_error='collect'. Received traces.",
+            "fold.run(model, examples, fn, on_error='collect') sets aside the examples that fail.",
+        )
+    return on_error == "collect"
+
+
+def copied(result: Any) -> Any:
+    """Return what an example returned as it is now, with copies of its NumPy arrays.
+
+    Examples often fill one buffer again and again; without a copy all of them would return what the
+    last one wrote.
+    """
+    if isinstance(result, Node):
+        return result
+    try:
+        leaves, structure = optree.tree_flatten(result)
+    except RecursionError:
+        refuse_itself(result, "what an example returns")
+        raise
+    if not any(isinstance(leaf, np.ndarray) for leaf in leaves):
+        return result
+    return optree.tree_unflatten(structure, map(own, leaves))
+
+
+def too_deep(example: str, error: Exception) -> RecordError:
+    """Return what to say when a function calls itself deeper than Python's stack goes."""
+    try:
+        raise RecordError(
+            f"{example[0].upper()}{example[1:]} nests deeper than Python's recursion limit of "
+            f"{sys.getrecursionlimit()} allows.",
+            "in an `async def` let each level be a task: `(state,) = await fold.gather(encode(fold, x))`; "
+            "or write the recursion as a loop: `while chain: state = fold.add('cell', state, chain.pop())` "
+            "or allow more levels by sys.setrecursionlimit(n).",
+        ) from error  # which says where the stack ended
+    except RecordError as refused:
+        return refused

@@ -1,0 +1,156 @@
+"""Dividing a launch whose operands turn out to differ in trailing shape, dtype or device.
+
+A type is a number: only calls of one type may share a launch. Say that calls 3, 4 and 5 have type 0, and
+call 3 turns out to read a row of shape (2,), the other two a row of (5,). Then the pending calls get new
+types, one for each pair of (old type, classes of the rows that are read), here 0, 1, 1, and are scheduled
+again.
+
+What a call that has not run yet will return is often known all the same: if a call of the same type on rows
+of the same classes has run, both return rows of one class. So a chain whose first step is divided need not
+be divided again at each further step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._engine.ops.messages import note, raised_by
+from multifold._engine.ops.values import Values, ragged_rows_differ
+from multifold._engine.plan.plan import Plan
+from multifold._engine.plan.wiring import Place
+from multifold._engine.record.signature import Slot
+from multifold.operands import MissingRows
+
+
+class Met(NamedTuple):
+    """What a run has met so far.
+
+    Attributes
+    ----------
+    values : Values
+        What knows whether rows may be put together.
+    plan : Plan
+        The calls.
+    place : Place
+        The launch of each call that has run.
+    classes : mapping of (launch, part) to Hashable
+        What the rows of each part of a result have in common.
+    """
+
+    values: Values
+    plan: Plan
+    place: Place
+    classes: Mapping[tuple[int, int], Hashable]
+
+
+Known = tuple[int, tuple[Hashable, ...]]
+"""The type of a call, and the class of the rows of each of its operands; None where it is not known yet."""
+
+
+def divide(met: Met, types: Integers, pending: Integers) -> Integers:
+    """Return types of the pending calls that tell calls on different classes of rows apart.
+
+    Raises
+    ------
+    LaunchError
+        If rows of different classes meet inside one ragged operand of one call.
+    """
+    place = met.place
+    predicted: dict[int, int] = {}  # pending call -> a launch of a call that returned the like
+    shown: dict[Hashable, int] = {}  # (type, classes of operands) -> such a launch
+    numbers: dict[Known, int] = {}
+    refined = types.copy()
+
+    def key(call: int) -> Known:
+        return int(types[call]), classes_of(met, call, predicted)
+
+    # Calls are numbered as they were recorded, so the calls that one reads come before it in both loops.
+    for call in np.flatnonzero(place.launch >= 0).tolist():
+        shown.setdefault(key(call), int(place.launch[call]))
+    for call in pending.tolist():
+        known = key(call)
+        refined[call] = numbers.setdefault(known, len(numbers))
+        if known in shown:
+            predicted[call] = shown[known]
+    # Nodes without rows go with the first others of their type that have rows as they were said to be.
+    goes_with = np.arange(len(numbers))
+    for known, number in numbers.items():
+        if any(type(one) is MissingRows for one in known[1]):
+            fitting = (other for other in numbers if may_go_with(met.values, known, other))
+            goes_with[number] = numbers[next(fitting, known)]
+    refined[pending] = goes_with[refined[pending]]
+    return refined
+
+
+def agree(met: Met, calls: Integers) -> bool:
+    """Return whether calls whose operands have been computed may share a launch.
+
+    Asked where rows of several dtypes meet in a ragged operand. In a launch the framework promotes the rows
+    of all calls, in the loop those of one: so calls that read bfloat16 alone run apart from calls that read
+    float32 besides.
+    """
+    for column in zip(*(classes_of(met, call, {}) for call in calls.tolist()), strict=True):
+        missing = {one for one in column if type(one) is MissingRows}
+        known = set(column) - missing
+        if len(known) > 1 or not all(met.values.may_lack_rows(x, y) for x in known for y in missing):
+            return False
+    return True
+
+
+def classes_of(met: Met, call: int, predicted: Mapping[int, int]) -> tuple[Hashable | None, ...]:
+    """Return the class of the rows of each batched operand of a call, None where it is not known.
+
+    A ragged operand without rows has the `MissingRows` that its caller said in the place of a class.
+    ``predicted`` has a launch that returned the like for calls that did not run yet.
+    """
+    columns = met.plan.columns
+    found: list[Hashable | None] = []
+
+    def row_class(ref: int) -> Hashable | None:
+        if ref < 0:
+            return met.values.class_of_loose(met.plan.loose[-1 - ref])
+        launch = int(met.place.launch[ref & CALL_MASK])
+        if launch < 0:
+            launch = predicted.get(ref & CALL_MASK, -1)
+        # None if nothing shows what this call returns. A later division tells more, if one is needed.
+        return met.classes.get((launch, ref >> PART_BITS))
+
+    for slot, refs in batched_refs(met, call):
+        if not refs:
+            found.append(slot.value)
+            continue
+        distinct = {row_class(ref): None for ref in refs}
+        distinct.pop(None, None)
+        one = met.values.agreed(distinct) if distinct else None
+        if distinct and one is None:
+            name = columns.signatures[columns.signature[call]].name
+            error = ragged_rows_differ(distinct, f"of op '{name}' recorded at {met.plan.site(call)}")
+            whose = met.plan.frame.whose
+            if whose is not None:
+                note(error, raised_by([call], whose))
+            raise error
+        found.append(one)
+    return tuple(found)
+
+
+def may_go_with(values: Values, empty: Known, other: Known) -> bool:
+    """Return whether calls with ragged operands without rows may share a launch with other calls."""
+    return empty[0] == other[0] and all(
+        type(b) is not MissingRows
+        and (a == b or (type(a) is MissingRows and (b is None or values.may_lack_rows(b, a))))
+        for a, b in zip(empty[1], other[1], strict=True)
+    )
+
+
+def batched_refs(met: Met, call: int) -> Iterator[tuple[Slot, list[int]]]:
+    """Yield each batched operand of a call and its references: one, or those of its ragged rows."""
+    columns = met.plan.columns
+    signature = columns.signatures[columns.signature[call]]
+    for slot, position in signature.operands:
+        if slot.kind.rows:
+            found = columns.operand(slot, position, call)
+            yield slot, columns.rows_of(found).tolist() if slot.kind.ragged else [int(found)]

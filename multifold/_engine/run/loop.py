@@ -1,0 +1,205 @@
+"""The loop: run the launches of a plan, divide one whose rows differ, schedule again what did not run.
+
+While recording, a fold does not know which shapes the user's ops return. So it plans as if all calls of
+one signature fit together, and most plans run to their end like that. Here a launch meets rows of two
+widths:
+
+>>> import numpy as np
+>>> import multifold
+>>> fold = multifold.Fold(backend="numpy")
+>>> narrow, wide = fold.add("narrow", 0), fold.add("wide", 0)
+>>> sums = [fold.add("sum", x) for x in (narrow, narrow, wide)]
+>>> print(fold.schedule())
+3 launches of 5 calls, lower bound 3: optimal (auto), 1.7 rows a launch
+launch  op      rows
+     0  narrow     1
+     1  wide       1
+     2  sum        3
+>>> model = {
+...     "narrow": lambda row: np.ones((len(row), 2)),
+...     "wide": lambda row: np.ones((len(row), 5)),
+...     "sum": lambda x: x.sum(axis=1),
+... }
+>>> fold.apply(model, [sums])
+[array([2., 2., 5.])]
+>>> [launch.calls.tolist() for launch in fold.explain().launches]
+[[0], [1], [2, 3], [4]]
+
+The results of launches 0 and 1 stayed. Only the three calls of ``sum`` were scheduled and wired again:
+launch 2 became ``[2, 3]``, whose rows are 2 wide, and ``[4]``, whose row is 5 wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from multifold._engine.compiled.arrays import Integers
+from multifold._engine.frameworks.framework_recorder import FrameworkRecorder
+from multifold._engine.ops.lookup import has_mixing, look_up
+from multifold._engine.ops.values import Values
+from multifold._engine.plan.columns import NO_INTEGERS, Columns
+from multifold._engine.plan.plan import Plan
+from multifold._engine.plan.schedule import Schedule, make_schedule
+from multifold._engine.plan.wiring import Wiring, wire
+from multifold._engine.run.divide import divide
+from multifold._engine.run.launcher import Launcher, Outcomes
+from multifold._engine.run.report import Notes
+from multifold._engine.run.run import Run, Sections
+from multifold.errors import MultifoldError
+
+NONE: frozenset[int] = frozenset()
+
+
+@dataclass
+class Loop:
+    """Runs plans of one model on one device.
+
+    Attributes
+    ----------
+    launcher : Launcher
+        What runs each launch. Rounds of awaited values run many plans by one launcher.
+    policy : str
+        The scheduling policy, for what is left when a launch was divided.
+    warn : callable
+        Called with a text for the user.
+    """
+
+    launcher: Launcher
+    policy: str
+    warn: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.values = self.launcher.values
+
+    def pieces(self, rows: int) -> int:
+        """Return in how many pieces a launch of very many rows runs fastest."""
+        return self.values.backend.pieces(rows, self.values.device)
+
+    def run(
+        self,
+        plan: Plan,
+        given: dict[int, Any] | None = None,
+        *,
+        stays: Integers = NO_INTEGERS,
+        stop: Callable[[], bool] | None = None,
+        failed: Callable[[Run], object] | None = None,
+    ) -> Sections:
+        """Run a plan; return its sections, which have the results.
+
+        Parameters
+        ----------
+        plan : Plan
+            What to run.
+        given : dict of int to object, optional
+            The results of launches that ran before, which the plan reads.
+        stays : int64 array
+            Calls whose results stay after their last reader, besides those that are asked for.
+        stop : callable, optional
+            Asked between two launches whether the run ends there.
+        failed : callable, optional
+            Called with the run if a launch has failed: the results of those before it are there.
+        """
+        backend = self.values.backend
+        launcher = self.launcher
+        pieces = plan.in_pieces(self.pieces)
+        if pieces is not plan and not has_mixing(plan.columns.signatures, backend, launcher.model):
+            plan = pieces
+        plan = plan.wired()
+        wiring: Any = plan.wiring
+        look_up(plan, wiring.launches, backend, launcher.model, launcher.ops, self.warn, launcher.among)
+        run = Run(
+            launcher=self.launcher,
+            plan=plan,
+            notes=Notes(plan.seconds),
+            place=wiring.place,
+            alone=frozenset(plan.alone.tolist()) if len(plan.alone) else NONE,
+            stop=stop,
+            results={} if given is None else given,
+        )
+        with self.values.placed():
+            try:
+                return self.finish(run, wiring, stays)
+            except MultifoldError:
+                if failed is not None:
+                    failed(run)
+                raise
+
+    def finish(self, run: Run, wiring: Wiring, stays: Integers) -> Sections:
+        """Launch what is planned, and what is scheduled again where rows turn out to differ."""
+        plan = run.plan
+        notes = run.notes
+        schedule = plan.schedule
+        # The wiring has numbered its launches after the ones that earlier rounds of awaited values ran.
+        first = len(run.place.rows) - len(schedule)
+        while True:
+            began = perf_counter()
+            sections = Sections(run, wiring)
+            notes.took("upload", began)
+            # What is asked for whole is among the calls that run in launches of their own.
+            kept = np.concatenate([stays, plan.asked.whole_calls])
+            before = len(notes.calls)
+            done = sections.launch_all(keep={*run.place.launch[kept].tolist()})
+            notes.pieces(before, schedule.continued)
+            if done == len(schedule) or sections.stopped:
+                return sections
+            pending = np.unique(schedule.calls[schedule.bounds[done] :])
+            run.forget_after(first + len(notes.calls), pending)
+            schedule, wiring = self.again(run, pending)
+
+    def again(self, run: Run, pending: Integers) -> tuple[Schedule, Wiring]:
+        """Schedule and wire the calls that are left, by types that tell different rows apart."""
+        plan = run.plan
+        began = perf_counter()
+        types = divide(run.met, plan.types, pending)
+        schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy)
+        if plan.frame.pad is not None:
+            schedule = schedule.padded(plan.frame.pad, plan.alone)
+        if not has_mixing(plan.columns.signatures, run.launcher.backend, run.launcher.model):
+            schedule = schedule.in_pieces(self.pieces)
+        began = run.notes.divided(began)
+        wiring = wire(plan.columns, schedule, run.place, plan.asked.batched, plan.frame.keeps)
+        run.notes.took("wiring", began)
+        return schedule, wiring
+
+
+def loop_of(
+    recorder: FrameworkRecorder,
+    model: Any,
+    policy: str,
+    outcomes: Outcomes,
+    profile: bool,
+    debug: bool,
+    tries: bool,
+    among: str,
+    columns: Columns,
+    before: Loop | None = None,
+    device: Any = None,
+) -> Loop:
+    """Return a loop that runs plans of the calls ``columns``, with the backend that the recorder names.
+
+    Each round of awaited values asks again, with the loop of the round before. A round that holds numbers
+    only does not say on which device they belong. A later one may hold the first array of a GPU, and from
+    then on numbers go there; so ``before`` is returned as it is once it knows its device.
+    """
+    if before is not None and before.values.device is not None:
+        return before
+    backend = recorder._backend_of(model, columns)
+    launcher = Launcher(
+        Values(backend, recorder._device_of(backend, model, columns, device)),
+        model,
+        outcomes,
+        profile=profile,
+        guessed=recorder._backend is None,
+        debug=debug,
+        tries=tries,
+        among=among,
+        ops={} if before is None else before.launcher.ops,
+        passed=set() if before is None else before.launcher.passed,
+        untried={} if before is None else before.launcher.untried,
+    )
+    return Loop(launcher, policy, recorder._graph.warn_once)

@@ -1,0 +1,535 @@
+"""A run of a plan: what was computed so far and where it is, and the sections that wait for their reader.
+
+Before each launch its sections are put together to operands, and after it its result becomes sections for
+the launches that read it. Nothing is read back from a device here, and no index is computed: the wiring
+holds all integers.
+
+Before a launch the classes of the results whose rows meet in an operand are compared, one query for a
+result. Where they differ in trailing shape, dtype or device, the run stops, and
+`multifold._engine.run.loop` divides the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._engine.ops.messages import note, raised_by, said
+from multifold._engine.ops.values import (
+    CONTAINERS,
+    PARTS_HINT,
+    Steps,
+    counted,
+    follow,
+    groups_differ,
+    opened,
+    steps_to,
+)
+from multifold._engine.plan.plan import Plan
+from multifold._engine.plan.wiring import (
+    LaunchWiring,
+    Leaves,
+    Numbers,
+    Operand,
+    Place,
+    RaggedRows,
+    Reading,
+    Whole,
+    Wiring,
+)
+from multifold._engine.record.freezing import snapshot
+from multifold._engine.record.signature import Signature, Slot
+from multifold._engine.run.divide import Met, agree
+from multifold._engine.run.launcher import Launcher, Outcome, PreparedLaunch, naming
+from multifold._engine.run.outliers import odd_ones, other_shapes
+from multifold._engine.run.report import Notes, Report
+from multifold.backend import Backend, Ragged
+from multifold.errors import LaunchError, MultifoldError
+
+
+@dataclass
+class Run:
+    """The state of one run.
+
+    Attributes
+    ----------
+    launcher : Launcher
+        What runs the launches, and knows the backend, the model and its ops.
+    plan : Plan
+        The calls that are computed, their launches and their wiring.
+    notes : Notes
+        What `Fold.explain` tells of the run: when each launch ran, and the class of each part of a result
+        that is read by rows.
+    place : Place
+        The launch and row of each call that was run.
+    alone : frozenset of int
+        Calls whose whole result is wanted: it may have any number of rows.
+    stop : callable or None
+        Asked between two launches whether the run ends there. A server has other calls to run then, and
+        plans again for what is left.
+    results : dict of int to object
+        The results of launches that still have readers.
+    uniform : bool
+        Whether all rows that were read so far are of one class, as in most models of one width.
+    common : Hashable
+        The first class of rows that the run has met: the only one, where it is uniform. A class is what
+        rows must share to be concatenated, such as ``((3,), float32)``; see `Values.class_of`.
+    _shared : dict of int to array
+        The ``id`` of a shared NumPy array -> the same array on the device.
+    _steps : dict of int to Steps
+        The number of a part -> the keys that lead there.
+    """
+
+    launcher: Launcher
+    plan: Plan
+    notes: Notes
+    place: Place
+    alone: frozenset[int] = frozenset()
+    stop: Callable[[], bool] | None = None
+    results: dict[int, Any] = field(default_factory=dict)
+    uniform: bool = True
+    common: Hashable = None
+    _shared: dict[int, Any] = field(default_factory=dict)
+    _steps: dict[int, Steps] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.values = self.launcher.values
+
+    @property
+    def backend(self) -> Backend:
+        """What runs the launches."""
+        return self.values.backend
+
+    def report(self) -> Report:
+        """Return the report of the run, which has ended. Its plan numbers calls as their graph does."""
+        plan = self.plan
+        return Report(
+            notes=self.notes,
+            graph=plan.schedule.graph,
+            backend=self.backend,
+            policy=plan.schedule.policy,
+            site=plan.site,
+            alone=plan.alone,
+            planned=plan.schedule,
+            untried=self.launcher.untried,
+        )
+
+    # ---- results -----------------------------------------------------------------------------------
+
+    def is_alone(self, calls: Integers) -> bool:
+        """Return whether the calls of a launch are one whose whole result is wanted."""
+        return bool(self.alone) and int(calls[0]) in self.alone
+
+    def part(self, launch: int, part: int) -> Any:
+        """Return a part of a launch's result."""
+        value = self.results[launch]
+        return value if part == 0 else self.part_of(value, launch, part)
+
+    def part_of(self, result: Any, launch: int, part: int) -> Any:
+        """Return a part of a result. The error names the launch, where its result lacks the part."""
+        return follow(result, self.steps(part), self.no_part, launch)
+
+    def steps(self, part: int) -> Steps:
+        """Return the way to a part."""
+        # A model has few parts, such as [0] and [1] of an LSTM's state, and each launch reads them again.
+        if part not in self._steps:
+            self._steps[part] = steps_to(self.plan.columns.parts, part)
+        return self._steps[part]
+
+    def rows(self, launch: int, part: int) -> Any:
+        """Return a part of a launch's result that is read by rows, in containers that optree opens."""
+        return opened(self.part(launch, part))
+
+    def whole(self, ref: int) -> Any:
+        """Return the whole value that a reference names."""
+        return self.part(int(self.place.launch[ref & CALL_MASK]), ref >> PART_BITS)
+
+    def check_rows(self, launch: int, part: int) -> None:
+        """Refuse a part of a result that has another number of rows than its launch."""
+        value = self.part(launch, part)
+        # Only a launch of one call may be read whole, and is not held to the rule when it runs.
+        if self.place.rows[launch] > 1 and value is not None:
+            return
+        instead = self.values.mismatch(opened(value), self.place.rows[launch])
+        if instead is not None:
+            raise self.no_part(launch, f"has {instead.text}, where one row a node is read")
+
+    def no_rows(self, launch: int, part: int) -> LaunchError:
+        """Return an error that says which launch has None where rows are read."""
+        path = "".join(f"[{key!r}]" for key in self.plan.columns.parts[part].path)
+        return self.no_part(launch, f"is None at {path}, which has no rows")
+
+    def no_part(self, launch: int, what: str) -> LaunchError:
+        """Return an error that says which launch lacks a part that is read."""
+        calls = np.flatnonzero(self.place.launch == launch)
+        columns = self.plan.columns
+        name = columns.signatures[columns.signature[calls[0]]].name
+        nodes = counted(len(calls), "node")
+        where = self.plan.site(int(calls[0]))
+        return LaunchError(
+            f"The result of op '{name}' for {nodes}, first recorded at {where}, {what}.", PARTS_HINT
+        )
+
+    # ---- classes of rows -----------------------------------------------------------------------------
+
+    def note(self, launch: int, part: int, found: Hashable) -> None:
+        """Note the class of a part of a result."""
+        if self.common is None:
+            self.common = found
+        # Two classes are compared faster than one is hashed, and many are one object.
+        elif self.uniform and found is not self.common:
+            self.uniform = found == self.common
+        self.notes.classes[launch, part] = found
+
+    # ---- operands ------------------------------------------------------------------------------------
+
+    def shared(self, value: Any) -> Any:
+        """Return a shared value; a NumPy array becomes one of the backend, once a run."""
+        if not isinstance(value, np.ndarray):
+            return value
+        # A table of embeddings may be shared by every launch: it goes to the device once.
+        if id(value) not in self._shared:
+            self._shared[id(value)] = self.values.shared(value)
+        return self._shared[id(value)]
+
+    # ---- a launch that has to be divided -------------------------------------------------------------
+
+    @property
+    def met(self) -> Met:
+        """What the run has met so far."""
+        return Met(self.values, self.plan, self.place, self.notes.classes)
+
+    def forget_after(self, launches: int, pending: Integers) -> None:
+        """Drop the places of the calls ``pending``, which did not run yet and will be scheduled again.
+
+        The new launches are numbered from ``launches`` on, as the ones that they replace were. This run
+        gets its own copy of the places. The plan keeps the places of its wiring, since it may be used
+        again with another model, whose results all fit together.
+        """
+        self.place = self.place.copy()
+        del self.place.rows[launches:]
+        self.place.launch[pending] = -1
+
+
+class Sections:
+    """One wiring in progress: its uploaded numbers, and the sections that wait for their reader.
+
+    Attributes
+    ----------
+    waiting : dict of int to array or container
+        The sections that wait for their reader, by number.
+    plain : bool
+        Whether no loose values are among the rows.
+    stopped : bool
+        Whether `Run.stop` has ended the run before its last launch.
+    """
+
+    def __init__(self, run: Run, wiring: Wiring) -> None:
+        self.run = run
+        self.wiring = wiring
+        self.launcher = run.launcher
+        self.values = run.values
+        self.backend = run.values.backend
+        self.columns = run.plan.columns
+        self.site = run.plan.site
+        self.signatures = self.columns.signatures
+        self.rows = run.place.rows
+        self.waiting: dict[int | None, Any] = {}
+        self.plain = not wiring.loose
+        self.stopped = False
+        self.no_rows: dict[Hashable, Any] = {}  # by what they would be
+        self.indices, self.numbers = run.values.upload_all(wiring, self.columns)
+
+    def launch_all(self, keep: Container[int]) -> int:
+        """Run the launches; return how many ran.
+
+        Not all run if one has to be divided, or if `Run.stop` says so, and then ``stopped`` is set.
+        ``keep`` names launches whose results stay after their last reader, because they are outputs.
+        """
+        run = self.run
+        for number, readings in self.wiring.given.items():
+            for reading in readings:
+                run.check_rows(number, reading.part)
+            self.store(number, readings, run.results[number], None)
+        launches = self.wiring.launches
+        for index, launch in enumerate(launches):
+            # Most models have one width, so most runs ask each result once and no launch at all.
+            alike = run.uniform and self.plain and not self.signatures[launch.signature].says_rows
+            if not alike and not self.agree(launch):
+                return index
+            self.launch(launch)
+            # Without a gradient, memory is free as soon as its last reader ran: a chain of 1,000 steps
+            # then holds two results at a time.
+            for number in launch.last_read:
+                if number not in keep:
+                    run.results.pop(number, None)
+            if run.stop is not None and index + 1 < len(launches) and run.stop():
+                self.stopped = True
+                return index + 1
+        return len(launches)
+
+    def launch(self, launch: LaunchWiring) -> None:
+        """Run one launch, and store what is read of its result."""
+        run = self.run
+        signature = self.signatures[launch.signature]
+        begin = perf_counter()
+        leaves = self.operands(launch, signature)
+        alone = run.is_alone(launch.calls)
+        prepared = PreparedLaunch(
+            signature,
+            leaves,
+            self.rows[launch.number],
+            launch.calls,
+            self.site,
+            self.classes(launch) if self.plain and not alone else None,
+            lambda: self.lengths(launch),
+            (lambda result: self.parts_read(launch, result)) if alone else None,
+            run.plan.frame.whose,
+        )
+        try:
+            launched = self.launcher.launch(prepared)
+        except LaunchError as error:
+            self.tell_odd_ones(launch, error)
+            raise
+        # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
+        # their memory, which is still in the cache, becomes that of the gathered sections.
+        leaves.clear()
+        run.results[launch.number] = launched.result
+        self.store(launch.number, launch.readings, launched.result, launched.outcome)
+        run.notes.launched(launch.calls, launched.times(begin))
+
+    def tell_odd_ones(self, launch: LaunchWiring, error: LaunchError) -> None:
+        """Add to the error of a launch what other calls of its op have, and whose calls it has."""
+        run = self.run
+        others = other_shapes(run.met, int(launch.calls[0]))
+        whose = run.plan.frame.whose
+        if others and whose is not None and not getattr(error, "__notes__", ()):
+            note(error, raised_by(np.unique(launch.calls).tolist(), whose))
+        note(error, others)
+
+    def classes(self, launch: LaunchWiring) -> tuple[Hashable, ...]:
+        """Return what the rows of each operand have in common."""
+        if self.run.uniform:
+            return (self.run.common,) * len(launch.operands)
+        sources = self.wiring.sources
+        classes = self.run.notes.classes
+        return tuple(
+            [
+                classes.get(sources[operand.sections[0]] if operand.sections else (-1, 0))
+                for operand in launch.operands
+            ]
+        )
+
+    def lengths(self, launch: LaunchWiring) -> Mapping[int, np.ndarray]:
+        """Return the lengths of the ragged operands of a launch."""
+        return {
+            i: self.wiring.numbers[int][wired.lengths]
+            for i, wired in enumerate(launch.slots)
+            if type(wired) is RaggedRows
+        }
+
+    def parts_read(self, launch: LaunchWiring, result: Any) -> Any:
+        """Return what is read by rows of a result that is read whole, too: it may have any shape."""
+        if not isinstance(result, CONTAINERS):
+            return result if launch.readings else ()
+        parts = [reading.part for reading in launch.readings]
+        return [self.run.part_of(result, launch.number, p) if p else result for p in parts]
+
+    # ---- operands ----------------------------------------------------------------------------
+
+    def agree(self, launch: LaunchWiring) -> bool:
+        """Return whether the rows of each operand may be concatenated."""
+        mixed = []
+        for operand in launch.operands:
+            if len(operand.sections) > 1 or not self.plain:
+                found = self.operand_classes(operand)
+                if len(found) > 1:
+                    mixed.append(found)
+        if mixed:
+            # One query says that widths differ. That dtypes do may be right: then each call is asked.
+            return None not in map(self.values.agreed, mixed) and agree(self.run.met, launch.calls)
+        return not self.signatures[launch.signature].says_rows or self.rows_as_said(launch)
+
+    def rows_as_said(self, launch: LaunchWiring) -> bool:
+        """Return whether nodes without rows may share a launch with the rows of the others.
+
+        ``ragged([], row_shape=(2,))`` runs apart from rows of shape (3,).
+        """
+        for slot, wired in zip(self.signatures[launch.signature].slots, launch.slots, strict=True):
+            if type(wired) is RaggedRows and wired.lacks and wired.operand.rows:
+                found = self.operand_classes(wired.operand)
+                if not all(self.values.may_lack_rows(one, slot.value) for one in found):
+                    return False
+        return True
+
+    def operand_classes(self, operand: Operand) -> list[Hashable]:
+        """Return the distinct classes of the rows of an operand, in order: one query a section."""
+        run = self.run
+        classes = self.run.notes.classes
+        sources = self.wiring.sources
+        if self.plain:
+            kept = [classes[sources[section]] for section in operand.sections]
+            # Launches of one op have one object for a class, which need not be compared with itself.
+            distinct = list({id(x): x for x in kept}.values())
+            return distinct if len(distinct) == 1 else list(dict.fromkeys(distinct))
+        found: dict[Hashable, None] = {}
+        for section in operand.sections:
+            if sources[section][0] >= 0:
+                found[classes[sources[section]]] = None
+            else:
+                entries = self.wiring.loose[section]
+                found.update((self.values.class_of_loose(run.plan.loose[entry]), None) for entry in entries)
+        return list(found)
+
+    def assemble(self, operand: Operand) -> Any:
+        """Return the rows of an operand: its sections, one after the other, permuted if they must be."""
+        take = self.waiting.pop if self.plain else self.section
+        sections = operand.sections
+        if len(sections) == 1:  # most operands: no list of one is made for them
+            value = take(sections[0])
+        else:
+            value = self.values.concat(list(map(take, sections)))
+        if operand.permute is None:
+            return value
+        return self.values.gather(value, self.indices[operand.permute])
+
+    def section(self, number: int) -> Any:
+        """Return a section and forget it: each has one reader."""
+        entries = self.wiring.loose.get(number)
+        if entries is None:
+            return self.waiting.pop(number)
+        return self.values.stack([self.run.plan.loose[entry] for entry in entries])
+
+    def operand(self, slot: Slot, wired: Any) -> Any:
+        """Return what the op receives for a slot that holds neither rows nor numbers."""
+        kind = type(wired)
+        if kind is Whole:
+            return self.values.protected(self.run.part(wired.launch, wired.part))
+        if kind is Leaves:
+            return self.values.stack(list(map(self.columns.arrays.__getitem__, wired.entries)))
+        if kind is RaggedRows:
+            rows = self.ragged_rows(slot, wired.operand)
+            lengths = self.numbers[int][wired.lengths]
+            segments = self.numbers[int][wired.segments]
+            return Ragged(rows, self.backend.protected(lengths), self.backend.protected(segments))
+        return self.run.shared(slot.value) if slot.kind.shared else snapshot(slot.value)
+
+    def ragged_rows(self, slot: Slot, operand: Operand) -> Any:
+        """Return the values of a ragged operand, also if no node of the launch has a row."""
+        if operand.rows:
+            return self.assemble(operand)
+        if slot.key not in self.no_rows:  # nothing can be written to it, so all launches may have the same
+            self.no_rows[slot.key] = self.values.no_rows(slot.value)
+        return self.no_rows[slot.key]
+
+    def operands(self, launch: LaunchWiring, signature: Signature) -> list[Any]:
+        """Return what the op receives for each slot of its signature."""
+        take = self.waiting.pop if self.plain else self.section
+        leaves: list[Any] = []
+        backend = self.backend
+        try:
+            for i, wired in enumerate(launch.slots):
+                if type(wired) is Operand:  # as `assemble`, without the call of a function
+                    _, sections, permute = wired
+                    if len(sections) == 1:
+                        value = take(sections[0])
+                    else:
+                        parts = list(map(take, sections))
+                        value = (self.values if isinstance(parts[0], CONTAINERS) else backend).concat(parts)
+                    if permute is not None:
+                        values = self.values if isinstance(value, CONTAINERS) else backend
+                        value = values.gather(value, self.indices[permute])
+                elif type(wired) is Numbers:
+                    value = self.numbers[wired.type][wired.upload]
+                else:
+                    value = self.operand(signature.slots[i], wired)
+                leaves.append(value)
+            return leaves
+        except MultifoldError:
+            raise
+        except self.backend.passes:
+            raise
+        except Exception as error:
+            raise self.no_operands(launch, error) from error
+
+    def no_operands(self, launch: LaunchWiring, error: Exception) -> LaunchError:
+        """Return the error of a launch whose operands can't be put together."""
+        return LaunchError(
+            f"{self.naming(launch)}, could not get its operands: {said(error)}.",
+            f"its arrays must be of a dtype that backend '{self.backend.name}' has.",
+        )
+
+    def naming(self, launch: LaunchWiring) -> str:
+        """Return the beginning of an error: which launch, and where it was recorded."""
+        return naming(self.signatures[launch.signature], launch.calls, self.site)
+
+    # ---- sections ------------------------------------------------------------------------------
+
+    def store(self, number: int, readings: Sequence[Reading], result: Any, outcome: Outcome | None) -> None:
+        """Store the sections that are read of a result, of which ``outcome`` is known."""
+        run = self.run
+        values = []
+        for reading in readings:
+            part = reading.part
+            read = None if outcome is None else outcome.read(result, part, run.steps)
+            if read is None:
+                value = run.part_of(result, number, part) if part else result
+                if isinstance(value, CONTAINERS):
+                    value = opened(value)
+                elif value is None:
+                    raise run.no_rows(number, part)
+                form = self.values.class_of(value)
+            else:
+                value, form = read
+            run.note(number, part, form)
+            values.append(value)
+        self.cut(values, readings)
+
+    def cut(self, values: Sequence[Any], readings: Sequence[Reading]) -> None:
+        """Make sections of parts of a result, each as its reading says."""
+        protects = self.backend.protects
+        waiting = self.waiting
+        for value, reading in zip(values, readings, strict=True):
+            _, whole, sizes, slices, gathered_sizes, gathered, gather = reading
+            backend: Any = self.values if isinstance(value, CONTAINERS) else self.backend
+            if protects:
+                value = backend.protected(value)
+            for section in whole:
+                waiting[section] = value
+            if slices:
+                waiting.update(zip(slices, backend.split(value, sizes), strict=True))
+                waiting.pop(None, None)  # rows that are gathered instead
+            if gather is not None:
+                value = backend.gather(value, self.indices[gather])
+                if len(gathered) == 1:
+                    waiting[gathered[0]] = value
+                else:
+                    waiting.update(zip(gathered, backend.split(value, gathered_sizes), strict=True))
+
+    def outputs(self) -> list[Any]:
+        """Return the value of each group that was asked for: its rows, or a whole result."""
+        groups = self.run.plan.asked.groups
+        rows = self.wiring.outputs
+        with self.values.placed():
+            found = [*map(self.group, rows, (x for x in groups if not isinstance(x, int)))]
+            if len(rows) < len(groups):
+                each = iter(found)
+                found = [self.run.whole(x) if isinstance(x, int) else next(each) for x in groups]
+        return list(map(self.values.unprotected, found)) if self.backend.protects else found
+
+    def group(self, operand: Operand, refs: Integers) -> Any:
+        """Return the rows of one group of the outputs, which has these references."""
+        if not (self.run.uniform and self.plain):
+            classes = self.operand_classes(operand)
+            if len(classes) > 1 and self.values.agreed(classes) is None:
+                error = groups_differ(classes)
+                whose = self.run.plan.frame.whose
+                if whose is not None:
+                    note(error, raised_by(odd_ones(self.run.met, refs.tolist()), whose))
+                raise error
+        return self.assemble(operand)

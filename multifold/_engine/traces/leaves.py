@@ -1,0 +1,66 @@
+r"""Leaf values as bytes: arrays of one row, and the numbers and arrays inside ragged operands and groups.
+
+A leaf value is a *form*, a short text that says class, dtype and shape, and its bytes. Few forms serve all
+leaves of a data set, so a file keeps each form once, and the bytes of a trace one after the other.
+
+Examples
+--------
+>>> write_leaf(np.float32([[0.5, 2.0]]))
+('["array",["dtype","<f4"],1,2]', b'\x00\x00\x00?\x00\x00\x00@')
+>>> LeafForm('["array",["dtype","<f4"],1,2]').read(b"\x00\x00\x00?\x00\x00\x00@")
+array([[0.5, 2. ]], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from multifold._engine.record.texts import NoText, build_array, decode, encode_dtype, said, text
+
+NUMBERS = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "bool": np.dtype("?")}
+"""The dtypes in which the bytes of Python's numbers are kept."""
+
+
+class LeafForm:
+    """The class, dtype and shape of a leaf value, apart from its bytes."""
+
+    def __init__(self, one: str) -> None:
+        self.tag, *rest = json.loads(one)
+        self.dtype = decode(rest[0]) if rest else NUMBERS[self.tag]
+        self.shape = rest[1:]
+        self.size = prod(self.shape) * self.dtype.itemsize
+
+    def read(self, data: memoryview) -> Any:
+        """Return the value of some bytes; an array owns its memory."""
+        array = build_array(self.dtype, *self.shape, data)
+        if self.tag == "array":
+            return array
+        return array[()] if self.tag == "scalar" else array.item()
+
+
+@lru_cache(maxsize=4096)
+def form_of(cls: Any, dtype: np.dtype | None, shape: tuple[int, ...]) -> str:
+    """Return the text that `LeafForm` reads, for leaf values of a class, dtype and shape."""
+    if dtype is None:
+        return text([cls.__name__])
+    kind = "array" if issubclass(cls, np.ndarray) else "scalar"
+    return text([kind, encode_dtype(dtype), *shape])
+
+
+def write_leaf(x: Any) -> tuple[str, bytes]:
+    """Return the form and the bytes of a leaf array, or of a number inside a ragged operand or group.
+
+    An array that was read from a file that is mapped into memory becomes an array like all others: what a
+    trace keeps is a copy in memory.
+    """
+    cls: Any = type(x)
+    if cls in (int, float, bool):
+        return form_of(cls, None, ()), np.array(x, NUMBERS[cls.__name__]).tobytes()
+    if cls in (np.ndarray, np.memmap) or (isinstance(x, np.generic) and cls is x.dtype.type):
+        return form_of(cls, x.dtype, x.shape), x.tobytes()
+    raise NoText(said(x), "pass NumPy arrays and plain numbers: np.asarray(x), int(x) or float(x).")

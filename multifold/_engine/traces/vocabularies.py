@@ -1,0 +1,204 @@
+"""Vocabularies as text: what the traces of a file have in common, written without pickle.
+
+A vocabulary is written as one text that has numbers in the place of ops, static and shared values, and as
+the texts of these values, so that a file holds each value once though many vocabularies name it.
+
+A signature is read by recording a call like those that had it: its operands are stand-ins of the same
+kinds. The recorder alone decides what a signature is, so calls that are read share launches with those
+that are recorded.
+
+Examples
+--------
+>>> import multifold
+>>> trace = multifold.trace(lambda fold, x: fold.add("scale", x, by=2), 0.5)
+>>> form, values = write_vocabulary(trace, 0)
+>>> values, form[:60]
+(['"scale"', '2'], '{"multifold":4,"signatures":[[0,[["slot","float"]],{"by":1},')
+>>> read_vocabulary(form, values, look_up) == trace.vocabulary
+True
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold._engine.record.damage import DAMAGE, LAYOUT, refuse_other_layout
+from multifold._engine.record.graph import Part
+from multifold._engine.record.node import Node
+from multifold._engine.record.signature import Signature, Slot
+from multifold._engine.record.texts import NoText, decode, encode, look_up, text
+from multifold._engine.traces.trace import COUNTED, Trace, Vocabulary, make_vocabulary
+from multifold._engine.traces.tracer import TraceRecorder
+from multifold.errors import RecordError
+from multifold.operands import MissingRows, Shared, Static, ragged
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A leaf of the structure of the outputs: one of ``"row"``, ``"group"``, ``"whole"`` and ``"each"``."""
+
+    wanted: str
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
+    """Return the vocabulary of a trace as text, and the texts of the values that it names by number.
+
+    Raises
+    ------
+    RecordError
+        If an op or a value of it cannot be written; ``example`` says for which trace of the caller.
+    """
+    vocabulary = trace.vocabulary
+    writer = Writer(trace, example)
+    results = optree.tree_unflatten(vocabulary.structure, list(map(Wanted, vocabulary.wanted)))
+    code = {
+        "multifold": LAYOUT,
+        "signatures": [writer.signature(i, x) for i, x in enumerate(vocabulary.signatures)],
+        "parts": [[encode(x.path[-1]), x.parent, x.length] for x in vocabulary.parts[1:]],
+        "results": writer.code(results, "in what the traced function returned", 0),
+    }
+    form = text(code)
+    values = list(writer.values)
+    if not reads_as(form, values, vocabulary):
+        ops = ", ".join(dict.fromkeys(x.name for x in vocabulary.signatures))
+        raise RecordError(
+            "Expected ops and static values that a file can hold. Received some that would be read as "
+            f"others, in trace {example} of ops {ops}.",
+            "pass plain data: numbers, strings, tuples, dictionaries, NumPy arrays.",
+        )
+    return form, values
+
+
+def reads_as(form: str, values: list[str], vocabulary: Vocabulary) -> bool:
+    """Return whether texts read as the vocabulary of which they were written."""
+    try:
+        return read_vocabulary(form, values, look_up) == vocabulary
+    except DAMAGE:
+        return False
+
+
+class Writer:
+    """Writes the signatures of one trace; numbers the texts of the values that they name."""
+
+    def __init__(self, trace: Trace, example: int) -> None:
+        self.trace = trace
+        self.example = example
+        self.values: dict[str, int] = {}
+
+    def signature(self, number: int, signature: Signature) -> list[Any]:
+        """Return one signature: op, operands, keyword arguments and file."""
+        slots = signature.nested(signature.slots)
+        names = {key: f"as the keyword argument {key!r} of {signature.name!r}" for key in signature.static}
+        return [
+            self.value(signature.op, "as an op", number),
+            [self.code(slot, f"among the operands of {signature.name!r}", number) for slot in slots],
+            {key: self.value(x, names[key], number) for key, x in signature.static.items()},
+            self.trace.vocabulary.files[number],
+        ]
+
+    def value(self, x: Any, where: str, number: int) -> int:
+        """Return the number of a value among those that are written once."""
+        return self.values.setdefault(text(self.code(x, where, number)), len(self.values))
+
+    def code(self, x: Any, where: str, number: int) -> Any:
+        """Return a value, or operands with slots in them, as what JSON can hold."""
+
+        def special(x: Any) -> list[Any] | None:
+            if isinstance(x, Slot):
+                # What a ragged operand says of missing rows is a tuple in any version of this package.
+                plain = tuple(x.value) if isinstance(x.value, MissingRows) else x.value
+                value = [] if x.value is None else [self.value(plain, where, number)]
+                return ["slot", x.kind.name, *value]
+            return ["result", x.wanted] if isinstance(x, Wanted) else None
+
+        try:
+            return encode(x, special)
+        except NoText as error:
+            raise RecordError(
+                "Expected ops that are names or importable functions, and plain data, in a trace that is "
+                f"written. Received {error.what} {where}, recorded at {self.site(number)} "
+                f"(trace {self.example}).",
+                error.hint,
+            ) from error
+        except RecursionError:
+            raise RecordError(
+                f"Expected values that are not nested deeply. Received one {where}, recorded at "
+                f"{self.site(number)} (trace {self.example}).",
+                "pass a flat value: a tuple of numbers, say, instead of lists inside lists.",
+            ) from None
+
+    def site(self, number: int) -> str:
+        """Return ``file:line`` of the first call of a signature."""
+        vocabulary = self.trace.vocabulary
+        integers = self.trace.integers
+        if not vocabulary.files:
+            return "no call"
+        signature = integers[len(COUNTED) + len(vocabulary.wanted) :]
+        call = int(np.argmax(signature == number))  # which each signature has
+        return f"{vocabulary.files[number]}:{self.trace.lines[call]}"
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+STAND_INS: dict[str, Callable[[Node, Any], Any]] = {
+    "node": lambda node, x: node,
+    "shared node": lambda node, x: node.no_batch(),
+    "int": lambda node, x: 0,
+    "float": lambda node, x: 0.0,
+    "bool": lambda node, x: False,
+    "array": lambda node, x: np.zeros((1, *x[1]), x[2]),
+    "ragged": lambda node, x: ragged([node], *(x or ())),
+    "shared": lambda node, x: Shared(x),
+    "static": lambda node, x: Static(x),
+}
+"""The kind of an operand -> an operand of that kind, of a node and of what the slot keeps."""
+
+
+def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) -> Vocabulary:
+    """Return the vocabulary that `write_vocabulary` wrote; ``find`` knows the functions by their names.
+
+    Raises
+    ------
+    RecordError
+        If it was written in another layout, or if a function is not found.
+    LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
+        `DAMAGE`, if it is nothing that `write_vocabulary` writes.
+    """
+    code = json.loads(form)
+    refuse_other_layout(code["multifold"])
+    known = [decode(json.loads(value), find) for value in values]
+    recorder = TraceRecorder()
+    node = Node(recorder._graph, 0)
+
+    def stand_in(kind: str, number: int | None = None) -> Any:
+        return STAND_INS[kind](node, None if number is None else known[number])
+
+    for op, operands, static, _ in code["signatures"]:
+        arguments = [decode(operand, find, {"slot": stand_in}) for operand in operands]
+        keywords = {name: Static(known[number]) for name, number in static.items()}
+        recorder._record(known[op], tuple(arguments), keywords, sys._getframe())
+    if len(recorder._graph.signatures) != len(code["signatures"]):
+        raise ValueError("two signatures are equal")
+    parts = [Part((), 0, None)]
+    for key, parent, length in code["parts"]:
+        parts.append(Part((*parts[parent].path, decode(key)), parent, length))
+    results, structure = optree.tree_flatten(
+        decode(code["results"], find, {"result": Wanted}), none_is_leaf=True
+    )
+    return make_vocabulary(
+        tuple(recorder._graph.signatures),
+        tuple(parts),
+        tuple(file for *_, file in code["signatures"]),
+        structure,
+        tuple(result.wanted for result in results),
+    )

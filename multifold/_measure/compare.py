@@ -1,0 +1,92 @@
+"""One example at a time against folded, on one backend: what ``multifold compare`` shows of each."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from functools import partial
+
+from multifold._measure import machine
+from multifold._measure.benchmark import Batch, Benchmark
+from multifold._measure.contenders import Subject, fold, loop, step
+from multifold._measure.results import Row
+from multifold._measure.timing import UNTIMED, take_turns
+from multifold.backend import Backend
+from multifold.fold import Fold
+
+SECONDS = 1.0
+"""Neither way is repeated once it has used that many seconds."""
+
+
+def compare(
+    benchmark: Benchmark,
+    backend: Backend,
+    *,
+    batch: int,
+    train: bool,
+    rounds: int,
+    seed: int = 0,
+    advance: Callable[[str], object] = lambda what: None,
+) -> Row:
+    """Run one minibatch both ways, several times, and return what there is to say.
+
+    It is the same minibatch each time: frameworks that compile for each new structure have done so
+    before the first round, and ``first_ms`` says what that took.
+
+    Parameters
+    ----------
+    benchmark, backend
+        What is computed, and by which framework.
+    batch, seed : int
+        How many examples the minibatch has, and which ones.
+    train : bool
+        With gradients. Where a backend has none, the row has a ``note`` and no times.
+    rounds : int
+        How often each way is timed.
+    advance : callable
+        Told what runs next.
+
+    Raises MismatchError if the two ways differ.
+    """
+    facts = {
+        "command": "compare",
+        "backend": backend.name,
+        "mode": "train" if train else "infer",
+        "batch": batch,
+        "width": benchmark.width,
+        "seed": seed,
+    }
+    if train and "kit" in backend.gaps():
+        return {**facts, "note": "no gradients"}
+    minibatch = next(benchmark.minibatches(batch, seed))
+    subject = Subject(benchmark, backend, benchmark.model().on(backend), train)
+    steps = {way.__name__: partial(step, subject, way(subject), *minibatch) for way in (loop, fold)}
+    with machine.one_blas_thread():
+        seconds, difference = take_turns(
+            steps, rounds, SECONDS, lambda name: advance(f"{backend.name}: {name}")
+        )
+    timed = {name: times[UNTIMED:] for name, times in seconds.items()}
+    slow, quick = map(statistics.median, timed.values())
+    return {
+        **facts,
+        **counts(benchmark, backend, minibatch),
+        "loop_ms": 1e3 * slow,
+        "fold_ms": 1e3 * quick,
+        "first_ms": 1e3 * seconds["fold"][0],
+        "rounds": list(map(len, timed.values())),
+        "speed_up": slow / quick,
+        "difference": difference,
+        "environment": machine.describe(backend),
+    }
+
+
+def counts(benchmark: Benchmark, backend: Backend, minibatch: Batch) -> Row:
+    """Record a minibatch and return how many calls and launches it has; nothing is run."""
+    recorder = Fold(backend=backend)
+    schedule = recorder.schedule([benchmark.record_all(recorder, minibatch.examples)])
+    return {
+        "nodes": len(recorder),
+        "launches": len(schedule),
+        "lower_bound": schedule.lower_bound,
+        "mean_rows": len(recorder) / len(schedule),
+    }

@@ -1,0 +1,127 @@
+"""What a reader has to know of the machine to judge a time: versions, threads, devices, memory.
+
+Users set the number of threads themselves, by the framework's own environment variables, before the program
+starts. This module only reads it; `one_blas_thread`, which sets it for NumPy, is the one exception.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import multifold
+from multifold._engine.frameworks import registry
+from multifold.backend import Backend
+
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "XLA_FLAGS",
+)
+"""The environment variables that say how many threads a framework uses, and how they wait."""
+
+
+def framework_version(backend: Backend) -> str:
+    """Return the version of the framework behind a backend, or ``"?"`` if it does not say.
+
+    Examples
+    --------
+    >>> framework_version(registry.load_backend("numpy")) == np.__version__
+    True
+    """
+    return str(getattr(sys.modules.get(backend.name), "__version__", "?"))
+
+
+def adapter(name: str) -> str:
+    """Return the distribution, and its version, that a backend comes from.
+
+    Examples
+    --------
+    >>> adapter("numpy").split()[0]
+    'multifold-core'
+    """
+    point = registry.entry_points().get(name)
+    if point is None or point.dist is None:
+        return f"multifold-core {multifold.__version__}"
+    return f"{point.dist.name} {point.dist.version}"
+
+
+def default_device(backend: Backend) -> str:
+    """Return the device that a number lands on unless it is told another one.
+
+    Examples
+    --------
+    >>> default_device(registry.load_backend("numpy"))
+    'cpu'
+    """
+    array = backend.constant(np.zeros(1, backend.number_dtype(int)), None)
+    device = backend.device(array)
+    found = str(getattr(array, "device", "cpu") if device is None else device)
+    return found.rpartition("/")[2]  # TensorFlow begins with the job and the benchmark of a cluster
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def framework_threads(backend: Backend) -> int | None:
+    """Return how many threads one operation of a framework may use, where it says so."""
+    ask = getattr(sys.modules.get(backend.name), "get_num_threads", None)  # PyTorch says so
+    return None if ask is None else int(ask())
+
+
+def describe(backend: Backend) -> dict[str, Any]:
+    """Return versions, processor, cores and threads, for the record of a benchmark."""
+    return {
+        "python": platform.python_version(),
+        "multifold": multifold.__version__,
+        "numpy": np.__version__,
+        backend.name: framework_version(backend),
+        "adapter": adapter(backend.name),
+        "device": default_device(backend),
+        "platform": platform.platform(),
+        "processor": processor(),
+        "cores": cores(),
+        "threads": framework_threads(backend),
+        "variables": {name: os.environ[name] for name in THREADS if name in os.environ},
+    }
+
+
+@contextlib.contextmanager
+def one_blas_thread(backend: Backend | None = None) -> Iterator[None]:
+    """Let NumPy's OpenBLAS use one thread until the block ends, unless another backend runs.
+
+    OpenBLAS's threads spin while they wait, and NumPy is imported before this function could forbid it.
+    Where other programs use the same cores, a product of some hundred rows is then slower on two threads
+    than on one. A single row always runs on one thread, so the loop would look better than it is.
+    """
+    import threadpoolctl
+
+    if backend is not None and backend.name != "numpy":
+        yield
+        return
+    with threadpoolctl.ThreadpoolController().select(internal_api="openblas").limit(limits=1):
+        yield

@@ -1,0 +1,237 @@
+"""Calls: a function of NumPy with all its arguments but arrays, run on the rows of all examples.
+
+A function runs by a rule (`multifold._numpy.lazy.rules`), or for one example after the other. A cell is
+run once for all: its code gets `RowArray` in the place of arrays, each of which looks like the array of one
+example, and holds the rows of all. So each function in it runs by its rule. Where the code looks at values,
+it runs for one example after the other, and `explain` says so.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from multifold._numpy.lazy.pending import ArrayForm, PendingArray, form_of, is_basic
+from multifold._numpy.lazy.rules import of_arrays, on_rows
+from multifold.errors import RecordError
+from multifold.lazy.current import Recording
+from multifold.lazy.recorder import PlainCall
+from multifold.marks import mark_of, trusted
+
+
+@trusted  # it runs each row as the loop does, so it cannot mix them
+class ArrayCall(PlainCall):
+    """A function of NumPy, run by its rule, or for one example after the other."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.forms: list[ArrayForm] = []
+        self.is_single = True
+        self.errors = np.geterr()
+        self.rule: Any = None
+
+    def learn(self, recording: Recording, stand_ins: Sequence[Any]) -> Any:
+        """Find out what it returns, given arrays of one example."""
+        args, kwargs = self.arguments(stand_ins)
+        with recording.aside(self.owners()), np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = self.func(*args, **kwargs)
+        results = [x for x in optree.tree_leaves(found) if isinstance(x, (np.ndarray, np.generic))]
+        self.is_single = isinstance(found, (np.ndarray, np.generic))
+        self.forms = [form_of(x) for x in results]
+        self.choose_way(args, kwargs, stand_ins)
+        return found
+
+    def owners(self) -> list[Any]:
+        """Return what a dry run may change."""
+        return []
+
+    def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any], stand_ins: Sequence[Any]) -> None:
+        """Say how it runs on rows."""
+        pairs = zip(self.shared, stand_ins, strict=True)
+        with_rows = {id(x) for is_shared, x in pairs if not is_shared}
+        self.rule = on_rows(self.func, args, kwargs, lambda x: id(x) in with_rows)
+
+    def __call__(self, *operands: Any) -> Any:
+        rows = len(operands[self.shared.index(False)])
+        with np.errstate(**self.errors):
+            found = None if self.rule is None else self.by_rule(operands, rows)
+            if found is None:
+                found = self.row_by_row(operands, rows)
+        return found[0] if self.is_single else tuple(found)
+
+    def by_rule(self, operands: Sequence[Any], rows: int) -> list[Any] | None:
+        """Return the results for all rows; None if they have another form than those of one."""
+        args, kwargs = self.arguments(operands)
+        found = optree.tree_leaves(self.rule(*args, **kwargs))
+        return found if self.fit(found, rows) else None
+
+    def fit(self, found: Sequence[Any], rows: int) -> bool:
+        """Return whether results are rows of the forms that were foretold."""
+        return len(found) == len(self.forms) and all(
+            np.shape(x) == (rows, *form.shape) and x.dtype == form.dtype
+            for x, form in zip(found, self.forms, strict=True)
+        )
+
+    def row_by_row(self, operands: Sequence[Any], rows: int) -> list[Any]:
+        """Run the function for one example after the other."""
+        self.runs_by_rows()
+        results = []
+        for i in range(rows):
+            own = self.mapped(operator.itemgetter(i), operands)
+            args, kwargs = self.arguments(own)
+            results.append(optree.tree_leaves(self.func(*args, **kwargs)))
+        columns = [np.stack(column) for column in zip(*results, strict=True)]
+        if not self.fit(columns, rows):
+            raise RecordError(
+                f"{self.func!r} returned arrays of other forms than for ones.",
+                "its result depends on values: read what decides before the call.",
+            )
+        return columns
+
+
+class ArrayCell(ArrayCall):
+    """A function of the program, recorded whole."""
+
+    is_cell = True
+
+    def owners(self) -> list[Any]:
+        return [self.func]
+
+    def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any], stand_ins: Sequence[Any]) -> None:
+        results = optree.tree_leaves(self.forms)
+        if not results:
+            raise RecordError(f"Expected the cell {self.__name__} to return arrays.")
+        self.rule = self.func
+
+    def by_rule(self, operands: Sequence[Any], rows: int) -> list[Any] | None:
+        try:
+            args, kwargs = self.arguments(self.mapped(RowArray, operands))
+            found = [rows_of(x, rows) for x in optree.tree_leaves(self.func(*args, **kwargs))]
+        except ReadsValues:
+            return None
+        return found if self.fit(found, rows) else None
+
+
+class ArrayRowsCell(ArrayCell):
+    """A cell that is written for rows, with one row for each example."""
+
+    @property
+    def multifold_mark(self) -> str | None:
+        """What its author says of it: without that, it is tried as any op is."""
+        return mark_of(self.func)
+
+    def __call__(self, *operands: Any) -> Any:
+        args, kwargs = self.arguments(self.mapped(self.as_rows, operands))
+        with np.errstate(**self.errors):
+            found = [x[:, None] for x in optree.tree_leaves(self.func(*args, **kwargs))]
+        return found[0] if self.is_single else tuple(found)
+
+
+class ReadsValues(Exception):
+    """A cell looks at values, which are others for each row."""
+
+
+def rows_of(x: Any, rows: int) -> Any:
+    """Return a result of a cell with rows: one that depends on no example is the same for each."""
+    if type(x) is RowArray:
+        return x.rows
+    return np.broadcast_to(x, (rows, *np.shape(x))).copy()
+
+
+class RowArray(NDArrayOperatorsMixin):
+    """What looks like the array of one example, and holds the rows of all.
+
+    Parameters
+    ----------
+    rows : array of shape ``(n, *s)``
+        A row for each of ``n`` examples.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self.rows.dtype.type if self.rows.ndim == 1 else np.ndarray
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        out = kwargs.pop("out", None)
+        found = on_row_arrays(ufunc if method == "__call__" else getattr(ufunc, method), inputs, kwargs)
+        if out is None:
+            return found
+        if type(out[0]) is not RowArray:
+            raise ReadsValues
+        if out[0].rows.ndim == 1:  # a number: the name gets another one
+            return found
+        # Parts of the array are parts of its rows, and see the change as in the loop.
+        np.copyto(out[0].rows, found.rows, casting="same_kind")
+        return out[0]
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return on_row_arrays(func, args, kwargs)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise ReadsValues
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("shape", "ndim", "dtype", "size"):
+            return getattr(self.rows[0], name)
+        if name == "T":
+            return on_row_arrays(np.transpose, (self,), {})
+        if name.startswith("_") or name in ("item", "tolist", "tobytes") or not hasattr(np.ndarray, name):
+            raise ReadsValues
+        return lambda *args, **kwargs: on_row_arrays(of_arrays(name), (self, *args), kwargs)
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def __iter__(self) -> Any:
+        return iter([self[i] for i in range(len(self))])
+
+    def __getitem__(self, index: Any) -> Any:
+        if not is_basic(index):
+            raise ReadsValues
+        return RowArray(self.rows[(slice(None), *(index if type(index) is tuple else (index,)))])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        part = self[index].rows
+        new = value.rows if type(value) is RowArray else value
+        if np.ndim(new) != (part.ndim if type(value) is RowArray else 0):
+            raise ReadsValues
+        self.rows[(slice(None), *(index if type(index) is tuple else (index,)))] = new
+
+    def __bool__(self) -> bool:
+        raise ReadsValues
+
+    __float__ = __int__ = __index__ = __complex__ = __contains__ = __format__ = __bool__  # type: ignore[assignment]
+    __hash__ = object.__hash__
+
+
+def on_row_arrays(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run a function on the rows that some of its arguments hold."""
+    leaves, structure = optree.tree_flatten((tuple(args), dict(kwargs)), none_is_leaf=True)
+    with_rows = [x for x in leaves if type(x) is RowArray]
+    ones = [x.rows[0] if type(x) is RowArray else x for x in leaves]
+    own = {id(one) for one, x in zip(ones, leaves, strict=True) if type(x) is RowArray}
+    own_args, own_kwargs = optree.tree_unflatten(structure, ones)
+    rule = on_rows(func, own_args, own_kwargs, lambda x: id(x) in own)
+    if rule is None:
+        raise ReadsValues
+    filled = [x.rows if type(x) is RowArray else x for x in leaves]
+    args_of_rows, kwargs_of_rows = optree.tree_unflatten(structure, filled)
+    found = rule(*args_of_rows, **kwargs_of_rows)
+    if len(found) != len(with_rows[0].rows):
+        raise ReadsValues
+    return optree.tree_map(RowArray, found)
+
+
+def stand_in(x: Any) -> Any:
+    """Return an array of one example for a dry run."""
+    return x.form.ones() if type(x) is PendingArray else x

@@ -1,0 +1,147 @@
+"""What records plain programs in NumPy, and keeps what it has learnt of their calls."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold._engine.frameworks import registry
+from multifold._engine.ops.reach import reached
+from multifold._numpy.lazy.calls import ArrayCall, ArrayCell, ArrayRowsCell, stand_in
+from multifold._numpy.lazy.pending import ANSWERS, PendingArray, SettledArray, form_of, own_value
+from multifold.lazy.current import Recording, Seen
+from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, PlainValues
+from multifold.operands import shared
+
+
+class NumpyValues(PlainValues):
+    """What records plain programs in NumPy, and keeps what it has learnt of their calls.
+
+    Parameters
+    ----------
+    fn : callable
+        The program. The arrays that it holds or finds around it are the same for all examples.
+    """
+
+    package = "numpy"
+
+    def __init__(self, fn: Any) -> None:
+        super().__init__(PendingArray, SettledArray, ANSWERS, (error_handling,))
+        self.fn = fn
+        self.seen: dict[int, Seen] = {}
+
+    # ---- runs ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def recording(self, same: Iterable[Any]) -> Iterator[None]:
+        if len(self.known) > MANY:
+            self.known = {}
+        arrays = [*arrays_around(self.fn), *optree.tree_leaves([*same])]
+        self.shared = {id(x): x for x in arrays if type(x) is np.ndarray}
+        before, self.seen = self.seen, {}
+        try:
+            yield
+            for seen in self.seen.values():
+                seen.refuse_changed()
+        finally:
+            self.seen = before
+
+    # ---- calls ---------------------------------------------------------------------------------------
+
+    def key_of(self, x: Any, operands: list[Any]) -> Hashable:
+        kind = type(x)
+        if kind is np.ndarray:
+            operands.append(x)
+            return (kind, id(x)) if id(x) in self.shared else form_of(x)
+        container = self.container_key(x, operands)
+        if container is not None:
+            return container
+        is_object = (
+            hasattr(x, "__dict__") and vars(kind).get("__hash__", object.__hash__) is object.__hash__
+        )
+        if kind is FunctionType or is_object:
+            if id(x) not in self.seen:
+                self.seen[id(x)] = Seen(x, arrays_around(x))
+            self.seen[id(x)].refuse_rebound()
+            return kind, x
+        return self.constant_key(x, operands)
+
+    def met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return super().met(func, args, kwargs)
+        except np.linalg.LinAlgError:  # a matrix of ones is singular, and that of values may be none
+            return self.at_once(func, args, kwargs)
+
+    def call(
+        self, recording: Recording, fn: Any, rows: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return self.recorded(recording, ArrayRowsCell if rows else ArrayCell, fn, args, kwargs)
+
+    def own_row(self, recording: Recording, x: Any) -> Any:
+        return shared(x) if id(x) in self.shared else x[None].copy()
+
+    def learn(
+        self,
+        recording: Recording,
+        maker: type[ArrayCall] | None,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        operands: Sequence[Any],
+    ) -> KnownCall:
+        leaves, structure = self.flatten((args, dict(kwargs)))
+        places = [i for i, x in enumerate(leaves) if type(x) in (PendingArray, np.ndarray)]
+        same = [id(leaves[i]) in self.shared for i in places]
+        call = (maker or ArrayCall)(func, structure, leaves, places, same)
+        stand_ins = [stand_in(leaves[i]) for i in places]
+        found = call.learn(recording, stand_ins)
+        results, shape = optree.tree_flatten(found)
+        if not call.forms:
+            return KnownCall(None, None, [], [], found, leaves, False)
+        memories = [*stand_ins, *results]
+        first = len(stand_ins)
+        bases = [
+            next((i for i in range(end) if np.may_share_memory(memories[i], memories[end])), None)
+            for end in range(first, len(memories))
+        ]
+        is_plain = shape == optree.tree_structure((0,) * len(results))
+        nested = None if call.is_single else tuple if is_plain else shape
+        sizes = [np.size(x) for x in memories]
+        is_small = (
+            maker is None
+            and max(sizes) <= FEW_NUMBERS
+            and not any(same)
+            and bases == [None] * len(bases)  # a part of what was read would be written to without it
+        )
+        return KnownCall(call, nested, call.forms, bases, None, leaves, is_small)
+
+    # ---- results -------------------------------------------------------------------------------------
+
+    def computed(self, pending: PendingArray, rows: Any) -> Any:
+        return own_value(pending.form, rows[0])
+
+    def on_host(self, form: Any, value: Any) -> Any:
+        return own_value(form, value)
+
+    def settle(self, pending: PendingArray, rows: Any) -> None:
+        pending._settle(self.computed(pending, rows))
+
+    def join(self, values: Sequence[Any], how: str) -> Any:
+        if not all(isinstance(x, (np.ndarray, np.generic)) for x in values):
+            return [*values]
+        return np.stack(values) if how == "stack" else np.concatenate(values)
+
+
+def arrays_around(x: Any) -> list[Any]:
+    """Return the arrays that a function or an object holds, or finds around it."""
+    return [part for part, _ in reached(registry.load_backend("numpy"), [x]) if type(part) is np.ndarray]
+
+
+def error_handling() -> Hashable:
+    """Return how NumPy handles floating-point errors in this thread."""
+    return tuple(np.geterr().values())

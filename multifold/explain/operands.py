@@ -1,0 +1,160 @@
+"""How operands and their values are written in tables and sentences, and in the listing of all calls.
+
+A value is written the same in every process: a function by its name, an array by shape and dtype, and
+an object whose ``repr`` holds an address by its class.
+
+Examples
+--------
+>>> import numpy as np
+>>> value_text(np.ones((2, 3))), value_text([1, "a"]), value_text(len), value_text(object())
+('an array (2, 3) of float64', "[1, 'a']", 'len', 'an object')
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+import optree
+
+from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS
+from multifold._engine.plan.columns import Columns
+from multifold._engine.plan.outputs import Bare
+from multifold._engine.record.signature import Signature, Slot, op_name
+from multifold.errors import type_of
+from multifold.explain.reasons import count
+
+LONGEST = 40
+"""Characters of a value that are shown."""
+
+MOST_CALLS = 60
+"""Up to this many calls, each has its line; of more, the listing only counts the calls of each op."""
+
+
+def slots_of(signature: Signature) -> Iterator[tuple[str, Slot, int]]:
+    """Yield the name of each operand, its slot, and its position in the column of its kind.
+
+    The name is ``operand 1``, or ``operand 1['h'][0]`` where operands nest.
+    """
+    structure = signature.structure
+    paths = [(i,) for i in range(len(signature.slots))] if structure is None else structure.paths()
+    for (first, *rest), (slot, position) in zip(paths, signature.operands, strict=True):
+        yield f"operand {first}{path_text(rest)}", slot, position
+
+
+def path_text(keys: Iterable[Any]) -> str:
+    """Return the way to a part: ``['h'][0]``."""
+    return "".join(f"[{key!r}]" for key in keys)
+
+
+def structure_text(signature: Signature) -> str:
+    """Return how operands nest: ``2 operands``, or ``x, [x, x]``."""
+    leaves = len(signature.slots)
+    if signature.structure is not None:
+        whole = optree.tree_unflatten(signature.structure, [Bare("x")] * leaves)
+        nested = ", ".join(map(str, whole))
+        many = f"{leaves} values in {len(whole)} operands"
+        return f"({nested})" if len(nested) <= LONGEST else many
+    return f"{leaves} operand{'s' * (leaves != 1)}"
+
+
+def op_text(op: Any) -> str:
+    """Return the name of an op, and for a function where it is defined."""
+    code = getattr(op, "__code__", None)
+    if code is None:
+        return op_name(op)
+    return f"{op_name(op)} of {code.co_filename}:{code.co_firstlineno}"
+
+
+def value_text(value: Any) -> str:
+    """Return a value for a table: short, and the same in every process."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array {tuple(value.shape)} of {dtype_text(value.dtype)}"
+    if callable(value):
+        return op_name(value)
+    text = repr(value)
+    if re.search(r" at 0x[0-9a-f]+", text):
+        return type_of(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def node_text(columns: Columns, ref: int) -> str:
+    """Return a part of a call's result by the number of the call: ``3[0]``."""
+    return f"{ref & CALL_MASK}{path_text(columns.parts[ref >> PART_BITS].path)}"
+
+
+def array_class(key: Any) -> tuple[Hashable, ...]:
+    """Return (trailing shape, dtype, where it is, ...) of the class of a leaf array."""
+    if isinstance(key, tuple) and key and key[0] == "numpy":
+        return key[1], dtype_text(key[2]), "NumPy"
+    if isinstance(key, tuple) and len(key) > 1 and isinstance(key[0], tuple):
+        return tuple(key[0]), dtype_text(key[1]), *key[2:]
+    return key, ""
+
+
+def class_text(key: Hashable) -> str:
+    """Return what rows had in common for a table: ``(4,) float32``."""
+    if isinstance(key, str) or key is None:
+        return "not known" if key is None else f"a number ({key})"
+    if isinstance(key, tuple) and len(key) > 1 and not isinstance(key[0], tuple):
+        return "(" + ", ".join(map(class_text, key[1:])) + ")"  # of a container: structure, leaves
+    shape, dtype, *device = array_class(key)
+    return " ".join([str(shape), str(dtype), *(["on", *map(str, device)] if device else [])])
+
+
+def dtype_text(dtype: Any) -> str:
+    """Return the name of a dtype of any framework."""
+    name = getattr(dtype, "__name__", None) or getattr(dtype, "name", None)
+    return name or str(dtype).removeprefix("torch.")
+
+
+def listing(columns: Columns) -> str:
+    """Return the recorded calls: each with its operands, or how many of each op.
+
+    Examples
+    --------
+    >>> from multifold import Fold
+    >>> fold = Fold(backend="numpy")
+    >>> pair = fold.add("leaf", 7).split(2)
+    >>> _ = fold.add("add", *pair, by=0.5)
+    >>> print(listing(fold._columns()))
+    0  leaf(7)
+    1  add(0[0], 0[1], by=0.5)
+    """
+    if len(columns) > MOST_CALLS:
+        names = Counter(columns.signatures[number].name for number in columns.signature.tolist())
+        return "\n".join(f"{name}: {count(calls, 'call')}" for name, calls in names.items())
+    return "\n".join(listed(columns, range(len(columns))))
+
+
+def listed(columns: Columns, calls: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of some calls, each with its number."""
+    width = len(str(max(calls, default=0)))
+    for call in calls:
+        yield f"{call:>{width}}  {line(columns, call)}"
+
+
+def line(columns: Columns, call: int) -> str:
+    """Return one call as it might have been written."""
+    signature = columns.signatures[columns.signature[call]]
+    leaves = [Bare(operand(columns, call, slot, position)) for slot, position in signature.operands]
+    operands = signature.nested(leaves)
+    given = [f"{name}={value_text(value)}" for name, value in signature.static.items()]
+    return f"{signature.name}({', '.join([*map(repr, operands), *given])})"
+
+
+def operand(columns: Columns, call: int, slot: Slot, position: int) -> str:
+    """Return one leaf operand of a call."""
+    kind = slot.kind
+    entry = columns.operand(slot, position, call)
+    if kind.ref:
+        text = node_text(columns, int(entry))
+        return f"{text}.no_batch()" if kind.shared else text
+    if kind.ragged:
+        rows = columns.rows_of(entry).tolist()
+        shown = (node_text(columns, x) if x >= 0 else value_text(columns.loose[-1 - x]) for x in rows)
+        return f"ragged([{', '.join(shown)}])"
+    text = value_text(entry if kind.number is None else entry.item())
+    return f"shared({text})" if kind.shared else text

@@ -1,0 +1,476 @@
+"""Batched programs: a function of one example, run for many.
+
+`Batched` is the loop ``[fn(x) for x in xs]``, whose equal steps run together. It lets the code of each
+example run, with pending values in the place of computed ones (`multifold.lazy.recorder.PlainValues`),
+hands the recorded calls to a `Fold`, and puts the results into what the code returned.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import optree
+
+from multifold._engine.ops.closeness import close, magnitude, tolerance_of, unlike
+from multifold._engine.ops.reach import owners_of
+from multifold._engine.ops.state import aside
+from multifold._engine.record.graph import warn_user
+from multifold._engine.traces.trace import Trace
+from multifold._engine.traces.tracer import traces
+from multifold.backend import Backend
+from multifold.errors import MismatchError, RecordError, type_of
+from multifold.fold import Fold
+from multifold.lazy.current import CELL, CURRENT
+from multifold.lazy.function import PlainProgram
+from multifold.lazy.sharing import Sharing, in_all_copies, own_copy
+from multifold.lazy.waiting import resting_collector
+from multifold.operands import each
+
+if TYPE_CHECKING:
+    from multifold.lazy.explained import PlainExplanation
+
+JOINS = ("stack", "cat", "list")
+
+ROUNDED, OF_READS = (float, np.floating, np.ndarray), tolerance_of(None, np.ones(1, np.float32))
+"""What a program may have computed from values that it read, and how far apart two of these may be: the
+arrays were perhaps of single precision, whatever they are now."""
+
+
+def batched(
+    fn: Callable[..., Any],
+    *,
+    ops: Sequence[Any] = (),
+    join: str = "stack",
+    backend: str | Backend | type[Backend] = "auto",
+    device: Any = None,
+    own: bool = False,
+    seed: int | None = None,
+    on_error: str = "raise",
+) -> Any:
+    """Return a function that runs ``fn`` for many examples at once, and returns what the loop returns.
+
+    The code of each example runs as it stands: recursion, loops, conditions on its data and on computed
+    values. What it does with the framework's arrays is recorded, and runs together with what the other
+    examples do: functions of PyTorch, TensorFlow and NumPy, operators and cells of JAX, and cells of MXNet
+    that are written for rows. Values and gradients are those of the loop.
+
+    Parameters
+    ----------
+    fn : callable
+        Takes one example: a function, a method, or a module of the framework. A module gives a module, with
+        the parameters of ``fn``.
+    ops : sequence of callable
+        Functions, methods (``TreeLSTM.compose``) or classes of modules that are *cells*: each call of one
+        is recorded whole, as if `op` decorated it.
+    join : str
+        ``"stack"`` stacks the results of all examples, leaf by leaf; ``"cat"`` concatenates them along axis
+        0; ``"list"`` returns the list that the loop makes.
+    backend : str or Backend
+        The framework; ``"auto"`` for that of ``fn`` and of what it uses.
+    device : optional
+        As of `Fold`.
+    own : bool
+        Whether each example gets a copy of the model that shares its parameters. A model needs that if it
+        keeps something on itself, and then reads a value. A copy takes as long as some dozens of calls.
+    seed : int, optional
+        If given, the random generators of Python, NumPy, the framework and the model begin anew for each
+        example, from the seed and its number. So the code of an example draws the same numbers here and in
+        ``run.loop``. A recorded call, as dropout, draws for all examples at once, and other numbers.
+    on_error : str
+        ``"raise"`` what the first failing example raises; or ``"collect"`` the failures, and return a pair:
+        the results of the other examples, and the exceptions by the number of the example.
+
+    Returns
+    -------
+    callable
+        Takes what `map` takes after the function: an iterable for each argument of ``fn``. Keywords reach
+        each call as they are. `Batched` says what else it can do.
+
+    Raises
+    ------
+    BackendError
+        If the framework cannot be found, or records no plain programs.
+
+    Examples
+    --------
+    A Tree-RNN on binary trees, for PyTorch::
+
+        model = TreeRNN()                      # its forward calls itself
+        run = multifold.batched(model)
+        loss = cross_entropy(run(trees), labels)
+        loss.backward()
+
+    A program of NumPy has no layers. It names a cell, a function whose calls run together:
+
+    >>> import multifold, numpy as np
+    >>> @multifold.op
+    ... def join(left, right):
+    ...     return np.maximum(left, right) + 1
+    >>> def height(tree):
+    ...     return join(*map(height, tree)) if isinstance(tree, tuple) else np.zeros(1)
+    >>> multifold.batched(height, backend="numpy")([(0, 0), ((0, 0), 0)])
+    array([[1.],
+           [2.]])
+    """
+    if join not in JOINS:
+        raise RecordError(f"Expected join to be one of {', '.join(JOINS)}. Received {join!r}.")
+    if on_error not in ("raise", "collect"):
+        raise RecordError(f"Expected on_error to be 'raise' or 'collect'. Received {on_error!r}.")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise RecordError(f"Expected seed to be an integer of at least 0. Received {seed!r}.")
+    found = Batched(
+        fn, ops=ops, join=join, backend=backend, device=device, own=own, seed=seed, on_error=on_error
+    )
+    backend_found = found.program.backend
+    return found if backend_found is None else backend_found.plain_module(fn, found)
+
+
+class Batched:
+    """A function of one example, run for many; made by `batched`.
+
+    Attributes
+    ----------
+    fn : callable
+        The function.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        ops: Sequence[Any],
+        join: str,
+        backend: str | Backend | type[Backend],
+        device: Any,
+        own: bool,
+        seed: int | None,
+        on_error: str,
+    ) -> None:
+        if own and isinstance(fn, FunctionType):
+            raise RecordError(
+                f"Expected a model, or a method of one, with own=True. Received the function {fn!r}.",
+                "each example gets a copy of the model; a function has none to copy.",
+            )
+        self.fn = fn
+        self.program = PlainProgram(fn, ops, backend)
+        self.is_new = True
+        self.join = join
+        self.device = device
+        self.own = own
+        self.seed = seed
+        self.on_error = on_error
+        self.fold: Fold | None = None
+        self.count = 0
+        functools.update_wrapper(self, fn, updated=())
+
+    @property
+    def values(self) -> Any:
+        """What records the program in this thread."""
+        return self.program.values
+
+    def __call__(self, *iterables: Iterable[Any], **shared: Any) -> Any:
+        """Return what ``[fn(*example, **shared) for example in zip(*iterables)]`` returns, joined.
+
+        Raises
+        ------
+        RecordError
+            If there are no examples, or the results cannot be joined.
+        LaunchError
+            If a recorded call fails.
+        """
+        return self.returned(*self.run(examples_of(iterables), shared))
+
+    def returned(self, results: list[Any], failures: dict[int, Exception]) -> Any:
+        """Return results as a call returns them."""
+        joined = self.joined(results) if results else None
+        return (joined, failures) if self.on_error == "collect" else joined
+
+    def run(
+        self, examples: Sequence[Any], shared: dict[str, Any]
+    ) -> tuple[list[Any], dict[int, Exception]]:
+        """Return the result of each example that did not fail, and the failures."""
+        if CURRENT.recording is not None:  # inside of another batched program, which records these examples
+            return self.looped(examples, shared)
+        program = self.program
+        backend = program.meet(*examples[0], *shared.values())
+        values = program.values
+        fold = self.fold = Fold(backend=backend, device=self.device)
+        self.count = len(examples)
+        taken: dict[int, Any] = {}
+        raised: dict[int, Exception] = {}
+        shared_arrays = in_all_copies(backend, self.fn) if self.own else {}
+
+        async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
+            number, arguments = numbered
+            fn = own_copy(self.fn, shared_arrays) if self.own else self.fn
+            run = program.run_of(fold, shared.values(), self.seed)
+            made: list[Any] = []
+            try:
+                result, pending = await run.example(arguments, partial(fn, *arguments, **shared), made)
+            except Exception as error:  # noqa: BLE001 - whatever the program raises
+                error.add_note(f"Raised by example {number} of the batched program.")
+                # The others go on: in the loop, the first example that fails is the one that raises.
+                raised[number] = error
+                result, pending = None, values.unsettled(None, made)
+            taken[number] = result, pending
+            return each(tuple([x.node for x in pending]))
+
+        with resting_collector():
+            ran = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
+        rows, failures = ran if self.on_error == "collect" else (ran, {})
+        results = []
+        kept = [number for number in sorted(taken) if number not in failures]
+        for number, own in zip(kept, rows or (), strict=True):
+            result, pending = taken[number]
+            for x, row in zip(pending, own, strict=True):
+                values.settle(x, row)  # also if it has raised: what it has kept is that of the loop
+            if number not in raised:
+                results.append(values.settled(result, {}))
+        failures = {**failures, **raised}
+        if raised and self.on_error == "raise":
+            raise raised[min(raised)]
+        if self.is_new and not failures:
+            self.warn_of_unused()
+            self.is_new = False
+        return results, failures
+
+    def warn_of_unused(self) -> None:
+        """Warn of ops that no example has called or that gain nothing, and of a program that was a loop."""
+        for op in self.program.ops:
+            if not self.values.has_recorded(vars(op).get("__wrapped__", op) if CELL in vars(op) else op):
+                warn_user(
+                    f"No example has called {op.__qualname__} of ops=[...] with an array of the framework."
+                    "\n\nHint: a module whose forward is called directly is a cell by that method: name it "
+                    "as Class.forward. What a cell calls is a part of it."
+                )
+        if self.program.ops and self.fold is not None:
+            from multifold.lazy.explained import idle_cells
+
+            for text, hint in idle_cells(self.fold.explain(), self.count):
+                warn_user(f"{text}\n\nHint: {hint}")
+        if not self.program.ops and not len(self.fold or ()):
+            warn_user(
+                f"{getattr(self.fn, '__qualname__', type(self.fn).__name__)} ran as a loop: none of its "
+                "calls was recorded, since it begins with no layer or cell.\n\nHint: name functions that "
+                "take arrays by batched(fn, ops=[...])."
+            )
+
+    def traces(self, *iterables: Iterable[Any], **shared: Any) -> list[PlainTrace]:
+        """Record each example once, for `replay`: the code of the program does not run again.
+
+        Takes what a call takes. Use it for training in many epochs. A trace holds what the code has decided
+        and drawn, and is made for one model and its modes, as those of training and gradients.
+
+        Raises
+        ------
+        RecordError
+            If the program reads a computed value, on which what it does next may depend; or uses a computed
+            tensor that needs a gradient and is no parameter.
+        """
+        examples = examples_of(iterables)
+        program = self.program
+        program.meet(*examples[0], *shared.values())
+        taken: list[tuple[Any, Sequence[Any], Hashable]] = []
+
+        async def record(recorder: Any, arguments: tuple[Any, ...]) -> Any:
+            run = program.run_of(recorder, shared.values(), self.seed)
+            result, pending = await run.example(arguments, partial(self.fn, *arguments, **shared), [])
+            taken.append((result, pending, run.modes))
+            return each(tuple([x.node for x in pending]))
+
+        with resting_collector():
+            made = traces(record, examples)
+        return [PlainTrace(x, *found) for x, found in zip(made, taken, strict=True)]
+
+    def replay(self, made: Sequence[PlainTrace]) -> Any:
+        """Return what a call returns for the examples of some traces, which `traces` has made.
+
+        Raises
+        ------
+        RecordError
+            If there are no traces, or the modes are others than when they were made.
+        LaunchError
+            If a recorded call fails.
+        """
+        if not made or not all(isinstance(x, PlainTrace) for x in made):
+            raise RecordError(f"Expected traces that run.traces(...) has made. Received {type_of(made)}.")
+        values = self.values
+        backend: Any = self.program.backend
+        if values is None:
+            raise RecordError("Expected traces that this program has made. It has made none.")
+        fold = self.fold = Fold(backend=backend, device=self.device)
+        self.count = len(made)
+        with values.recording(()):
+            modes = values.modes()
+            if any(x.modes != modes for x in made):
+                raise RecordError(
+                    "Expected traces in the modes in which they were made, as that of gradients.",
+                    "make traces for evaluation inside of torch.no_grad().",
+                )
+            rows = fold.run(None, [x.trace for x in made])
+        found = [computed(values, x.pending, own) for x, own in zip(made, rows, strict=True)]
+        return self.joined([values.settled(x.result, own) for x, own in zip(made, found, strict=True)])
+
+    def loop(self, *iterables: Iterable[Any], **shared: Any) -> Any:
+        """Return what a call returns, by running one example after the other.
+
+        Takes what a call takes, and raises what ``fn`` raises. With a seed each example has random streams
+        of its own here, too. To debug a program, run it so.
+        """
+        examples = examples_of(iterables)
+        self.program.meet(*examples[0], *shared.values())
+        return self.returned(*self.looped(examples, shared))
+
+    def looped(
+        self, examples: Sequence[Any], shared: dict[str, Any]
+    ) -> tuple[list[Any], dict[int, Exception]]:
+        """Run one example after the other; return the results and the failures."""
+        results: list[Any] = []
+        failures: dict[int, Exception] = {}
+        sharing = None
+        if self.seed is not None:
+            backend = self.program.meet(*examples[0], *shared.values())
+            sharing = Sharing(backend, self.values.pending, self.fn, self.seed)
+        for number, example in enumerate(examples):
+            if sharing is not None:
+                sharing.begin(number)
+            try:
+                results.append(self.fn(*example, **shared))
+            except Exception as error:
+                if self.on_error == "raise":
+                    raise
+                failures[number] = error
+            finally:
+                if sharing is not None:
+                    sharing.rest(number)
+        return results, failures
+
+    def joined(self, results: list[Any]) -> Any:
+        """Return the results of all examples as one."""
+        if self.join == "list":
+            return results
+        leaves, structures = zip(*[optree.tree_flatten(x, none_is_leaf=True) for x in results], strict=True)
+        if len(set(structures)) > 1:
+            raise RecordError(
+                "Expected results of one structure from all examples. "
+                f"Received {structures[0]} and others.",
+                'batched(fn, join="list") returns them as the loop does.',
+            )
+        values = self.values if CURRENT.recording is None else CURRENT.recording.values
+        columns = [values.join(column, self.join) for column in zip(*leaves, strict=True)]
+        return optree.tree_unflatten(structures[0], columns)
+
+    def explain(self) -> PlainExplanation:
+        """Return the explanation of the last run, as `Fold.explain` does, with what to make cells of."""
+        from multifold.lazy.explained import PlainExplanation  # much of the package
+
+        if self.fold is None:
+            raise RecordError(
+                "Expected a run to explain. There was none yet.", "call it on examples first."
+            )
+        return PlainExplanation(
+            self.fold.explain(), self.fold._graph, self.fn, self.values.reads, self.count
+        )
+
+    def check(self, *iterables: Iterable[Any], **shared: Any) -> None:
+        """Compare the results with those of the loop, which leaves nothing on the model.
+
+        Raises
+        ------
+        MismatchError
+            If a result differs beyond rounding; it names the example.
+        Exception
+            What the first failing example raises.
+        """
+        examples = examples_of(iterables)
+        backend = self.program.meet(*examples[0], *shared.values())
+        with aside(backend, owners_of(backend, None, self.fn)):
+            wanted, failures = self.looped(examples, shared)
+        for error in failures.values():
+            raise error
+        found, failures = self.run(examples, shared)
+        for error in failures.values():
+            raise error
+        number = self.differing(found, wanted)
+        if number is not None:
+            raise MismatchError(
+                f"Example {number} has another result than in the loop: {found[number]!r}, where the loop "
+                f"returns {wanted[number]!r}.",
+                "a program that draws random numbers draws them in another order; see seed=.",
+            )
+
+    def differing(self, found: Sequence[Any], wanted: Sequence[Any]) -> int | None:
+        """Return the first example whose result differs from that of the loop; None if none does.
+
+        Arrays that several examples return in one place may differ by the rounding of the largest of them:
+        a small result may be the sum of large terms.
+        """
+        backend: Any = self.program.backend
+        ours, theirs = [[optree.tree_leaves(x) for x in results] for results in (found, wanted)]
+        scales: defaultdict[Hashable, float] = defaultdict(float)
+        for leaves in theirs:
+            for place, x in enumerate(leaves):
+                if backend.owns(x):
+                    key = place, *x.shape
+                    scales[key] = max(scales[key], magnitude(backend.to_numpy(x)))
+        for number, leaves in enumerate(theirs):
+            if len(ours[number]) != len(leaves):
+                return number
+            for place, (x, y) in enumerate(zip(ours[number], leaves, strict=True)):
+                if not self.same(x, y, scales[place, *y.shape] if backend.owns(y) else 0.0):
+                    return number
+        return None
+
+    def same(self, x: Any, y: Any, scale: float = 0.0) -> bool:
+        """Return whether two results are equal up to the rounding of numbers of some magnitude."""
+        backend: Any = self.program.backend
+        if backend.owns(x) and backend.owns(y):
+            host, other = backend.to_numpy(x)[None], backend.to_numpy(y)[None]
+            rtol = tolerance_of(x, host)
+            return host.shape == other.shape and not unlike(host, other, rtol, rtol * scale).any()
+        if isinstance(x, ROUNDED) and isinstance(y, ROUNDED):
+            if np.shape(x) != np.shape(y):
+                return False
+            # It is not known beside which numbers they were computed: beside 1, say.
+            return close(np.append(x, 1)[None], np.append(y, 1)[None], OF_READS)
+        return bool(np.all(x == y))
+
+
+class PlainTrace(NamedTuple):
+    """What an example of a plain program has recorded; made by `Batched.traces`.
+
+    Attributes
+    ----------
+    trace : Trace
+        The calls.
+    result : object
+        What the code has returned, with pending values.
+    pending : list
+        Those.
+    modes : Hashable
+        The modes of the framework in which it was made.
+    """
+
+    trace: Trace
+    result: Any
+    pending: Sequence[Any]
+    modes: Hashable
+
+
+def computed(values: Any, pending: Sequence[Any], rows: Sequence[Any]) -> dict[int, Any]:
+    """Return what pending values stand for, by their ``id``."""
+    return {id(x): values.computed(x, own) for x, own in zip(pending, rows, strict=True)}
+
+
+def examples_of(iterables: Sequence[Iterable[Any]]) -> list[Any]:
+    """Return the arguments of each example; refuse none."""
+    examples = [*zip(*iterables, strict=True)]
+    if not examples:
+        raise RecordError("Expected at least one example. Received none.")
+    return examples

@@ -1,0 +1,179 @@
+"""Cells: functions of one example that a batched program records as one call each.
+
+Outside of batched programs a cell runs as an ordinary function, so a model with cells is what it was:
+
+>>> @op
+... def double(x):
+...     return x + x
+>>> double(3)
+6
+
+In a batched program its calls run together: under the framework's vmap, or, of a cell that is written for
+rows (``rows=True``), in one call on the rows of all examples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from multifold.errors import RecordError
+from multifold.lazy.current import CELL, CURRENT
+
+
+def op(fn: Any = None, *, rows: bool = False) -> Any:
+    """Let each call of a function, a method or a module be one recorded call in `batched` programs.
+
+    Parameters
+    ----------
+    fn : callable or class of modules
+        What takes one example.
+    rows : bool
+        Whether it takes a row for each example on axis 0, as the ops of `Fold.add` do. In the loop it then
+        gets arrays with one row.
+
+    Returns
+    -------
+    callable or class
+        The same, as a cell.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> @multifold.op
+    ... def compose(left, right):
+    ...     return left * right
+    >>> compose(2, 3)
+    6
+    """
+    if fn is None:
+        return partial(op, rows=rows)
+    if isinstance(fn, type):
+        setattr(fn, CELL, rows)
+        return fn
+    return cell_of(fn, rows)
+
+
+def cell_of(fn: Callable[..., Any], rows: bool = False) -> Callable[..., Any]:
+    """Return a function that is recorded where a batched program runs."""
+
+    @functools.wraps(fn)
+    def cell(*args: Any, **kwargs: Any) -> Any:
+        recording = CURRENT.recording
+        if recording is None:
+            return fn(*args, **kwargs)
+        return recording.values.call(recording, fn, rows, args, kwargs)
+
+    setattr(cell, CELL, rows)
+    return cell
+
+
+class Cells:
+    """Functions and classes that are cells while some program runs, in any thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users: Counter[Any] = Counter()
+        self.undo: dict[Any, Callable[[], None]] = {}
+
+    @contextlib.contextmanager
+    def applied(self, ops: Sequence[Any]) -> Iterator[None]:
+        """Let functions, methods and classes of modules be cells, where they are found by name."""
+        made: list[Any] = []
+        try:
+            with self.lock:
+                for fn in ops:
+                    if fn not in self.undo:
+                        self.undo[fn] = made_cell(fn)
+                    self.users[fn] += 1
+                    made.append(fn)
+            yield
+        finally:
+            with self.lock:
+                for fn in made:
+                    self.users[fn] -= 1
+                    if not self.users[fn]:
+                        del self.users[fn]
+                        self.undo.pop(fn)()
+
+
+CELLS = Cells()
+
+
+def made_cell(fn: Any) -> Callable[[], None]:
+    """Make a cell of a function or a class; return what undoes it."""
+    if CELL in vars(fn):
+        return lambda: None
+    if isinstance(fn, type):
+        setattr(fn, CELL, False)
+        return partial(delattr, fn, CELL)
+    return replaced(fn, cell_of(fn))
+
+
+def replaced(fn: Any, other: Callable[..., Any]) -> Callable[[], None]:
+    """Put another function where a function is found by name; return what undoes it."""
+    places = places_of(fn)
+    for write, kept in places:
+        write(staticmethod(other) if isinstance(kept, staticmethod) else other)
+
+    def undo() -> None:
+        for write, kept in places:
+            write(kept)
+
+    return undo
+
+
+def places_of(fn: Any) -> list[tuple[Callable[[Any], None], Any]]:
+    """Return what writes to each place where a function is found, and what is there.
+
+    That is the class or module that defines it, and modules that have imported it by its name.
+    """
+    found: list[tuple[Callable[[Any], None], Any]] = []
+    if isinstance(fn, FunctionType):
+        first, *path = fn.__qualname__.split(".")
+        own = fn.__globals__
+        owner, kept = None, own.get(first)
+        for name in path:
+            owner, kept = kept, getattr(kept, "__dict__", {}).get(name)
+        if path and (kept is fn or (isinstance(kept, staticmethod) and kept.__func__ is fn)):
+            return [(partial(setattr, owner, path[-1]), kept)]
+        tables = [own, *[getattr(module, "__dict__", {}) for module in [*sys.modules.values()]]]
+        users = {id(table): table for table in tables if table.get(fn.__name__) is fn}
+        found = [(partial(table.__setitem__, fn.__name__), fn) for table in users.values()]
+    if not found:
+        raise RecordError(
+            f"Expected functions, methods or classes of modules in ops=[...]. Received {fn!r}, which is "
+            "not found by its name.",
+            "decorate it with multifold.op.",
+        )
+    return found
+
+
+def is_found(fn: FunctionType) -> bool:
+    """Return whether a function is found by its name, so that a cell can be put there."""
+    try:
+        return bool(places_of(fn))
+    except RecordError:
+        return False
+
+
+def checked_ops(ops: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the functions and classes among ops, once each; refuse what cannot be made a cell."""
+    for fn in ops:
+        if isinstance(fn, str):
+            raise RecordError(
+                f"Expected functions, methods or classes of modules in ops=[...]. Received {fn!r}.",
+                f"pass the function itself; a method by its class, as Net.{fn}.",
+            )
+    found = dict.fromkeys([getattr(fn, "__func__", fn) for fn in ops])
+    for fn in found:
+        if not isinstance(fn, type) and not hasattr(fn, CELL):
+            places_of(fn)
+    return tuple(found)

@@ -1,0 +1,151 @@
+"""What the explanation of a plain program adds: what to make cells of, and why its loop may be faster."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from multifold.explain import Explanation, RoundsExplanation
+from multifold.lazy.candidates import Glue, glue_of
+from multifold.lazy.recorder import BY_ROWS
+
+FEW_ROWS = 8
+"""A launch takes as long as some eight small calls: to put its operands together, and to hand them out."""
+
+WAIT = 50
+"""To wait for a value takes an example as long as some fifty small calls."""
+
+IN_CELL = 10
+"""So many small calls a cell is taken to be, which may be more or fewer."""
+
+SMALL = 4096
+"""A function of an array of so many numbers runs about as fast as it is recorded."""
+
+
+class PlainExplanation(RoundsExplanation):
+    """The explanation of a run of a plain program: what `Fold.explain` returns, and why it may be slow.
+
+    Attributes
+    ----------
+    explanation : Explanation
+        What `Fold.explain` returns, which has the same text without that.
+    glue : list of Glue
+        At most three functions that have recorded a tenth of all calls or more, those with most first, if
+        they can be cells.
+    slow : list of str
+        Why the loop over the examples is expected to be as fast, or faster; from counts, not from times.
+    idle : list of str
+        Which cells have run for one example after the other, and gain nothing.
+    """
+
+    def __init__(
+        self,
+        explanation: Explanation,
+        graph: Any,
+        program: Any,
+        reads: Collection[int],
+        examples: int | None = None,
+    ) -> None:
+        super().__init__(explanation.rounds)
+        self.explanation = explanation
+        self.glue = glue_of(graph, program, reads)
+        self.slow = []
+        if len(graph.signature):
+            self.slow = [*few_rows(explanation, examples), *small_calls(explanation, graph, self.glue)]
+        self.idle = [f"{text}\n  hint: {hint}" for text, hint in idle_cells(explanation, examples)]
+
+    def __repr__(self) -> str:
+        return repr(self.explanation)
+
+    def __str__(self) -> str:
+        parts = [str(self.explanation)]
+        if self.glue:
+            lines = "\n".join(f"  {glue}" for glue in self.glue)
+            parts.append(
+                f"Functions that record calls one by one; as a cell, each is one call:\n{lines}\n"
+                "  hint: batched(fn, ops=[...]), or multifold.op above the function"
+            )
+        return "\n\n".join([*parts, *self.slow, *self.idle])
+
+
+def few_rows(explanation: Explanation, examples: int | None) -> Iterator[str]:
+    """Yield that launches have few rows, if they have."""
+    calls = sum([len(part.calls) for part in explanation.rounds])
+    launches, rounds = len(explanation), len(explanation.rounds)
+    if launches and calls / launches < FEW_ROWS:
+        among = "" if examples is None else f" for {examples:,} examples"
+        waits = f"{rounds:,} rounds{among}, with " if rounds > 1 else ""
+        fewer = "; each read is a round, so read fewer values" if rounds > 1 else ""
+        yield (
+            f"Expected to be slower than the loop where arrays are small: {waits}{calls / launches:,.1f} "
+            f"rows a launch, which takes as long as some {FEW_ROWS} small calls.\n"
+            f"  hint: run more examples at once{fewer}"
+        )
+
+
+def small_calls(explanation: Explanation, graph: Any, glue: Sequence[Glue]) -> Iterator[str]:
+    """Yield that small calls without gradients take less than to record them, or to wait for them."""
+    kinds = Counter(graph.signature)
+    ops = [signature.op for signature in graph.signatures]
+    if any(getattr(x, "requires_grad", False) for op in ops for x in forms_of(op)):
+        return
+    waits = sum(map(len, getattr(explanation, "waits", ())))
+    work = sum([n * (IN_CELL if is_cell(ops[kind]) else 1) for kind, n in kinds.items()])
+    if work < WAIT * waits:
+        yield (
+            f"Expected to be slower than the loop where networks are small: examples wait {waits:,} times, "
+            f"after {len(graph.signature) / waits:,.1f} calls each. To wait takes as long as some {WAIT} "
+            "small calls.\n"
+            "  hint: read fewer values, or several at once"
+        )
+        return
+    small = sum([n for kind, n in kinds.items() if is_small_glue(ops[kind])])
+    share = small / len(graph.signature)
+    if share > 0.5:
+        cells = "the functions above" if glue else "functions of arrays alone that do so"
+        yield (
+            f"Expected to be no faster than the loop: {share:.0%} of the calls are functions of small "
+            f"arrays without gradients, which run as fast as they are recorded.\n"
+            f"  hint: make cells of {cells}"
+        )
+
+
+def idle_cells(explanation: Explanation, examples: int | None) -> Iterator[tuple[str, str]]:
+    """Yield which cells gain nothing, and what to do about it."""
+    if examples == 1:
+        return
+    rows: defaultdict[str, list[int]] = defaultdict(list)
+    for part in explanation.rounds:
+        for calls in part.members:
+            op = part.columns.signatures[part.columns.signature[calls[0]]].op
+            if is_cell(op):
+                rows[op.__name__].append(len(calls))
+    for name, counts in rows.items():
+        if BY_ROWS in name:
+            yield (
+                f"The cell {name} gains little.",
+                "multifold.op(rows=True) on a function that takes a row for each example; or no cell.",
+            )
+        elif len(counts) >= FEW_ROWS and max(counts) == 1:
+            yield (
+                f"The cell {name} gains nothing: {len(counts):,} launches of one row.",
+                "make a cell of a function inside of it, whose arguments are arrays of equal shapes.",
+            )
+
+
+def is_cell(op: Any) -> bool:
+    """Return whether a call is one of a cell."""
+    return bool(getattr(op, "is_cell", False))
+
+
+def forms_of(op: Any) -> Any:
+    """Return the forms of the results of a call of a plain program."""
+    return getattr(op, "forms", ())
+
+
+def is_small_glue(op: Any) -> bool:
+    """Return whether a call is one of a function of the framework whose results are small."""
+    sizes = [math.prod(form.shape) for form in forms_of(op)]
+    return not getattr(op, "is_cell", True) and sum(sizes) <= SMALL

@@ -1,0 +1,298 @@
+"""Programs: a function of one example, whose calls are recorded on a fold that others run.
+
+`plain` makes an ``async def`` of a function of one example, for whatever takes one: `Fold.run`, a server, a
+stream, traces. `multifold.batched` runs its examples in the same way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from multifold._engine.frameworks import registry
+from multifold._engine.frameworks.framework_recorder import find_backend
+from multifold._engine.ops.reach import reached
+from multifold._engine.record.node import Node
+from multifold._engine.traces.tracer import TraceRecorder
+from multifold.backend import Backend
+from multifold.errors import RecordError
+from multifold.lazy.cells import CELLS, checked_ops
+from multifold.lazy.current import CURRENT, Recording
+from multifold.lazy.sharing import Sharing
+from multifold.lazy.waiting import drive
+from multifold.operands import each
+
+
+def plain(
+    fn: Callable[[Any], Any],
+    ops: Sequence[Any] = (),
+    *,
+    backend: str | Backend | type[Backend] = "auto",
+) -> Callable[[Any, Any], Any]:
+    """Return an ``async def`` that records a function of one example as it stands.
+
+    Use it where examples are run by a function ``fn(fold, example)``: `Fold.run`, `Server`, `stream`,
+    `traces`. To call the program like a model, use `batched`.
+
+    Parameters
+    ----------
+    fn : callable
+        Takes one example: a function, a method, or a module of the framework.
+    ops : sequence of callable
+        Functions, methods or classes of modules that are cells, as of `batched`.
+    backend : str or Backend
+        The framework; ``"auto"`` for that of ``fn`` and of what it uses, of the fold, or of the example.
+
+    Returns
+    -------
+    async callable
+        ``plain(fold, example)`` returns what ``fn`` returns: a node in the place of an array that was
+        recorded, an array of one row in the place of any other one, and all else, as numbers, marked by
+        `each`. So `Fold.run` returns an array with a row for each example, or a list with an entry for
+        each; a server an array ``(1, *s)``, or the entry. Traces can be made of a program that reads no
+        value.
+
+    Raises
+    ------
+    RecordError
+        If the framework cannot be found, or ``ops`` holds what cannot be a cell.
+    BackendError
+        If the framework records no plain programs.
+
+    Notes
+    -----
+    What an example keeps on objects of its own, and does not return, stays pending after the run.
+
+    Examples
+    --------
+    >>> import multifold, numpy as np
+    >>> @multifold.op
+    ... def join(left, right):
+    ...     return np.maximum(left, right) + 1
+    >>> def height(tree):
+    ...     return join(*map(height, tree)) if isinstance(tree, tuple) else np.zeros(1)
+    >>> fold = multifold.Fold(backend="numpy")
+    >>> fold.run(None, [(0, 0), ((0, 0), 0)], multifold.plain(height))
+    array([[1.],
+           [2.]])
+    """
+    return PlainProgram(fn, ops, backend).record
+
+
+class OfThread(threading.local):
+    """What a program has in one thread.
+
+    Attributes
+    ----------
+    values : PlainValues or None
+        What records its calls, with what it has learnt of them.
+    runs : dict of recorder to PlainRun
+        Those under way.
+    around : ExitStack
+        The contexts of these.
+    """
+
+    def __init__(self) -> None:
+        self.values: Any = None
+        self.runs: dict[Any, PlainRun] = {}
+        self.around = ExitStack()
+
+    def keep(self, values: Any) -> None:
+        """Keep what records calls, with what it learns of them."""
+        self.values = values
+
+    def begin(self, *contexts: AbstractContextManager[Any]) -> None:
+        """Enter the contexts of runs, unless there is one already."""
+        if not self.runs:
+            with ExitStack() as around:
+                for context in contexts:
+                    around.enter_context(context)
+                self.around = around.pop_all()
+
+    def end(
+        self,
+        fold: Any,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the run of a fold, which may have failed, and leave the contexts after the last one."""
+        self.runs.pop(fold, None)
+        if not self.runs:
+            self.around.__exit__(kind, error, traceback)
+
+
+class PlainProgram:
+    """A function of one example, recorded on any fold, in any thread.
+
+    Parameters
+    ----------
+    fn, ops, backend
+        As of `plain`.
+
+    Attributes
+    ----------
+    backend : Backend or None
+        None as long as it is not known.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], ops: Sequence[Any], backend: str | Backend | type[Backend]
+    ) -> None:
+        self.fn = fn
+        self.ops = checked_ops(ops)
+        self.backend = find_backend(backend) or backend_around(fn)
+        self.thread = OfThread()
+        if self.backend is not None:  # it may record no programs
+            self.thread.keep(self.backend.plain_values(self.fn))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled and copied: not what it has learnt."""
+        return {name: x for name, x in vars(self).items() if name != "thread"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, thread=OfThread())
+
+    @property
+    def values(self) -> Any:
+        """What records its calls in this thread, with what it knows of earlier runs."""
+        if self.thread.values is None and self.backend is not None:
+            self.thread.keep(self.backend.plain_values(self.fn))
+        return self.thread.values
+
+    def meet(self, *arguments: Any) -> Backend:
+        """Return the backend: the one that is known, or that of the arguments of an example."""
+        if self.backend is None:
+            self.backend = backend_around(*arguments)
+        if self.backend is None:
+            name = getattr(self.fn, "__qualname__", type(self.fn).__name__)
+            raise RecordError(
+                "Expected a program that uses arrays or a model of a framework. Found none around "
+                f"{name} or in its first example.",
+                'name the framework, as in multifold.batched(fn, backend="torch").',
+            )
+        return self.backend
+
+    # ---- runs ----------------------------------------------------------------------------------------
+
+    def run_of(self, fold: Any, same: Iterable[Any] = (), seed: int | None = None) -> PlainRun:
+        """Return the run of a fold; it ends with what the fold is doing.
+
+        ``same`` are arguments that are the same for all examples, and ``seed`` is that of `batched`.
+        """
+        thread = self.thread
+        run = thread.runs.get(fold)
+        if run is None:
+            if fold._meanwhile is None:
+                raise RecordError(
+                    "Expected a plain program to be run by a fold. It was called by itself.",
+                    "fold.run(None, examples, multifold.plain(fn)), or multifold.batched(fn)(examples).",
+                )
+            contexts = [self.values.recording(same), CELLS.applied(self.ops)]
+            if isinstance(fold, TraceRecorder):
+                contexts.append(self.values.tracing())
+            thread.begin(*contexts)
+            fold._meanwhile.push(partial(thread.end, fold))
+            run = thread.runs[fold] = PlainRun(self, fold, seed)
+        return run
+
+    async def record(self, fold: Any, example: Any) -> Any:
+        """Run the code for an example; return nodes of the fold in the place of what it has recorded."""
+        if CURRENT.recording is not None:
+            raise RecordError(
+                "A fold runs a plain program inside of the code of another plain program.",
+                "call the function itself there: what it does is recorded with the rest.",
+            )
+        if self.backend is None:
+            self.backend = getattr(fold, "_backend", None)
+        self.meet(example)
+        run = self.run_of(fold)
+        result, pending = await run.example((example,), partial(self.fn, example), [])
+        return run.as_outputs(result, pending)
+
+
+class PlainRun:
+    """The examples of a program that are recorded on one fold.
+
+    Parameters
+    ----------
+    program : PlainProgram
+        The program, whose backend is known.
+    fold : Fold, Unfold or recorder of traces
+        What takes the calls.
+    seed : int or None
+        As of `batched`.
+
+    Attributes
+    ----------
+    started : int
+        How many examples have begun.
+    modes : Hashable
+        The modes of the framework in which it began.
+    """
+
+    def __init__(self, program: PlainProgram, fold: Any, seed: int | None) -> None:
+        backend: Any = program.backend
+        self.backend = backend
+        self.values = program.values
+        self.fold = fold
+        self.recording = Recording(self.values, backend, fold, is_trace=isinstance(fold, TraceRecorder))
+        self.sharing = Sharing(backend, self.values.pending, program.fn, seed)
+        self.modes = self.values.modes()
+        self.started = 0
+
+    async def example(
+        self, arguments: Sequence[Any], code: Callable[[], Any], made: list[Any]
+    ) -> tuple[Any, list[Any]]:
+        """Run the code of the next example, which has some arguments, to its end.
+
+        Return what it returns, and the pending values that this or anything else still holds. ``made`` gets
+        weak references to all that it makes.
+        """
+        values = self.values
+        number = self.started
+        self.started += 1
+        self.sharing.take(number, arguments)
+        try:
+            result = await drive(self.recording, self.sharing, self.fold, number, code, made)
+            return result, values.unsettled(result, made)
+        except Exception as cause:
+            error = values.explained(cause)
+            if error is cause:
+                raise
+            raise error from cause
+        finally:
+            self.sharing.forget(number)
+
+    def as_outputs(self, result: Any, pending: Sequence[Any]) -> Any:
+        """Return what an example has returned as its fold takes it."""
+        leaves, structure = self.values.flatten(
+            self.values.settled(result, {id(x): x.node for x in pending})
+        )
+        return structure.unflatten([*map(self.as_output, leaves)])
+
+    def as_output(self, x: Any) -> Any:
+        """Return one value as a fold takes it."""
+        if isinstance(x, Node):
+            return x
+        if self.backend.owns(x):
+            return self.backend.to_numpy(x)[None] if self.recording.is_trace else x[None]
+        return np.asarray(x)[None] if isinstance(x, (np.ndarray, np.generic)) else each(x)
+
+
+def backend_around(*values: Any) -> Backend | None:
+    """Return the backend of the first array or model that a function or some values are, hold or use."""
+    arrays = False
+    numpy = registry.load_backend("numpy")
+    for part, _ in reached(numpy, values):
+        found = registry.host(part) or registry.owner(part)
+        if found is not None and found is not numpy:
+            return found
+        arrays = arrays or isinstance(part, np.ndarray)
+    return numpy if arrays else None

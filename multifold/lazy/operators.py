@@ -1,0 +1,333 @@
+"""What the adapters of JAX, TensorFlow and MXNet share: arrays never change, so operators are recorded.
+
+``x * 2 + y[0]`` of pending arrays is three parts: two operators that are recorded, and an entry that costs
+no call. JAX and TensorFlow compile a call once for each kind, and what its function finds around it (a
+global, an attribute) becomes a constant. So it is looked at in each run, and the call is compiled anew if
+it changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import random
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from multifold.errors import MultifoldError, RecordError
+from multifold.lazy.current import Recording, Seen, recording_of, refusal
+from multifold.lazy.recorder import MANY, KnownCall, PendingNumbers, PlainCall, PlainValues, Replacements
+from multifold.operands import shared
+
+SET_CLASS = object.__dict__["__class__"].__set__
+"""Makes an object one of another class, whatever its own ``__class__`` says."""
+
+# ---- pending arrays ----------------------------------------------------------------------------------
+
+
+class PendingForm:
+    """What is known of a pending array: its shape and dtype; `PendingForms` makes one for all of a form."""
+
+    __slots__ = ("__weakref__", "dtype", "new", "shape")
+
+    def __init__(self, new: type, shape: tuple[int, ...], dtype: Any) -> None:
+        self.new = new
+        self.shape = shape
+        self.dtype = dtype
+
+
+class PendingForms:
+    """The forms of the pending arrays of a class.
+
+    >>> forms = PendingForms(PendingOperators)
+    >>> forms.of(np.ones((2, 3))) is forms.of(np.zeros((2, 3)))
+    True
+    """
+
+    def __init__(self, new: type) -> None:
+        self.new = new
+        self.known: weakref.WeakValueDictionary[Any, PendingForm] = weakref.WeakValueDictionary()
+
+    def of(self, x: Any) -> PendingForm:
+        """Return the form of an array, or of what has a shape and a dtype."""
+        return self.get(tuple(x.shape), x.dtype)
+
+    def get(self, shape: tuple[int, ...], dtype: Any) -> PendingForm:
+        """Return the form of a shape and a dtype."""
+        found = self.known.get((shape, dtype))
+        if found is None:
+            found = self.known[shape, dtype] = PendingForm(self.new, shape, dtype)
+        return found
+
+
+class PendingOperators(PendingNumbers):
+    """A pending array whose operators and indexing are recorded; `GlueBase` names its slots."""
+
+    __slots__ = ("__weakref__", "base", "form", "host", "node", "place", "seen", "value", "version")
+
+    form: PendingForm
+    host: Any
+    node: Any
+    place: Any
+    value: Any
+    version: int
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int and self.form.shape:
+            recording = recording_of()
+            form = recording.values.forms.get(self.form.shape[1:], self.form.dtype)
+            return recording.values.entry(recording, self, index, form)
+        return record(operator.getitem, self, index)
+
+    def _settle(self, kind: type, value: Any) -> None:
+        """Stand for a value from now on, as one of a class of settled arrays."""
+        SET_CLASS(self, kind)
+        self.value = value
+        self.node = self.host = self.place = None
+
+    def __repr__(self) -> str:
+        return f"<pending array {self.form.shape} {self.form.dtype}, {self.node!r}>"
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise refusal(
+            "An array that is not computed yet cannot be pickled.",
+            "return it from the program, or put what does that into a cell.",
+        )
+
+
+class SettledOperators(PendingOperators):
+    """An array that was pending, after its run: it stands for its value."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.value[index]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+    def _read(self) -> Any:
+        return np.asarray(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.value
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.value.__reduce_ex__(protocol)
+
+
+def value_of(x: Any) -> Any:
+    """Return an argument with values in the place of settled arrays."""
+    if isinstance(x, SettledOperators):
+        return x.value
+    return type(x)(map(value_of, x)) if type(x) in (list, tuple) else x
+
+
+def record(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Record a function that has met a pending array; one that has met settled ones alone runs at once."""
+    args = value_of(args)
+    kwargs = {name: value_of(x) for name, x in kwargs.items()}
+    if not any(map(is_pending, (*args, *kwargs.values()))):
+        return func(*args, **kwargs)
+    recording = recording_of()
+    return recording.values.meet(recording, func, args, kwargs)
+
+
+def is_pending(x: Any) -> bool:
+    """Return whether an argument is a pending array, or a sequence with one."""
+    return isinstance(x, PendingOperators) or (type(x) in (list, tuple) and any(map(is_pending, x)))
+
+
+def forward(func: Any) -> Callable[..., Any]:
+    """Return an operator that is recorded, of one operand or two."""
+    return lambda x, *others: record(func, x, *others)
+
+
+def backward(func: Any) -> Callable[..., Any]:
+    """Return an operator that is recorded, of what stands on the right."""
+    return lambda x, y: record(func, y, x)
+
+
+OPERATORS = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
+ONE_SIDED = "lt le gt ge eq ne neg pos abs invert"
+
+for name in OPERATORS.split():
+    setattr(PendingOperators, f"__{name}__", forward(getattr(operator, f"__{name}__")))
+    setattr(PendingOperators, f"__r{name}__", backward(getattr(operator, f"__{name}__")))
+for name in ONE_SIDED.split():
+    setattr(PendingOperators, f"__{name}__", forward(getattr(operator, name)))
+
+
+# ---- what records ------------------------------------------------------------------------------------
+
+
+def call_layer(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a layer: a function, so that the layer is one of its arguments."""
+    return layer(*args, **kwargs)
+
+
+def drawn() -> tuple[Any, ...]:
+    """Return where the random numbers of Python and NumPy are."""
+    state: Any = np.random.get_state()
+    return random.getstate(), state[1].tobytes(), state[2]
+
+
+class TracedCall(PlainCall):
+    """A call that is compiled; subclasses say how."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self.func is call_layer:
+            self.__name__ = self.__qualname__ = type(self.leaves[0]).__name__
+
+    def traced(self, *operands: Any) -> Any:
+        """Run the function for one example while it is compiled.
+
+        Refuse one that draws numbers of Python or NumPy, which would be the same in all launches.
+        """
+        before = drawn()
+        found = self.one(*operands)
+        if drawn() != before:
+            raise RecordError(
+                f"{self.__name__} draws random numbers of Python or NumPy, and is compiled with them.",
+                "draw them outside of the cell, and pass them; or use those of the framework.",
+            )
+        return found
+
+    def learn(self, recording: Recording, forms: Sequence[PendingForm]) -> tuple[Sequence[Any], Any]:
+        """Return what has the shape and dtype of each result, and how they are nested; None for one."""
+        raise NotImplementedError
+
+
+class TracedValues(PlainValues):
+    """What records plain programs in a framework that compiles calls.
+
+    Subclasses name the classes of arrays, which are operands, and of calls.
+    """
+
+    arrays: ClassVar[tuple[type, ...]]
+    calls: ClassVar[tuple[type[TracedCall], type[TracedCall], type[TracedCall]]]
+    """Those of functions of the framework, of cells, and of cells that are written for rows."""
+
+    replaced: ClassVar[Replacements] = Replacements()
+    """What sees calls of layers while programs record."""
+
+    in_a_function: ClassVar[str]
+    """What the error says of a function that cannot be recorded."""
+
+    cells: ClassVar[str] = (
+        "make a cell of the function of yours that calls it: multifold.op, or batched(fn, ops=[...])."
+    )
+    """And its hint."""
+
+    def __init__(self, pending: type, settled: type, answers: Any = None, *more: Any) -> None:
+        super().__init__(pending, settled, answers or {}, *more)
+        self.forms = PendingForms(pending)
+        self.seen: dict[int, Seen] = {}
+        self.seen_before: dict[int, Seen] = {}
+
+    @contextlib.contextmanager
+    def recording(self, same: Iterable[Any]) -> Iterator[None]:
+        if len(self.known) > MANY:
+            self.known, self.seen_before = {}, {}
+        before = self.shared, self.seen
+        self.shared = {id(x): x for x in self.flatten([*same])[0] if isinstance(x, self.arrays)}
+        self.seen = {}
+        try:
+            with self.replaced.applied():
+                yield
+            for seen in self.seen.values():
+                seen.refuse_changed()
+        finally:
+            self.shared, self.seen = before
+
+    # ---- calls ---------------------------------------------------------------------------------------
+
+    def key_of(self, x: Any, operands: list[Any]) -> Hashable:
+        if isinstance(x, self.arrays) or type(x) is np.ndarray:
+            operands.append(x)
+            return ("shared", id(x)) if id(x) in self.shared else self.forms.of(x)
+        if id(x) in self.seen:
+            return self.seen_of(x)
+        container = self.container_key(x, operands)
+        if container is not None:
+            return container
+        if hasattr(x, "__dict__") and not isinstance(x, type):
+            return self.seen_of(x)
+        return self.constant_key(x, operands)
+
+    def seen_of(self, x: Any) -> Seen:
+        """Return a function or an object as this run first met it: that of a run before, if it is equal."""
+        seen = self.seen.get(id(x))
+        if seen is None:
+            seen = self.seen_before.get(id(x))
+            if seen is None or not seen.is_now():
+                seen = self.look_at(recording_of(), x)
+            self.seen[id(x)] = self.seen_before[id(x)] = seen
+        seen.refuse_rebound()
+        return seen
+
+    def look_at(self, recording: Recording, x: Any) -> Seen:
+        """Return a function or an object as it is now."""
+        return Seen(x, recording.reached(x))
+
+    def call(
+        self, recording: Recording, fn: Any, rows: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return self.recorded(recording, self.calls[1 + rows], fn, args, kwargs)
+
+    def has_recorded(self, op: Any) -> bool:
+        if not isinstance(op, type):
+            return super().has_recorded(op)
+        calls = [kind.call for kind in self.known.values()]
+        return any(call.func is call_layer and isinstance(call.leaves[0], op) for call in calls)
+
+    def explained(self, error: Exception) -> Exception:
+        if isinstance(error.__cause__, RecordError):  # the framework has raised another one from it
+            return error.__cause__
+        names = self.pending.__name__, "<pending array"
+        if isinstance(error, MultifoldError) or not any(name in str(error) for name in names):
+            return error
+        return RecordError(self.in_a_function, self.cells)
+
+    def own_row(self, recording: Recording, x: Any) -> Any:
+        return shared(x) if id(x) in self.shared else self.row_of(recording, x)
+
+    def row_of(self, recording: Recording, x: Any) -> Any:
+        """Return a computed operand, which is one for each example, as one row."""
+        raise NotImplementedError
+
+    def learn(
+        self,
+        recording: Recording,
+        maker: type[TracedCall] | None,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        operands: Sequence[Any],
+    ) -> KnownCall:
+        leaves, structure = self.flatten((args, dict(kwargs)))
+        arrays = self.pending, *self.arrays, np.ndarray
+        places = [i for i, x in enumerate(leaves) if isinstance(x, arrays)]
+        same = [id(leaves[i]) in self.shared for i in places]
+        call = (maker or self.calls[0])(func, structure, leaves, places, same)
+        results, nested = call.learn(recording, [self.forms.of(leaves[i]) for i in places])
+        forms = [*map(self.forms.of, results)]
+        return KnownCall(call, nested, forms, [None] * len(forms), None, [*leaves, func], False)
+
+    # ---- results -------------------------------------------------------------------------------------
+
+    def on_host(self, form: Any, value: Any) -> Any:
+        return np.asarray(value).reshape(form.shape)[()]
+
+    def settle(self, pending: Any, rows: Any) -> None:
+        pending._settle(self.settled_type, self.computed(pending, rows))

@@ -1,0 +1,156 @@
+"""Examples that wait: the code of each runs in a greenlet, which stops where it reads a value.
+
+A read is ``if x > 0``, ``x.item()`` or ``float(x)`` of a pending value, anywhere below the function of
+the example. A greenlet is a stack of its own, so the code stops there as a coroutine stops at ``await``,
+without being written as one. `drive` is that coroutine: it lets the code run until it reads, awaits what
+is read, and goes on. Without the package greenlet, programs that read nothing run all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from multifold.errors import ExtraMissing, RecordError
+from multifold.lazy.current import CURRENT, REFUSALS, Recording
+from multifold.lazy.sharing import Sharing
+
+try:
+    import greenlet
+except ImportError:
+    greenlet = None
+
+
+MANY_OBJECTS = 200_000
+"""So many objects, made and not freed, are left to Python's collector while it rests."""
+
+
+@contextlib.contextmanager
+def resting_collector() -> Iterator[None]:
+    """Let Python's collector of circles rest while examples record.
+
+    Each recorded call makes some objects that live until the run ends. The collector would go through them
+    again and again, for a good part of the time. What the examples drop is freed without it, except for
+    circles, which `go_on` looks for once there are many objects.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def drive(
+    recording: Recording,
+    sharing: Sharing,
+    fold: Any,
+    example: int,
+    code: Callable[[], Any],
+    made: list[Any],
+) -> Any:
+    """Run the code of one example to its end, and await what it reads; return what it returns.
+
+    Parameters
+    ----------
+    recording : Recording
+        The run that the example is part of.
+    sharing : Sharing
+        What it shares with the other examples.
+    fold : Fold
+        What its values are awaited of.
+    example : int
+        Its number.
+    code : callable
+        Takes nothing; what it returns or raises is returned or raised.
+    made : list
+        Gets weak references to the pending values that it makes.
+    """
+    step = partial(go_on, recording, sharing, example, made)
+    code = partial(contextvars.copy_context().run, code)
+    if recording.is_trace:
+        return step(refuse_read_in_trace, code)
+    if greenlet is None:
+        return step(refuse_read, code)
+    stack = greenlet.greenlet(code)
+
+    def wait(nodes: Sequence[Any]) -> list[Any]:
+        return switched_out(recording, sharing, example, stack, nodes)
+
+    try:
+        asked = step(wait, stack.switch)
+        while not stack.dead:
+            try:
+                values = await fold.values(list(asked))
+            except Exception as error:  # noqa: BLE001 - the example may catch it, as in the loop
+                made.clear()  # some of it cannot be computed; what the example returns is asked for anyway
+                asked = step(wait, stack.throw, error)
+            else:
+                asked = step(wait, stack.switch, values)
+        sharing.end(example)
+        return asked
+    finally:
+        if not stack.dead and stack:
+            # The run has failed elsewhere. `finally` of the example runs; what it raises is not the cause.
+            with contextlib.suppress(Exception, SystemExit, greenlet.GreenletExit):
+                step(wait, stack.throw)
+
+
+def go_on(
+    recording: Recording,
+    sharing: Sharing,
+    example: int,
+    made: list[Any],
+    wait: Callable[..., Any],
+    code: Callable[..., Any],
+    *arguments: Any,
+) -> Any:
+    """Let the code of an example go on, and record what it does meanwhile."""
+    recording.goes_on(made, wait)
+    before = CURRENT.switch(recording)
+    sharing.begin(example)
+    REFUSALS.forget()
+    try:
+        found = code(*arguments)
+        REFUSALS.refuse_caught()
+        return found
+    finally:
+        sharing.rest(example)
+        CURRENT.switch(before)
+        if not gc.isenabled() and gc.get_count()[0] > MANY_OBJECTS:
+            gc.collect(1)
+
+
+def switched_out(
+    recording: Recording, sharing: Sharing, example: int, stack: Any, nodes: Sequence[Any]
+) -> list[Any]:
+    """Stop the code of an example until some values are there; return them."""
+    if greenlet.getcurrent() is not stack:
+        raise RecordError("A value is read in another greenlet or thread than the one of its example.")
+    left = sharing.wait(example)
+    with recording.values.apart():
+        values: list[Any] = stack.parent.switch(nodes)
+    sharing.refuse_changes(*left)
+    return values
+
+
+def refuse_read(nodes: Sequence[Any]) -> list[Any]:
+    """Refuse a read, since nothing lets the code of an example wait."""
+    raise ExtraMissing(
+        "The program reads a computed value, so its example has to wait for it. That needs greenlet.",
+        "pip install 'multifold-core[plain]'",
+    )
+
+
+def refuse_read_in_trace(nodes: Sequence[Any]) -> list[Any]:
+    """Refuse a read, since nothing is computed while traces are made."""
+    raise RecordError(
+        "The program reads a computed value, so what it does is known only when it runs.",
+        "run it without traces, which lets the examples wait.",
+    )

@@ -1,0 +1,126 @@
+"""What a request waits for, and its result as soon as all of it is there.
+
+`multifold.Fold.apply` plans how the rows of its outputs are put together, as for any operand. A server
+would do that for each request, so it reads rows from the results of launches instead: one copy to the host
+for all requests that end together, and one small array for each group of each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold._engine.plan.outputs import Outputs, put_together, take_apart
+from multifold._engine.record.node import Node, SharedNode
+from multifold._engine.record.recorder import Recorder
+from multifold._engine.rounds.fetch import LEAF, HostRows
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request has returned, until all of it has run.
+
+    Attributes
+    ----------
+    example : int
+        Whose answer it is.
+    value : object
+        What the function returned.
+    nodes : list of Node
+        What it needs.
+    asked : Outputs or None
+        The value taken apart, with loose values numbered from 0 on; None if it is one node.
+    plain : bool
+        Whether it consists of rows only: no loose values, and nothing that is wanted whole.
+    """
+
+    example: int
+    value: Any
+    nodes: list[Node]
+    asked: Outputs | None
+    plain: bool
+
+    @classmethod
+    def of(cls, recorder: Recorder, example: int, value: Any) -> Answer:
+        """Return what an example has returned; a node, as most return, is not taken apart."""
+        graph = recorder._graph
+        if type(value) is graph.node_type and value._graph is graph:
+            return cls(example, value, [value], None, plain=True)
+        asked = take_apart(recorder, value, 0)
+        nodes: list[Node] = []
+        for group in asked.groups:
+            if isinstance(group, int):
+                nodes.append(SharedNode(graph, group))
+            else:
+                nodes += [Node(graph, ref) for ref in group.tolist() if ref >= 0]
+        whole = any(isinstance(group, int) for group in asked.groups)
+        return cls(example, value, nodes, asked, plain=not whole and not asked.loose)
+
+
+def results_of(answers: Sequence[Answer], found: HostRows) -> dict[int, Any]:
+    """Return results on the host, by example; without those that have groups of rows of several classes.
+
+    Whether such rows fit together, and to what, is for the framework to say.
+
+    Parameters
+    ----------
+    answers : sequence of Answer
+        All of them plain.
+    found : HostRows
+        The rows of their nodes, in order.
+    """
+    results: dict[int, Any] = {}
+    row = 0
+    sources = found.source.tolist()
+    at = found.at.tolist()
+    for one in answers:
+        if one.asked is None:
+            results[one.example] = row_of(found, sources[row], at[row])
+            row += 1
+            continue
+        values: list[Any] = []
+        for group in one.asked.groups:
+            count = np.size(group)
+            values.append(group_of(found, slice(row, row + count)))
+            row += count
+        if not any(value is None for value in values):
+            results[one.example] = put_together(one.asked, values)
+    return results
+
+
+def row_of(found: HostRows, source: int, at: int) -> Any:
+    """Return one row as a value of shape ``(1, *s)``, a copy: a view would keep the rows of all others."""
+    structure = found.structures[source]
+    leaves = found.leaves[source]
+    if structure is LEAF:
+        return leaves[0][at : at + 1].copy()
+    return optree.tree_unflatten(structure, [x[at : at + 1].copy() for x in leaves])
+
+
+def group_of(found: HostRows, rows: slice) -> Any:
+    """Return the rows of a group as one value of shape ``(n, *s)``; None if they are of several classes."""
+    sources = found.source[rows]
+    at = found.at[rows]
+    if not len(at):
+        return None
+    distinct = set(sources.tolist())
+    if len(distinct) == 1:
+        (source,) = distinct
+        leaves = [leaf[at] for leaf in found.leaves[source]]
+        return optree.tree_unflatten(found.structures[source], leaves)
+    forms = {(found.structures[i], *[(x.dtype, x.shape[1:]) for x in found.leaves[i]]) for i in distinct}
+    if len(forms) > 1:
+        return None
+    pairs = list(zip(sources.tolist(), at.tolist(), strict=True))
+    columns = range(len(found.leaves[pairs[0][0]]))
+    leaves = [np.stack([found.leaves[source][leaf][i] for source, i in pairs]) for leaf in columns]
+    return optree.tree_unflatten(found.structures[pairs[0][0]], leaves)
+
+
+def own(x: Any) -> Any:
+    """Return a copy of an array, and anything else as it is."""
+    return x.copy() if isinstance(x, np.ndarray) else x

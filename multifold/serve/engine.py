@@ -1,0 +1,434 @@
+"""The requests under way, and the rounds that compute what they wait for.
+
+An engine is a run of `multifold._engine.rounds` that never ends by itself: examples come and go between its
+rounds. Each round goes through the same four steps:
+
+1. all tasks run until they wait, and what they wait for is *asked*, as is what finished requests return;
+2. requests are taken in the order in which they came until a round has no *room* for more calls;
+3. the round *runs*. If a launch fails, halves of the requests run again by themselves, until those that
+   fail stand alone. A round ends between two launches if a request was cancelled or is late. What ran is
+   kept in any case, so no call runs twice;
+4. those that have all that they asked for are *answered*.
+
+How much a round runs is the engine's *depth*. It goes as deep as what is asked needs, or, if the engine
+takes `steps`, it runs one launch of each op: the calls that are next, with a row for every request that has
+got so far. Newcomers and ends then ride along with the launches that the others need anyway. Three chains
+``read``, ``read``, ``say`` of which the second arrives one round later and the third two:
+
+=====  ================  =========
+round  ``read``          ``say``
+=====  ================  =========
+0      first
+1      first, second     first
+2      second, third     second
+3      third             third
+=====  ================  =========
+
+A fold numbers its calls and forgets none of them, so an engine is used for so many calls, and another one
+takes the requests that come then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, nullcontext
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import optree
+
+from multifold._engine import compiled
+from multifold._engine.compiled.arrays import CALL_MASK, Integers
+from multifold._engine.plan.columns import NO_INTEGERS
+from multifold._engine.plan.outputs import Outputs, put_together, take_apart
+from multifold._engine.record.graph import warn_user
+from multifold._engine.record.node import SharedNode
+from multifold._engine.rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
+from multifold._engine.rounds.gathers import Gathers
+from multifold._engine.rounds.rounds import Ask, Rounds
+from multifold._engine.run.blame import by_halves
+from multifold._engine.run.report import Notes, Report
+from multifold._engine.run.run import Run
+from multifold.errors import MultifoldError
+from multifold.fold import Fold
+from multifold.serve.answers import Answer, own, results_of
+from multifold.serve.requests import Request
+from multifold.serve.spans import make_launch_spans
+from multifold.serve.tasks import ServedTasks
+
+LONG = 32
+"""An engine is left after so many times the calls that a round has room for, of 200 bytes each.
+
+While its last requests end, it and the next one have rounds of their own, which many calls make rare.
+"""
+
+GONE = 4
+"""Results of ended requests are dropped once these had a fourth of the calls that a round has room for."""
+
+Ended = tuple[Request, Any, Exception | None]
+"""A request, its result, and what it has raised."""
+
+
+class Arrived(NamedTuple):
+    """Tasks, or answers, that have all that they ask, and where it is.
+
+    Attributes
+    ----------
+    who : list of ExampleTask or of Answer
+    refs : int64 array
+        All that they ask.
+    whole : list of int
+        The positions of those whose whole result is asked.
+    where : list
+        In which parts of results the rows are; see `CallTable.arrived`.
+    """
+
+    who: list[Any]
+    refs: Integers
+    whole: list[int]
+    where: list[Any]
+
+
+@final
+class Engine(Rounds):
+    """Runs the requests that it is given, round after round.
+
+    Parameters
+    ----------
+    fold : Fold
+        What they record on, without calls.
+    model : object
+        Where op names are looked up.
+    calls : int
+        How many calls a round has room for.
+    host : bool
+        Whether results become arrays of NumPy.
+    steps : bool
+        Whether a round is one launch of each op.
+    before : Gathers, optional
+        Those of an engine before it, of the same model.
+    """
+
+    tasks: ServedTasks
+
+    def __init__(
+        self, fold: Fold, model: Any, calls: int, host: bool, steps: bool, before: Gathers | None
+    ) -> None:
+        self.backend = fold._backend_of(model)
+        tasks = ServedTasks(fold, self.backend, calls)
+        loops = fold._loops(model, among="a server has requests of others in its launches")
+        super().__init__(fold, tasks, loops, sweep=False, in_place=False)
+        self.model = model
+        self.calls = calls
+        self.host = host
+        self.steps = steps
+        if steps:
+            # Requests under way record some more calls after the engine was left for the next one.
+            self.table.reserve((LONG + 4) * calls)
+            if self.backend.puts:
+                self.gather(before)
+        self._answers: dict[int, Answer] = {}  # what finished requests return, by example
+        self._finished: dict[int, Any] = {}  # results, by example
+        self._left_out: set[int] = set()  # requests that the last round had no room for
+        self._interrupts: Callable[[], bool] = bool
+        self._in_pieces = False
+        self._stopped = False  # whether the round has ended between two launches
+        self.notes: Notes = Notes()
+        self._open = ExitStack()
+        self._open.enter_context(tasks.running())
+
+    def rest(self) -> None:
+        """Let what functions of requests have entered end, since no request is under way."""
+        try:
+            if self.recorder._meanwhile is not None:
+                self.recorder._meanwhile.close()
+        except MultifoldError as error:  # nobody waits for it
+            warn_user(str(error))
+
+    def end(self) -> Gathers | None:
+        """Let go of everything, and return what the next engine may know. The fold may be used again."""
+        self.rest()
+        self._open.close()
+        self.store.clear()
+        self.recorder.reset()
+        return self.gathers
+
+    # ---- one round -----------------------------------------------------------------------------
+
+    def step(
+        self, interrupts: Callable[[], bool], in_pieces: bool = False
+    ) -> tuple[list[Ended], Report | None]:
+        """Run one round; return the requests that have ended, and the report of the round if it ran any.
+
+        Parameters
+        ----------
+        interrupts : callable
+            Asked between two launches whether the round ends there.
+        in_pieces : bool
+            Whether launches are divided into `pieces`, where rounds are steps.
+        """
+        self._interrupts = interrupts
+        self._in_pieces = in_pieces
+        self._stopped = False
+        self.notes = Notes()
+        report = None
+        if asks := [*self.tasks.proceed(), *self.asked_by_results()]:
+            asks = self.without_changed(asks)
+        if asks:
+            self.graph.refuse_changed()
+            asks = self.with_room(asks)
+            refs, examples, *_ = compiled.awaited(asks, SharedNode)
+            numbers = np.array([self.tasks.requests[one].number for one in examples.tolist()], np.int64)
+            by_halves(asks, self.run_round, self.blame, still_asks=self.still_asks)
+            if self.notes.calls:
+                report = self.report(self.notes, NO_INTEGERS, (numbers, refs))
+                make_launch_spans(report, self.tasks.requests, self.tasks.owners.of_calls)
+        return self.take_ended(), report
+
+    def asked_by_results(self) -> list[Ask]:
+        """Return what the requests need whose functions have returned."""
+        returned = self.tasks.take_results()
+        for example, result in returned.items():
+            try:
+                answer = Answer.of(self.recorder, example, result)
+                self._answers[example] = answer
+                if not answer.nodes:  # it needs no round
+                    self.try_results([answer])
+            except Exception as error:  # noqa: BLE001 - what a user returns may be anything
+                self._answers.pop(example, None)
+                self.tasks.fail(example, error)
+        return [(answer, answer.nodes) for answer in self._answers.values()]
+
+    def without_changed(self, asks: list[Ask]) -> list[Ask]:
+        """End the requests that have changed an array which they recorded; return what others ask for."""
+        owners = self.tasks.owners.of_calls
+        failed = {int(owners[call]): error for call, error in self.graph.take_changed()}
+        for example in failed.keys() & self.tasks.requests.keys() - self._finished.keys():
+            self._answers.pop(example, None)
+            self.tasks.fail(example, failed[example])
+        return [ask for ask in asks if self.still_asks(ask)] if failed else asks
+
+    def still_asks(self, ask: Ask) -> bool:
+        """Return whether a request still waits: an error in one of its tasks ends all of them."""
+        who, nodes = ask
+        if isinstance(who, Answer):
+            return who.example in self._answers
+        return self.tasks.waits_for(who, nodes)
+
+    def blame(self, ask: Ask, error: MultifoldError) -> None:
+        """Raise an error where a request waits, unless it was dropped meanwhile."""
+        who, _ = ask
+        if not self.still_asks(ask):
+            return
+        if isinstance(who, Answer):
+            self._answers.pop(who.example, None)
+            self.tasks.fail(who.example, error)
+        else:
+            self.tasks.throw(who, error)
+
+    # ---- room ----------------------------------------------------------------------------------
+
+    def with_room(self, asks: list[Ask]) -> list[Ask]:
+        """Return what the next round is for.
+
+        The first request always has room, so one that is larger than a round runs, with no other beside it.
+        Those that were left out come first in the next round.
+        """
+        left_out = self._left_out
+        self._left_out = set()
+        if self.tasks.owners.total <= self.calls:
+            return asks
+        refs, *_ = compiled.awaited(asks, SharedNode)
+        owners = self.tasks.owners.of_calls
+        counts = Counter(owners[self.pending(refs & CALL_MASK)].tolist())
+        room = self.calls
+        taken = set[int]()
+        for example in sorted({who.example for who, _ in asks}, key=lambda one: (one not in left_out, one)):
+            if not taken or counts[example] <= room:
+                taken.add(example)
+                room -= counts[example]
+            else:
+                self._left_out.add(example)
+        return [ask for ask in asks if ask[0].example in taken]
+
+    def pending(self, calls: Integers) -> Integers:
+        """Return the calls that a round for some calls would run."""
+        if self.steps:
+            return self.table.next_calls(calls)[0]
+        self.table.extend()
+        return self.table.select(calls).calls
+
+    # ---- running -------------------------------------------------------------------------------
+
+    def run_round(self, asks: list[Ask]) -> None:
+        """Run what is asked, or one step of it; answer those that have all."""
+        refs, _, _, whole = compiled.awaited(asks, SharedNode)
+        calls = refs & CALL_MASK
+        run = None
+        if self.steps:
+            self.take_step(calls, calls[whole])
+        else:
+            # Where no coroutine is left to record more, each request has all its calls in this round.
+            run = self.compute(calls, calls[whole], only=not self.tasks.unfinished).run
+        if self._stopped:  # some have ended meanwhile
+            asks = [ask for ask in asks if self.still_asks(ask)]
+        self.answer(asks, run)
+
+    def take_step(self, calls: Integers, whole: Integers) -> None:
+        """Run one launch of each op that some calls need next, of which some are read whole."""
+        table = self.table
+        if len(whole):
+            table.extend()
+            self.store.refuse_batched(whole)
+            table.read_whole(whole)
+        ready, launches = self.next_launches(calls)
+        if self.gathers is None:
+            if len(ready):
+                self.compute(ready, NO_INTEGERS)
+            return
+        if self._in_pieces:
+            launches = [piece for launch in launches for piece in pieces(*launch)]
+        with nullcontext() if self.loop is None else self.loop.values.placed():
+            self.run_launches(self.gathers, ready, launches, self.notes)
+
+    @property
+    def stop(self) -> Callable[[], bool]:
+        """What is asked between two launches."""
+        return self.stops
+
+    def stops(self) -> bool:
+        """Return whether the round ends before its next launch."""
+        self._stopped = self._stopped or self._interrupts()
+        return self._stopped
+
+    # ---- answering -----------------------------------------------------------------------------
+
+    def answer(self, asks: Sequence[Ask], run: Run | None) -> None:
+        """Give tasks their values, and finish requests, if all that they ask has run.
+
+        ``run`` is what a plan has just run, if that has all of these values.
+        """
+        tasks = [ask for ask in asks if not isinstance(ask[0], Answer)]
+        if done := self.arrived(tasks):
+            self.tasks.answer(done.who, iter(self.values_of_tasks(done, run)))
+        answers = [ask for ask in asks if isinstance(ask[0], Answer)]
+        plain = [ask for ask in answers if self.host and isinstance(ask[0], Answer) and ask[0].plain]
+        if done := self.arrived(plain):
+            self.finish(results_of(done.who, self.host_rows(done, run)))
+            answers = [ask for ask in answers if self.still_asks(ask)]
+        if done := self.arrived(answers):
+            self.try_results(done.who)
+
+    def arrived(self, asks: Sequence[Ask]) -> Arrived | None:
+        """Return which of some requests have all that they ask; None if there is none."""
+        if not asks:
+            return None
+        refs, _, sizes, whole = compiled.awaited([*asks], SharedNode)
+        done, *where = self.table.arrived(refs, sizes)
+        if len(done) < len(asks):
+            asks = [asks[i] for i in done]
+            refs, _, _, whole = compiled.awaited(asks, SharedNode)
+        return Arrived([who for who, _ in asks], refs, whole, where) if done else None
+
+    def values_of_tasks(self, done: Arrived, run: Run | None) -> list[Any]:
+        """Return on the host what tasks wait for."""
+        if not done.whole:
+            return separate(self.host_rows(done, run))
+        calls = done.refs & CALL_MASK
+        run = run or self.compute(calls, calls[done.whole]).run
+        return fetch(run, self.table.renumbered(done.refs), done.whole)
+
+    def host_rows(self, done: Arrived, run: Run | None) -> HostRows:
+        """Return rows on the host: out of pages, or out of what a plan has run or reads."""
+        found = None if self.gathers is None else self.gathers.store.host_rows(*done.where)
+        if found is None:
+            run = run or self.compute(done.refs & CALL_MASK, NO_INTEGERS).run
+            with readable(self.backend), run.values.placed():
+                found = host_rows(run, self.table.renumbered(done.refs))
+        return found
+
+    def finish(self, results: dict[int, Any]) -> None:
+        """Note results of requests."""
+        self._finished |= results
+        for example in results:
+            self._answers.pop(example, None)
+
+    def plan_results(self, answers: list[Answer]) -> None:
+        """Put results together as outputs of a plan, which has no launches since all was computed."""
+        loose = list(self.graph.loose)
+        first = len(loose)
+        taken: list[Outputs] = []
+        for one in answers:
+            taken.append(take_apart(self.recorder, one.value, len(loose)))
+            loose += taken[-1].loose
+        asked = Outputs(groups=[group for one in taken for group in one.groups], loose=loose[first:])
+        values: Iterator[Any] = iter(())
+        if asked.groups:
+            values = iter(self.compute(asked.calls, asked.whole_calls, asked).outputs())
+        self.finish(
+            {one.example: self.result(outputs, values) for one, outputs in zip(answers, taken, strict=True)}
+        )
+
+    def try_results(self, answers: Sequence[Answer]) -> None:
+        """Put results together; those that cannot be fail by themselves."""
+        by_halves(answers, self.plan_results, lambda one, error: self.blame((one, one.nodes), error))
+
+    def result(self, asked: Outputs, values: Iterator[Any]) -> Any:
+        """Return the result of one request, from the values of its groups."""
+        mine = [next(values) for _ in asked.groups]
+        if not self.host and self.gathers is not None and self.backend.writeable:
+            mine = [optree.tree_map(self.copied, value) for value in mine]  # since others write to pages
+        found = put_together(asked, mine)
+        # A result may be a view of a launch's: the request would hold the rows of all others.
+        return optree.tree_map(own, hosted(self.backend, found)) if self.host else found
+
+    def copied(self, x: Any) -> Any:
+        """Return a copy of an array of the framework, and anything else as it is."""
+        if self.loop is None or not self.backend.owns(x) or not len(x.shape):
+            return x
+        return self.backend.gather(x, self.loop.values.upload([np.arange(self.backend.rows(x))], int)[0])
+
+    # ---- ending --------------------------------------------------------------------------------
+
+    def take_ended(self) -> list[Ended]:
+        """Forget the requests that have ended; return each of them, its result, and what it has raised."""
+        tasks = self.tasks
+        ended: list[tuple[int, Any, Exception | None]] = [
+            (example, None, error) for example, error in tasks.failures.items()
+        ]
+        ended += [(example, result, None) for example, result in self._finished.items()]
+        self._finished = {}
+        found = [(self.forget(example), result, error) for example, result, error in ended]
+        if tasks.ended > self.calls // GONE:
+            self.store.keep_only(*tasks.alive(len(self.table)))
+        return found
+
+    def drop(self, example: int) -> Request:
+        """Give a request up: close its coroutines, and forget it."""
+        self._finished.pop(example, None)
+        self.tasks.fail(example, CancelledError())
+        return self.forget(example)
+
+    def forget(self, example: int) -> Request:
+        """Forget a request that has ended."""
+        self._answers.pop(example, None)
+        self._left_out.discard(example)
+        return self.tasks.end(example)
+
+
+def pieces(number: int, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield a launch in pieces of the sizes that smaller launches are padded to.
+
+    Examples
+    --------
+    >>> list(pieces(3, 10, 23))  # 13 calls of signature 3
+    [(3, 10, 11), (3, 11, 13), (3, 13, 23)]
+    """
+    size = 1
+    while end - begin >= 3 * size:  # this piece, and one that is larger
+        yield number, begin, begin + size
+        begin += size
+        size *= 2
+    yield number, begin, end

@@ -1,0 +1,149 @@
+"""What a caller asks a server for: one example, the future of its one outcome, and who is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from typing import Any, Self, final
+
+from multifold.errors import DeadlineExceeded, LaunchError, Overloaded
+
+OUTCOMES = {CancelledError: "cancelled", DeadlineExceeded: "deadline", Overloaded: "overloaded"}
+"""What a request may end with besides its result and its own failure."""
+
+
+@final
+class Request(Future[Any]):
+    """One example that somebody waits for, and the future of its one outcome.
+
+    It is one object and not two that refer to each other: such a pair would wait for Python's garbage
+    collector with its result, thousands of them a second.
+
+    Parameters
+    ----------
+    priority : int
+        Requests with smaller numbers are taken first; equal ones in the order in which they came.
+    number : int
+        Counts the requests of a server, and names this one in messages.
+    example : object
+        What the function records.
+    arrived, deadline : float
+        When it came, and until when it has to be done; seconds of `time.monotonic`. A request without a
+        timeout has ``inf``.
+    given_up : callable
+        Called with the request when its caller has cancelled it.
+    waiter : asyncio.Future or None
+        What the caller awaits, if it runs in an event loop; it learns of the outcome in that loop.
+    span : RequestSpan or None
+        Its span for OpenTelemetry; see `multifold.serve.spans`.
+
+    Attributes
+    ----------
+    started : float
+        When it was taken; 0 before.
+    """
+
+    def __init__(
+        self,
+        priority: int,
+        number: int,
+        example: Any,
+        arrived: float,
+        deadline: float,
+        given_up: Callable[[Request], object],
+        waiter: Any = None,
+        span: Any = None,
+    ) -> None:
+        super().__init__()
+        self.priority = priority
+        self.number = number
+        self.example = example
+        self.arrived = arrived
+        self.deadline = deadline
+        self.started = 0.0
+        self.given_up = given_up
+        self.waiter = waiter
+        self.span = span
+
+    @property
+    def name(self) -> str:
+        """What messages call the request."""
+        return f"request {self.number} of multifold.Server"
+
+    def cancel(self) -> bool:
+        """Give the request up, unless it has its outcome; the server learns of it at once."""
+        if done := super().cancel():
+            self.given_up(self)
+        return done
+
+    def settle(self, result: Any, error: BaseException | None) -> bool:
+        """Set the outcome; return False if the caller has cancelled the request meanwhile."""
+        if not self.set_running_or_notify_cancel():
+            return False
+        if error is None:
+            self.set_result(result)
+        else:
+            self.set_exception(error)
+        return True
+
+    def start(self, now: float) -> Self:
+        """Note when it was taken; return the request."""
+        self.started = now
+        return self
+
+    def let_go(self) -> Any:
+        """Return the example, and keep it no longer: a caller may keep the request for its result."""
+        example = self.example
+        self.example = None
+        return example
+
+    def late(self, now: float) -> DeadlineExceeded:
+        """Return what to say when its deadline has passed."""
+        where = "waited" if not self.started else "was under way"
+        return DeadlineExceeded(
+            f"Expected {self.name} to be done in {self.deadline - self.arrived:g} s. It {where} for "
+            f"{now - (self.started or self.arrived):.3g} s when its deadline had passed.",
+            "give it a longer timeout, or send less: server.stats() says how long requests wait.",
+        )
+
+
+def outcome_of(error: BaseException | None) -> str:
+    """Return the word for an outcome that `Server.stats` counts; done is what has no error."""
+    if error is None:
+        return "done"
+    for kind, word in OUTCOMES.items():
+        if isinstance(error, kind):
+            return word
+    return "failed"
+
+
+def tell_loops(requests: Sequence[Request]) -> None:
+    """Wake callers in event loops, each loop once: waking one takes a lock and a write to its socket."""
+    for loop in {request.waiter.get_loop() for request in requests}:
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits
+            loop.call_soon_threadsafe(hand_over, [x for x in requests if x.waiter.get_loop() is loop])
+
+
+def hand_over(requests: Sequence[Request]) -> None:
+    """Give callers their outcomes, in the thread of their event loop."""
+    for request in requests:
+        waiter = request.waiter
+        if waiter.done() or (request.cancelled() and waiter.cancel()):
+            continue
+        if error := request.exception():
+            if isinstance(error, StopIteration):  # which no event loop can raise in a coroutine
+                error = RuntimeError(f"{request.name} raised StopIteration.")
+            waiter.set_exception(error)
+        else:
+            waiter.set_result(request.result())
+
+
+def in_the_thread(request: Request, error: BaseException) -> LaunchError:
+    """Return what is said to a request that was under way when something else failed."""
+    found = LaunchError(
+        f"The round of {request.name} was ended by {type(error).__name__}: {error}.",
+        "it may be the fault of another request, so trying again may help.",
+    )
+    found.__cause__ = error
+    return found

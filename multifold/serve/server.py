@@ -1,0 +1,292 @@
+"""What callers of any thread and any event loop call: `Server`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from itertools import count, islice
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from multifold.backend import Backend
+from multifold.errors import LaunchError, MultifoldError, RecordError
+from multifold.fold import Fold
+from multifold.serve.admission import Admission
+from multifold.serve.requests import Request
+from multifold.serve.spans import find_spans
+from multifold.serve.statistics import ServerStats, Tally
+from multifold.serve.worker import Mode, Worker
+
+if TYPE_CHECKING:
+    from multifold.explain import RoundsExplanation
+
+
+class Server:
+    """Serve requests: examples of many callers, which share launches, each with a result of its own.
+
+    Parameters
+    ----------
+    model : object
+        Where op names are looked up.
+    fn : callable
+        ``fn(fold, example)``, as for `multifold.Fold.run`; in an ``async def`` it may look at values.
+    backend : str, Backend or type
+        The framework.
+    calls : int
+        How many calls a round has room for, which bounds memory: new requests are taken while those under
+        way have less, of which each counts for at most an eighth of that. A round of a request with more
+        calls is for it alone.
+    wait : float
+        How many seconds the first request of an idle server waits for company. One that arrives while
+        others are under way joins them as ``join`` says.
+    queue : int
+        How many requests may wait; one more is refused.
+    timeout : float, optional
+        How many seconds a request may take. None is no limit.
+    host : bool
+        Whether results are NumPy arrays on the host, or the framework's.
+    mode : callable, optional
+        Returns the context in which everything runs, on the thread of the server, as
+        ``lambda: torch.autocast("cpu")``; by default the inference mode of the framework.
+    join : str
+        When new requests join those under way. ``"launches"``: if ``fn`` is ``async``, a round is one
+        launch of each op, and they join at the next one, or with others that come, until they are a
+        quarter of those under way, within 8 rounds or 10 ms. If not, its requests look at no value, and a
+        round goes as deep as their results need. ``"rounds"``: each round goes as deep as the values need
+        that requests wait for, and new ones join at the next.
+
+    Raises
+    ------
+    RecordError
+        If one of these is not what it should be.
+
+    Notes
+    -----
+    One thread records and runs everything. An example may be a trace of one, as from `multifold.trace`;
+    then ``fn`` is not called for it. `explain` tells of the last seconds, and `stats` of all so far.
+
+    Examples
+    --------
+    >>> import asyncio, multifold
+    >>> def encode(fold, tree):
+    ...     if isinstance(tree, int):
+    ...         return fold.add("leaf", tree)
+    ...     return fold.add("add", *[encode(fold, child) for child in tree])
+    >>> model = {"leaf": lambda x: x, "add": lambda a, b: a + b}
+    >>> async def main():
+    ...     async with multifold.Server(model, encode, backend="numpy") as server:
+    ...         return await asyncio.gather(server(1), server((2, 3)), server(((4, 5), 6)))
+    >>> asyncio.run(main())
+    [array([1]), array([5]), array([15])]
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        fn: Callable[[Fold, Any], Any],
+        *,
+        backend: str | Backend | type[Backend] = "auto",
+        calls: int = 8192,
+        wait: float = 0.002,
+        queue: int = 1000,
+        timeout: float | None = None,
+        host: bool = True,
+        mode: Mode | None = None,
+        join: str = "launches",
+    ) -> None:
+        if not callable(fn):
+            raise RecordError(
+                f"Expected a function, fn(fold, example). Received a {type(fn).__qualname__}.",
+                "the model comes first: multifold.Server(model, fn).",
+            )
+        refuse_unless(isinstance(calls, int) and not isinstance(calls, bool) and calls > 0, "calls", calls)
+        refuse_unless(isinstance(queue, int) and not isinstance(queue, bool) and queue > 0, "queue", queue)
+        refuse_unless(is_time(wait) and wait >= 0, "wait", wait)
+        refuse_unless(timeout is None or (is_time(timeout) and timeout > 0), "timeout", timeout)
+        if join not in ("launches", "rounds"):
+            raise RecordError(
+                f"Expected join of multifold.Server to be 'launches' or 'rounds'. Received {join!r}.",
+                "'launches' is the default: rounds of an async function are one launch of each op.",
+            )
+        self.timeout = timeout
+        self._queue = queue
+        self._tally = Tally()
+        self._admission = Admission(queue, wait, self._tally)
+        self._cancel = self._admission.cancel  # one method for all requests
+        self._worker = Worker(self._admission, self._tally, model, fn, backend, calls, host, mode, join)
+        self._thread: threading.Thread | None = None
+        self._numbers = count()
+        self._spans = find_spans()
+
+    # ---- for callers ---------------------------------------------------------------------------
+
+    async def __call__(self, example: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
+        """Wait for the result of an example; see `submit`. Cancelling the wait cancels the request."""
+        waiter = asyncio.get_running_loop().create_future()
+        future = self._submit(example, timeout, priority, waiter)
+        waiter.add_done_callback(lambda done: future.cancel() if done.cancelled() else None)
+        return await waiter
+
+    def submit(self, example: Any, *, timeout: float | None = None, priority: int = 0) -> Future[Any]:
+        """Hand in a request, from any thread.
+
+        Parameters
+        ----------
+        example : object
+            What ``fn`` records; or a trace of one, made by `multifold.trace` in another process, say.
+        timeout : float, optional
+            How many seconds it may take; by default what the server was given.
+        priority : int
+            Requests with smaller numbers are taken first; equal ones in the order in which they came.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Its result is what ``fold.apply(model, fn(fold, example))`` returns: arrays of shape ``(1, *s)``
+            for nodes and ``(n, *s)`` for lists of n nodes, in the structure that ``fn`` returns. Its
+            exception is what the example raised, or `DeadlineExceeded`.
+
+        Raises
+        ------
+        Overloaded
+            If the queue is full; its ``retry_after`` says in how many seconds to try again.
+        LaunchError
+            If the server does not run.
+        """
+        return self._submit(example, timeout, priority, None)
+
+    def _submit(self, example: Any, timeout: Any, priority: int, waiter: Any) -> Request:
+        if timeout is None:
+            timeout = self.timeout
+        else:
+            refuse_unless(is_time(timeout) and timeout > 0, "timeout", timeout)
+        now = monotonic()
+        deadline = float("inf") if timeout is None else now + timeout
+        number = next(self._numbers)
+        span = None if self._spans is None else self._spans.request(number)
+        request = Request(priority, number, example, now, deadline, self._cancel, waiter, span)
+        if span is not None:
+            request.add_done_callback(span.end)  # type: ignore[arg-type]  # which is called with it
+        try:
+            self._admission.submit(request)
+        except MultifoldError as error:
+            request.set_exception(error)
+            raise
+        return request
+
+    def stats(self) -> ServerStats:
+        """Return what the server has counted so far; it prints as a table."""
+        return self._tally.stats(len(self._admission))
+
+    def explain(self, seconds: float = 10.0) -> RoundsExplanation:
+        """Return the launches of the rounds that began in the last seconds, at most 64, and who waited.
+
+        Numbers of examples are those of requests, as in errors and spans. See `multifold.Fold.explain`.
+        """
+        from multifold.explain import RoundsExplanation
+
+        since = monotonic() - seconds
+        reports = [report for began, report in [*self._worker.recent] if began >= since]
+        return RoundsExplanation.of(reports)
+
+    async def warm(self, examples: Iterable[Any]) -> None:
+        """Run examples, so that what a framework compiles or allocates at first is there.
+
+        Parameters
+        ----------
+        examples : iterable
+            They come in portions, each as large as the queue, and have no deadline. If the framework
+            compiles for each number of rows, as JAX does, half of a portion comes again, then a quarter,
+            and so on, and their launches run in pieces of 1, 2, 4, ... rows and what is left: so they have
+            as many rows as with fewer requests under way. So give it as many examples as may be under way
+            at once: a warning says so if requests wait for a compilation later.
+
+        Raises
+        ------
+        Overloaded
+            If requests of others leave no room in the queue.
+        """
+        worker = self._worker
+        worker.warmed(False)
+        left = iter(examples)
+        while portion := [*islice(left, self._queue)]:
+            try:
+                while portion:
+                    await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
+                    worker.divide(worker.backend.pads)
+                    portion = portion[: len(portion) // 2 if worker.backend.pads else 0]
+            finally:
+                worker.divide(False)
+        worker.warmed(True)
+
+    def swap(self, model: Any) -> None:
+        """Serve the requests that have not begun by another model; those under way keep the one they have.
+
+        Parameters
+        ----------
+        model : object
+            Where op names are looked up; of the same framework.
+        """
+        self._worker.swap(model)
+
+    # ---- beginning and ending ------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Begin to serve; return the server."""
+        if self._thread is not None:
+            raise LaunchError(
+                "Expected a multifold.Server that does not run yet. Received one that runs.",
+                "start it once: `with server:` does so as well.",
+            )
+        self._admission.open()
+        self._thread = threading.Thread(target=self._worker.serve, name="multifold.Server", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self, drain: bool = True) -> None:
+        """Refuse new requests, and end when the others are done.
+
+        Parameters
+        ----------
+        drain : bool
+            Whether requests that wait or are under way are served to their end. Else they are cancelled.
+        """
+        self._admission.stop(drain)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+            self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(drain=kind is None)
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop, kind is None)
+
+
+def is_time(x: Any) -> bool:
+    """Return whether something is a number of seconds."""
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and x == x  # not nan
+
+
+def refuse_unless(good: bool, name: str, x: Any) -> None:
+    """Refuse an argument of a server."""
+    if not good:
+        what = {"wait": "0 s or more", "timeout": "more than 0 s"}.get(name, "a positive integer")
+        raise RecordError(
+            f"Expected {name} of multifold.Server to be {what}. Received {x!r}.",
+            "calls=8192, wait=0.002, queue=1000 and timeout=None are the defaults.",
+        )

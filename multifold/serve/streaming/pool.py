@@ -1,0 +1,284 @@
+"""Running a function over examples in spawned processes, a chunk of examples at a time.
+
+Each worker gets the function once, pickled, and builds the model itself. Chunks go out in order, at most
+two for each worker are under way, and their results are yielded in order, so memory is bounded. How many
+examples a chunk has follows from the calls that earlier chunks had, of which the results were yielded. It
+never follows from how fast a worker is, so a stream has the same minibatches each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import pickle
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+from multifold._engine.traces.minibatch import Minibatch, merge
+from multifold._engine.traces.trace import Trace
+from multifold._engine.traces.tracer import record_each
+from multifold.errors import LaunchError, RecordError
+from multifold.serve.streaming.minibatches import FIRST, Marked, StreamRunner, guarded, naming, next_size
+
+AHEAD = 2
+"""Chunks under way for each worker: one that it works on, and one that is there when it is done."""
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+"""What says how many threads a process of NumPy, PyTorch, MXNet or TensorFlow takes."""
+
+
+class Work(NamedTuple):
+    """What a worker is told when it starts.
+
+    Attributes
+    ----------
+    fn : callable
+        Records an example.
+    backend : str, Backend or type
+        The framework.
+    calls : int
+        With how many calls a minibatch ends.
+    make_model : callable or None
+        Returns the model; None for a worker that only traces.
+    """
+
+    fn: Callable[..., Any]
+    backend: Any
+    calls: int
+    make_model: Callable[[], Any] | None
+
+
+class Done(NamedTuple):
+    """What became of a chunk of examples.
+
+    Attributes
+    ----------
+    found : list
+        The results of its examples, or the minibatches that were made of their traces.
+    calls : int
+        How many calls they have.
+    failure : Exception or None
+        What the first example that failed has raised; the ones before it are in ``found``.
+    """
+
+    found: list[Any]
+    calls: int
+    failure: Exception | None
+
+
+# ---- in a worker ---------------------------------------------------------------------------------
+
+
+_told: list[bytes] = []
+"""In a worker the pickle of its `Work`."""
+
+
+def tell(work: bytes) -> None:
+    """Keep what a worker is told; it is read with the first chunk, so that an error of it is seen."""
+    _told.append(work)
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
+
+
+def end_with_the_parent() -> None:
+    """End this worker when the process that started it has died, by SIGKILL say, and told it nothing.
+
+    `ProcessPoolExecutor` leaves such a worker waiting for ever: it holds both ends of the pipe by which
+    chunks come, so that it never sees the pipe closed.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@cache
+def told() -> Work:
+    """Return what this worker was told."""
+    try:
+        work: Work = pickle.loads(_told[0])
+    except Exception as error:
+        raise RecordError(
+            "Expected a function, a backend and make_model that a worker of multifold.stream can import. "
+            f"It received some that it can't: {type(error).__name__}: {error}",
+            "define them in a module that `import` finds by its name: a worker is a new process.",
+        ) from error
+    return work
+
+
+@cache
+def runner() -> StreamRunner:
+    """Return the runner of this worker, with its model."""
+    fn, backend, calls, make_model = told()
+    if make_model is None:
+        raise TypeError("A worker that only traces has no model.")
+    made = StreamRunner(make_model(), fn, backend, calls)
+    # Else each full collection would visit all that `import torch` has made, which a worker keeps.
+    gc.freeze()
+    return made
+
+
+def run_chunk(examples: list[Any], first: int) -> Done:
+    """Run a chunk of examples with the model of this worker."""
+    mine = runner()
+    before = mine.ran
+    found = list[Any]()
+    failures: list[Exception] = []
+    for batch in guarded(mine.run(examples, first), failures):
+        found += batch
+    return Done(found, mine.ran - before, sent(failures))
+
+
+def trace_chunk(examples: list[Any], first: int) -> Done:
+    """Trace a chunk of examples, and merge the traces to minibatches."""
+    fn, _, calls, _ = told()
+    failures: list[Exception] = []
+    made = list(guarded(iter(traced(Marked(fn), examples, first)), failures))
+    return Done(list(minibatches_of(made, calls)), sum(map(len, made)), sent(failures))
+
+
+def traced(fn: Callable[..., Any], examples: list[Any], first: int) -> Iterable[Trace]:
+    """Return the traces of some examples. If one fails, the traces come one by one, up to that one."""
+    with contextlib.suppress(Exception):  # it is raised again by the example itself, which is named then
+        return record_each(fn, examples)
+    return one_by_one(fn, examples, first)
+
+
+def one_by_one(fn: Callable[..., Any], examples: list[Any], first: int) -> Iterator[Trace]:
+    """Yield the trace of each example; what one raises names it."""
+    for number, example in enumerate(examples, first):
+        with naming(number):
+            found = record_each(fn, [example])
+        yield from found
+
+
+def minibatches_of(made: list[Trace], calls: int) -> Iterator[Minibatch]:
+    """Yield minibatches, each of which ends with the trace that brings it to so many calls."""
+    waiting: list[Trace] = []
+    count = 0
+    for trace in made:
+        waiting.append(trace)
+        count += len(trace)
+        if count >= calls:
+            yield merge(waiting)
+            waiting = []
+            count = 0
+    if waiting:
+        yield merge(waiting)
+
+
+def sent(failures: list[Exception]) -> Exception | None:
+    """Return what was raised in a form that another process can read, with its lines as a note."""
+    if not failures:
+        return None
+    lines = "".join(traceback.format_exception(failures[0]))
+    try:
+        failure = pickle.loads(pickle.dumps(failures[0]))
+    except Exception:  # noqa: BLE001 - an exception of the user may have any constructor
+        failure = LaunchError(f"A worker raised an exception of class {type(failures[0]).__name__}.")
+    failure.add_note(f"Raised in a worker:\n{lines}")
+    return failure
+
+
+# ---- in the process that started the workers -----------------------------------------------------
+
+
+def pooled(work: Work, workers: int, examples: Iterator[Any]) -> Iterator[list[Any]]:
+    """Yield what was found for each chunk, in order: results, or minibatches of traces without a model.
+
+    Parameters
+    ----------
+    work : Work
+        What each worker is told.
+    workers : int
+        How many processes are spawned.
+    examples : iterator
+        Read a chunk at a time.
+    """
+    told = pickled(work)
+    run = trace_chunk if work.make_model is None else run_chunk
+    failures: list[Exception] = []
+    under_way: deque[tuple[int, int, Future[Done]]] = deque()
+    first = 0
+    size = FIRST
+    source = guarded(examples, failures)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), tell, (told,))
+    all_done = False
+    try:
+        while True:
+            while len(under_way) < AHEAD * workers and (chunk := list(islice(source, size))):
+                with one_thread_each():
+                    under_way.append((first, len(chunk), submitted(pool, run, chunk, first)))
+                first += len(chunk)
+            if not under_way:
+                break
+            number, count, future = under_way.popleft()
+            done = result_of(future, number, number + count - 1)
+            yield done.found
+            if done.failure is not None:
+                raise done.failure
+            size = next_size(size, work.calls, count, done.calls)
+        all_done = True
+    finally:
+        # Workers without work end at once. One that is busy, as the stream is closed or has failed, ends
+        # with its chunk, which a caller should not wait for.
+        pool.shutdown(wait=all_done, cancel_futures=True)
+    if failures:
+        raise failures[0]
+
+
+def pickled(work: Work) -> bytes:
+    """Return what each worker is told, pickled."""
+    try:
+        return pickle.dumps(work)
+    except Exception as error:
+        raise RecordError(
+            "Expected a function, a backend and make_model that can be pickled for the workers of "
+            f"multifold.stream. Received some that can't: {error}",
+            "define them at the top of a module; lambdas and functions inside of others can't be sent.",
+        ) from error
+
+
+def submitted(
+    pool: ProcessPoolExecutor, run: Callable[[list[Any], int], Done], examples: list[Any], first: int
+) -> Future[Done]:
+    """Hand a chunk to the workers; where one of them has died, its turn comes to say so."""
+    try:
+        return pool.submit(run, examples, first)
+    except BrokenProcessPool as error:
+        failed: Future[Done] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+def result_of(future: Future[Done], first: int, last: int) -> Done:
+    """Wait for a chunk; what failed in it names its examples."""
+    try:
+        with naming(first, last):
+            return future.result()
+    except BrokenProcessPool as error:
+        raise LaunchError(
+            f"A worker of multifold.stream died before examples {first} to {last} were done.",
+            "it may have run out of memory: pass fewer calls or workers. A script that starts workers "
+            'needs `if __name__ == "__main__":` around what it runs.',
+        ) from error
+
+
+@contextlib.contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Let processes that start here take one thread each, where the caller has not said how many."""
+    said = [name for name in THREADS if name not in os.environ]
+    os.environ.update(dict.fromkeys(said, "1"))
+    try:
+        yield
+    finally:
+        for name in said:
+            os.environ.pop(name, None)

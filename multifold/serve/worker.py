@@ -1,0 +1,325 @@
+"""The thread of a server: takes requests, runs rounds, and hands out what has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from multifold._engine.record.graph import warn_user
+from multifold._engine.rounds.gathers import Gathers
+from multifold._engine.run.report import Report
+from multifold.backend import Backend
+from multifold.errors import BackendError
+from multifold.fold import Fold
+from multifold.serve.admission import Admission
+from multifold.serve.engine import LONG, Ended, Engine
+from multifold.serve.requests import Request, in_the_thread, outcome_of, tell_loops
+from multifold.serve.statistics import Tally
+
+EXPLAINED = 64
+"""Rounds whose reports are kept."""
+
+TURNS = 8
+PASSING = 0.1
+"""For 0.1 s after an engine was made it runs in one turn of eight only, where an older one has requests.
+
+If both engines ran in every turn, each request under way would take twice as long, also those that are
+nearly done. The requests of the next engine have just come, so they lose least by waiting.
+"""
+
+PART = 4
+ROUNDS = 8
+SECONDS = 0.01
+"""Requests begin together where others are under way: a quarter of the number of those at a time.
+
+A request that begins has to take steps that the others took long ago. If each began by itself, these steps
+would be launches of one or two rows, for which all others wait. No request waits for more than 8 rounds or
+10 ms to begin.
+"""
+
+Mode = Callable[[], contextlib.AbstractContextManager[Any]]
+"""Returns the context in which a server runs everything."""
+
+
+class Worker:
+    """Serves what comes in until there is no more. Only the server's thread calls it, except for `swap`.
+
+    Parameters
+    ----------
+    admission, tally : Admission, Tally
+        Where requests come in, and what counts them.
+    model, fn, backend, calls, host, mode, join
+        As of `Server`.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        tally: Tally,
+        model: Any,
+        fn: Callable[..., Any],
+        backend: str | Backend | type[Backend],
+        calls: int,
+        host: bool,
+        mode: Mode | None,
+        join: str,
+    ) -> None:
+        self.admission = admission
+        self.tally = tally
+        self.model = model
+        self.fn = fn
+        self.calls = calls
+        self.host = host
+        self.named = backend
+        self.folds = [Fold(backend=backend)]  # without calls, for engines to come
+        self.backend = self.folds[0]._backend_of(model)
+        # JAX compiles for each number of rows, and a plan puts rows together in numbers of its own.
+        compiles = self.backend.pads and self.backend.puts
+        self.steps = compiles or (join == "launches" and inspect.iscoroutinefunction(fn))
+        self.mode = self.backend.inference if mode is None else mode
+        self.in_pieces = False
+        self.warm = False
+        self.recent: deque[tuple[float, Report]] = deque(maxlen=EXPLAINED)  # and when each began
+        self.engines: list[Engine] = []
+        # What the last engine that has ended leaves to the next one of its model, and that model.
+        self.learned: tuple[Any, Gathers | None] = model, None
+        self.under_way: dict[int, tuple[Engine, int]] = {}
+        self.first_deadline = float("inf")
+        self.moved = False  # whether a request has begun or ended since the last `rest`
+        # when requests began last, and how many rounds there were since
+        self.began = 0.0
+        self.rounds = 0
+        # when the newest engine was made, and how many turns there were
+        self.renewed = 0.0
+        self.turns = 0
+
+    def swap(self, model: Any) -> None:
+        """Let requests that have not begun be served by another model; any thread may call this."""
+        found = Fold(backend=self.named)._backend_of(model)
+        if found.name != self.backend.name:
+            raise BackendError(
+                f"Expected a model of backend '{self.backend.name}', as the server's. Received one of "
+                f"'{found.name}'.",
+                "make a server for each framework.",
+            )
+        self.model = model
+        self.learned = model, None
+
+    def divide(self, in_pieces: bool) -> None:
+        """Let launches run in pieces from now on, or whole; see `multifold.Server.warm`."""
+        self.in_pieces = in_pieces
+
+    def warmed(self, warm: bool) -> None:
+        """Warn of the next round that compiles, since all should be there; or of none."""
+        self.warm = warm
+
+    def serve(self) -> None:
+        """Take requests and run rounds until the server is stopped."""
+        try:
+            with self.mode():
+                while self.admission.work(bool(self.under_way)):
+                    self.turn()
+        except BaseException as error:  # noqa: BLE001 - nobody waits for a thread, but for futures
+            self.finish(error)
+        else:
+            self.finish(None)
+
+    def turn(self) -> None:
+        """Take requests, run one round of each engine, and hand out what has ended."""
+        now = monotonic()
+        if self.presses(now):
+            self.drop_ended(now)
+        self.take(now)
+        self.turns += 1
+        passes = len(self.engines) > 1 and self.turns % TURNS and now - self.renewed < PASSING
+        served = 0
+        for engine in self.engines[: -1 if passes else None]:
+            try:
+                served += self.run_round(engine, now)
+            except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
+                self.lose(engine, error)
+        if self.moved:
+            self.rest()
+        self.tally.worked(served, monotonic() - now)
+
+    def run_round(self, engine: Engine, now: float) -> int:
+        """Run one round of an engine, and hand out what has ended; return how many requests have."""
+        before = self.backend.compilations()
+        ended, report = engine.step(self.interrupts, self.in_pieces)
+        waited = self.warm and self.backend.compilations() > before
+        if report is not None:
+            self.recent.append((now, report))
+            self.tally.ran([len(calls) for calls in report.notes.calls])
+        for request, _, _ in ended:
+            del self.under_way[request.number]
+        self.answer_all(ended)
+        if not engine.tasks.requests:
+            engine.rest()
+        if waited:
+            self.warm = False
+            warn_user(
+                f"Requests have waited for '{self.backend.name}' to compile, though multifold.Server.warm "
+                "has ended.\n\nHint: warm with as many examples as may be under way at once, of all sizes."
+            )
+        return len(ended)
+
+    def presses(self, now: float) -> bool:
+        """Return whether a request may have been cancelled or be late, or all are to be given up."""
+        return self.admission.presses(now) or now >= self.first_deadline
+
+    def interrupts(self) -> bool:
+        """Return whether a round ends before its next launch: some requests have ended, or all shall."""
+        now = monotonic()
+        return self.presses(now) and (self.drop_ended(now) or not self.admission.serves)
+
+    # ---- beginning -----------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """Return for how many calls there is room besides those under way."""
+        return self.calls - sum(engine.tasks.owners.load for engine in self.engines)
+
+    def take(self, now: float) -> None:
+        """Let requests that wait begin, as long as those under way leave room.
+
+        They are taken several at a time, since asking for one takes as long as beginning it: as many as
+        there is room for if each of them counts for as much as one may.
+        """
+        self.rounds += 1
+        if not len(self.admission) or self.gathers(now):
+            return
+        self.began = now
+        self.rounds = 0
+        busy = bool(self.under_way)
+        count = 0
+        # One without calls takes room as well.
+        while len(self.admission) and (room := self.room() - count) > 0:
+            taken = self.admission.take(max(1, room // self.engine().tasks.owners.share), now)
+            self.tally.taken(taken, busy)
+            for request in taken:
+                self.begin(request)
+            count += len(taken)
+
+    def begin(self, request: Request) -> None:
+        """Let a request record what it needs first."""
+        engine = self.engine()
+        self.moved = True
+        self.under_way[request.number] = engine, engine.tasks.started
+        self.first_deadline = min(self.first_deadline, request.deadline)
+        try:
+            engine.tasks.begin(request, self.fn)
+        except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
+            self.lose(engine, error)
+
+    def gathers(self, now: float) -> bool:
+        """Return whether requests wait for others that come, to join those under way together."""
+        few = len(self.admission) * PART < len(self.under_way)
+        late = self.rounds >= ROUNDS or now - self.began >= SECONDS
+        return few and not late
+
+    def engine(self) -> Engine:
+        """Return the engine that takes requests: the last one, unless it has had many, or another model."""
+        last = self.engines[-1] if self.engines else None
+        model = self.model
+        if last is not None and last.model is model and len(last.recorder) < LONG * self.calls:
+            return last
+        fold = self.folds.pop() if self.folds else Fold(backend=self.named)
+        known, gathers = self.learned
+        self.learned = model, None
+        before = gathers if known is model else None
+        self.renewed = monotonic()
+        self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, before))
+        return self.engines[-1]
+
+    # ---- ending --------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """Let go of engines without requests: their folds forget all calls, and wait for the next one.
+
+        The last one goes on if a request waits, as after each round under load without `await`, until it
+        has had as many calls as a round has room for: to make another engine takes a while.
+        """
+        self.moved = False
+        calls = results = unfinished = 0
+        for engine in [*self.engines]:
+            tasks = engine.tasks
+            goes_on = engine is self.engines[-1] and len(self.admission) > 0
+            if tasks.requests or (goes_on and len(engine.recorder) < self.calls):
+                calls = calls + tasks.owners.total
+                results = results + engine.store.used
+                unfinished += tasks.unfinished
+                continue
+            self.engines.remove(engine)
+            gathers = engine.end()
+            if engine.model is self.model:
+                self.learned = engine.model, gathers  # `swap` may set another model at any time
+            self.folds.append(engine.recorder)
+        self.tally.holds(len(self.under_way), calls, results, unfinished)
+
+    def drop_ended(self, now: float) -> bool:
+        """Give up requests that were cancelled or are late; return whether any of them was under way.
+
+        One that was cancelled is answered for the count only: its future has ended.
+        """
+        before = len(self.under_way)
+        waited, cancelled = self.admission.take_ended(now)
+        for request in waited:
+            self.answer(request, None, request.late(now))
+        for request in cancelled:
+            if self.drop(request):
+                self.answer(request, None, None)
+        if now >= self.first_deadline:
+            for request in self.requests():
+                if request.deadline <= now:
+                    self.drop(request)
+                    self.answer(request, None, request.late(now))
+            self.first_deadline = min((x.deadline for x in self.requests()), default=float("inf"))
+        return len(self.under_way) < before
+
+    def requests(self) -> list[Request]:
+        """Return the requests under way."""
+        return [request for engine in self.engines for request in engine.tasks.requests.values()]
+
+    def drop(self, request: Request) -> bool:
+        """Take a request out of the rounds to come; return whether it was under way."""
+        engine, example = self.under_way.pop(request.number, (None, 0))
+        if engine is not None:
+            engine.drop(example)
+        return engine is not None
+
+    def lose(self, engine: Engine, error: BaseException) -> None:
+        """Fail all requests of an engine that can't go on, and let go of it and of its fold."""
+        self.engines.remove(engine)
+        for request in list(engine.tasks.requests.values()):
+            self.drop(request)
+            self.answer(request, None, in_the_thread(request, error))
+        engine.end()
+
+    def finish(self, error: BaseException | None) -> None:
+        """Give every request that has no outcome an error; without one they are cancelled."""
+        for request in [*self.admission.close(), *self.requests()]:
+            self.drop(request)
+            if error is None:
+                request.cancel()
+            self.answer(request, None, None if error is None else in_the_thread(request, error))
+        self.rest()
+
+    def answer(self, request: Request, result: Any, error: Exception | None) -> None:
+        """Give a request its outcome, unless its caller has cancelled it."""
+        self.answer_all([(request, result, error)])
+
+    def answer_all(self, ended: Sequence[Ended]) -> None:
+        """Give requests their outcomes, unless their callers have cancelled them."""
+        if not ended:
+            return
+        self.moved = True
+        requests = [request for request, _, _ in ended]
+        words = ["cancelled" if x.cancelled() else outcome_of(error) for x, _, error in ended]
+        self.tally.ended(requests, words)  # first, so that whoever has a result finds it counted
+        for (request, result, error), word in zip(ended, words, strict=True):
+            if not request.settle(result, error) and word != "cancelled":
+                self.tally.cancelled_after_all(word)
+        tell_loops([request for request in requests if request.waiter is not None])
