@@ -21,7 +21,7 @@ MODULES = (
     "_merging.py",
     "_table.py",
     "_tasks.py",
-    "_glue.py",
+    "_lazy.py",
 )
 
 # Without debugging symbols a compiler is much quicker. Python builds itself with -fwrapv, and the modules

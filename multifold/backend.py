@@ -561,8 +561,8 @@ class Backend(abc.ABC):
     # ---- programs --------------------------------------------------------------------------------
     # Without these `multifold.batched` refuses the framework, and programs are ragged.
 
-    def plain_values(self, fn: Callable[..., Any]) -> Any:
-        """Return what records the code of examples: a `multifold.lazy.recorder.PlainValues`."""
+    def lazy_recorder(self, fn: Callable[..., Any]) -> Any:
+        """Return what records the code of examples: a `multifold.lazy.recorder.LazyRecorder`."""
         raise BackendError(
             f"multifold.batched records no programs of {self.name}.",
             "let the program call fold.add, and run it by Fold.run(model, examples, fn).",

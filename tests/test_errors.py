@@ -1039,7 +1039,7 @@ def test_a_shared_node_is_no_row_of_a_ragged_operand():
 
 
 def test_an_error_is_said_without_the_stop_at_its_end():
-    said = [messages.said(ValueError(text)) for text in ("it failed.", "it failed: ", "")]
+    said = [messages.error_text(ValueError(text)) for text in ("it failed.", "it failed: ", "")]
     assert said == ["ValueError: it failed", "ValueError: it failed", "ValueError"]
 
 

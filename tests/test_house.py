@@ -19,7 +19,7 @@ COMPAT = sorted(ROOT.glob("compat/multifold_compat/**/*.py"))
 OURS = [*CORE, *ADAPTERS, *BENCHMARKS, *COMPAT]
 
 COMPILED = ROOT / "multifold" / "_engine" / "compiled"
-FILLS_IN = (COMPILED / "reference" / "recording.py", COMPILED / "_glue.py")
+FILLS_IN = (COMPILED / "reference" / "recording.py", COMPILED / "_lazy.py")
 """These fill in new nodes and new pending values: to call the class would take longer."""
 
 PREDECESSORS = ROOT / "compat"

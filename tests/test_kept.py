@@ -422,7 +422,7 @@ def test_forms_that_were_met_are_bounded(monkeypatch):
     for number in (1, 2, 3, 1, 1):
         fold.reset()
         fold.apply(MODEL, tree(fold, number))
-    assert (len(fold._plans), len(fold._plans._met)) == (1, 2)
+    assert (len(fold._plans), len(fold._plans._once)) == (1, 2)
 
 
 def test_large_minibatches_are_planned_anew(monkeypatch):

@@ -50,7 +50,7 @@ REFERENCES = {
     "_merging": merging,
     "_table": rounds,
     "_tasks": tasks,
-    "_glue": glue,
+    "_lazy": glue,
     "_recording": recording,
 }
 

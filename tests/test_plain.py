@@ -16,7 +16,7 @@ def test_every_framework_of_ours_records_programs_and_others_say_what_works(back
     array = found.constant(np.ones(3, np.float32), None)
     assert tuple(multifold.batched(lambda x: x + 1, backend=found)([array]).shape) == (1, 3)
     with pytest.raises(BackendError, match=r"(?s)records no programs of .* Fold\.run"):
-        multifold.Backend.plain_values(found, len)
+        multifold.Backend.lazy_recorder(found, len)
 
 
 def test_a_join_that_is_unknown_is_refused():

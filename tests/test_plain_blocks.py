@@ -113,9 +113,9 @@ def test_changes_in_place_hold_across_a_read():
 
 def test_an_object_that_is_used_again_knows_what_it_has_met():
     same(ENCODER.again(TREES), ENCODER.loop(TREES))
-    known = {*ENCODER.block.program.values.known}
+    known = {*ENCODER.block.function.recorder.known}
     same(ENCODER.again(TREES[::-1]), ENCODER.loop(TREES[::-1]))
-    assert known and {*ENCODER.block.program.values.known} == known
+    assert known and {*ENCODER.block.function.recorder.known} == known
     other = pickle.loads(pickle.dumps(copy.deepcopy(ENCODER)))
     same(other.again(TREES), ENCODER.loop(TREES))
 

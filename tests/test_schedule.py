@@ -13,7 +13,7 @@ from multifold import Fold, RecordError, Unfold, ragged
 from multifold._engine import compiled
 from multifold._engine.compiled import COUNTERS
 from multifold._engine.plan.levels import Problem
-from multifold._engine.plan.policies import POLICIES, WIDTH, covered, depth, length, search, shorter
+from multifold._engine.plan.policies import POLICIES, WIDTH, depth, length, search, shorter, without_buckets
 from multifold._engine.plan.schedule import call_types
 from multifold._engine.plan.schedule import problem_of as to_problem
 
@@ -196,7 +196,7 @@ def test_each_policy_needs_as_many_launches_as_ever_on_random_graphs(policy, lau
 def test_a_wider_beam_and_a_larger_budget_find_shorter_schedules():
     problem = random_problem(np.random.default_rng(3), size=150)
     greedy = shorter(problem, 1, 150)
-    found = covered(problem)
+    found = without_buckets(problem)
     assert [length(x) for x in (depth(problem), greedy, found)] == [77, 38, 37]
     assert [length(search(problem, budget)) for budget in (0, 1_200, 4_000)] == [37, 37, 36]
     assert shorter(problem, 1, 37) is None
@@ -217,8 +217,8 @@ def test_calls_in_no_circle_take_one_launch_a_type_and_cost_the_others_none():
     for seed in range(20):
         inner = random_problem(np.random.default_rng(seed), size=60)
         problem = framed(inner)
-        order, begin = covered(problem)
-        assert length(covered(problem)) == length(covered(inner)) + 2
+        order, begin = without_buckets(problem)
+        assert length(without_buckets(problem)) == length(without_buckets(inner)) + 2
         launch = np.empty(len(problem), np.int64)
         launch[order] = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
         assert (launch[problem.sources] < launch[problem.readers]).all()
@@ -454,7 +454,7 @@ def test_numbers_run_in_pieces_from_131072_rows_on():
 def test_a_beam_that_finds_no_shorter_schedule_changes_none():
     for seed in range(40):
         problem = random_problem(np.random.default_rng(seed))
-        found = covered(problem)
+        found = without_buckets(problem)
         for width in (1, 2, 8):
             other = shorter(problem, width, length(found) - 1)
             assert other is None or length(other) < length(found)

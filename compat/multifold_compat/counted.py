@@ -25,7 +25,7 @@ REPLACED = {
 """The attributes of the predecessors' nodes, and what to do instead."""
 
 
-class DoorNode(Node):
+class PredecessorNode(Node):
     """A node that says what took the place of the predecessors' attributes."""
 
     __slots__ = ()

@@ -14,13 +14,13 @@ from typing import Any
 
 import multifold
 from multifold._engine.record.node import Node, SharedNode
-from multifold_compat.counted import Counted, DoorNode
+from multifold_compat.counted import Counted, PredecessorNode
 from multifold_compat.groups import as_outputs
 
 __all__ = ["Fold", "Unfold"]
 
 
-class FoldNode(DoorNode):
+class FoldNode(PredecessorNode):
     """One recorded call, or a part of its result."""
 
     __slots__ = ()

@@ -40,7 +40,7 @@ from multifold.errors import BackendError, MultifoldError, RecordError
 from multifold.fold import Fold
 from multifold.lazy.batched import Batched, examples_of
 from multifold.lazy.cells import cell_of
-from multifold.lazy.function import PlainProgram
+from multifold.lazy.function import LazyFunction
 
 SPREAD = 1.4
 """A gain lies between the measured one divided by this and multiplied by it: less than twice apart."""
@@ -227,7 +227,7 @@ def advise(
     ['one example at a time']
     """
     examples = [*islice(examples_of(iterables), most)]
-    known = PlainProgram(fn, (), backend).meet(*examples[0])
+    known = LazyFunction(fn, (), backend).backend_for(*examples[0])
     if known.name not in FRAMEWORKS:
         raise BackendError(
             f"Expected a program of NumPy or PyTorch to advise on. Received one of {known.name}.",
@@ -451,7 +451,7 @@ class AdviceBench:
                 timed = Clock(self.backend).timed(fn, rows)
                 cell = cell_of(timed, rows)
                 with contextlib.suppress(Exception), in_place_of({fn: cell}):
-                    if self.check((), FEW).values.has_recorded(timed):
+                    if self.check((), FEW).recorder.has_recorded(timed):
                         found[fn] = rows
                     break
         return found

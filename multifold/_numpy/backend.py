@@ -99,10 +99,10 @@ class NumpyBackend(Backend):
     def pieces(self, rows: int, device: Any) -> int:
         return cached_pieces(rows)
 
-    def plain_values(self, fn: Any) -> Any:
-        from multifold._numpy.lazy.recorder import NumpyValues  # most folds record no code as it stands
+    def lazy_recorder(self, fn: Any) -> Any:
+        from multifold._numpy.lazy.recorder import NumpyRecorder  # most folds record no code as it stands
 
-        return NumpyValues(fn)
+        return NumpyRecorder(fn)
 
 
 def is_all_of(view: np.ndarray, array: np.ndarray) -> bool:

@@ -17,7 +17,7 @@ from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS
 from multifold._engine.frameworks.framework_recorder import FrameworkRecorder
 from multifold._engine.ops.hints import Failure, hint_for
 from multifold._engine.ops.lookup import resolve
-from multifold._engine.ops.messages import listing, said
+from multifold._engine.ops.messages import error_text, listing
 from multifold._engine.ops.values import (
     PARTS_HINT,
     READ_WHOLE,
@@ -110,8 +110,8 @@ class Replay:
             raise
         except Exception as error:
             raise LaunchError(
-                f"The call of op '{signature.name}' for 1 node, recorded at {site}, raised {said(error)}. "
-                f"Operands: {listing(signature, leaves)}.",
+                f"The call of op '{signature.name}' for 1 node, recorded at {site}, raised "
+                f"{error_text(error)}. Operands: {listing(signature, leaves)}.",
                 hint_for(Failure(error, backend, fn, self.model, signature, leaves)),
             ) from error
 

@@ -10,7 +10,7 @@
 - `explained`: what the explanation of a run says besides.
 
 Which functions of a framework are recorded, and how a function of one example runs for many, is in the
-adapters (`multifold.lazy.recorder.PlainValues`), what records in this thread in `multifold.lazy.current`.
+adapters (`multifold.lazy.recorder.LazyRecorder`), what records in this thread in `multifold.lazy.current`.
 """
 
 from multifold.lazy.batched import Batched, batched

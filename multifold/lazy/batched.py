@@ -1,7 +1,7 @@
 """Batched programs: a function of one example, run for many.
 
 `Batched` is the loop ``[fn(x) for x in xs]``, whose equal steps run together. It lets the code of each
-example run, with pending values in the place of computed ones (`multifold.lazy.recorder.PlainValues`),
+example run, with pending values in the place of computed ones (`multifold.lazy.recorder.LazyRecorder`),
 hands the recorded calls to a `Fold`, and puts the results into what the code returned.
 """
 
@@ -27,13 +27,13 @@ from multifold.backend import Backend
 from multifold.errors import MismatchError, RecordError, type_of
 from multifold.fold import Fold
 from multifold.lazy.current import CELL, CURRENT
-from multifold.lazy.function import PlainProgram
+from multifold.lazy.function import LazyFunction
 from multifold.lazy.sharing import Sharing, in_all_copies, own_copy
 from multifold.lazy.waiting import resting_collector
 from multifold.operands import each
 
 if TYPE_CHECKING:
-    from multifold.lazy.explained import PlainExplanation
+    from multifold.lazy.explained import LazyExplanation
 
 JOINS = ("stack", "cat", "list")
 
@@ -127,7 +127,7 @@ def batched(
     found = Batched(
         fn, ops=ops, join=join, backend=backend, device=device, own=own, seed=seed, on_error=on_error
     )
-    backend_found = found.program.backend
+    backend_found = found.function.backend
     return found if backend_found is None else backend_found.plain_module(fn, found)
 
 
@@ -158,7 +158,7 @@ class Batched:
                 "each example gets a copy of the model; a function has none to copy.",
             )
         self.fn = fn
-        self.program = PlainProgram(fn, ops, backend)
+        self.function = LazyFunction(fn, ops, backend)
         self.is_new = True
         self.join = join
         self.device = device
@@ -170,9 +170,9 @@ class Batched:
         functools.update_wrapper(self, fn, updated=())
 
     @property
-    def values(self) -> Any:
+    def recorder(self) -> Any:
         """What records the program in this thread."""
-        return self.program.values
+        return self.function.recorder
 
     def __call__(self, *iterables: Iterable[Any], **shared: Any) -> Any:
         """Return what ``[fn(*example, **shared) for example in zip(*iterables)]`` returns, joined.
@@ -197,9 +197,9 @@ class Batched:
         """Return the result of each example that did not fail, and the failures."""
         if CURRENT.recording is not None:  # inside of another batched program, which records these examples
             return self.looped(examples, shared)
-        program = self.program
-        backend = program.meet(*examples[0], *shared.values())
-        values = program.values
+        function = self.function
+        backend = function.backend_for(*examples[0], *shared.values())
+        recorder = function.recorder
         fold = self.fold = Fold(backend=backend, device=self.device)
         self.count = len(examples)
         taken: dict[int, Any] = {}
@@ -209,7 +209,7 @@ class Batched:
         async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
             number, arguments = numbered
             fn = own_copy(self.fn, shared_arrays) if self.own else self.fn
-            run = program.run_of(fold, shared.values(), self.seed)
+            run = function.run_of(fold, shared.values(), self.seed)
             made: list[Any] = []
             try:
                 result, pending = await run.example(arguments, partial(fn, *arguments, **shared), made)
@@ -217,7 +217,7 @@ class Batched:
                 error.add_note(f"Raised by example {number} of the batched program.")
                 # The others go on: in the loop, the first example that fails is the one that raises.
                 raised[number] = error
-                result, pending = None, values.unsettled(None, made)
+                result, pending = None, recorder.unsettled(None, made)
             taken[number] = result, pending
             return each(tuple([x.node for x in pending]))
 
@@ -229,9 +229,9 @@ class Batched:
         for number, own in zip(kept, rows or (), strict=True):
             result, pending = taken[number]
             for x, row in zip(pending, own, strict=True):
-                values.settle(x, row)  # also if it has raised: what it has kept is that of the loop
+                recorder.settle(x, row)  # also if it has raised: what it has kept is that of the loop
             if number not in raised:
-                results.append(values.settled(result, {}))
+                results.append(recorder.settled(result, {}))
         failures = {**failures, **raised}
         if raised and self.on_error == "raise":
             raise raised[min(raised)]
@@ -242,26 +242,26 @@ class Batched:
 
     def warn_of_unused(self) -> None:
         """Warn of ops that no example has called or that gain nothing, and of a program that was a loop."""
-        for op in self.program.ops:
-            if not self.values.has_recorded(vars(op).get("__wrapped__", op) if CELL in vars(op) else op):
+        for op in self.function.ops:
+            if not self.recorder.has_recorded(vars(op).get("__wrapped__", op) if CELL in vars(op) else op):
                 warn_user(
                     f"No example has called {op.__qualname__} of ops=[...] with an array of the framework."
                     "\n\nHint: a module whose forward is called directly is a cell by that method: name it "
                     "as Class.forward. What a cell calls is a part of it."
                 )
-        if self.program.ops and self.fold is not None:
+        if self.function.ops and self.fold is not None:
             from multifold.lazy.explained import idle_cells
 
             for text, hint in idle_cells(self.fold.explain(), self.count):
                 warn_user(f"{text}\n\nHint: {hint}")
-        if not self.program.ops and not len(self.fold or ()):
+        if not self.function.ops and not len(self.fold or ()):
             warn_user(
                 f"{getattr(self.fn, '__qualname__', type(self.fn).__name__)} ran as a loop: none of its "
                 "calls was recorded, since it begins with no layer or cell.\n\nHint: name functions that "
                 "take arrays by batched(fn, ops=[...])."
             )
 
-    def traces(self, *iterables: Iterable[Any], **shared: Any) -> list[PlainTrace]:
+    def traces(self, *iterables: Iterable[Any], **shared: Any) -> list[LazyTrace]:
         """Record each example once, for `replay`: the code of the program does not run again.
 
         Takes what a call takes. Use it for training in many epochs. A trace holds what the code has decided
@@ -274,21 +274,21 @@ class Batched:
             tensor that needs a gradient and is no parameter.
         """
         examples = examples_of(iterables)
-        program = self.program
-        program.meet(*examples[0], *shared.values())
+        function = self.function
+        function.backend_for(*examples[0], *shared.values())
         taken: list[tuple[Any, Sequence[Any], Hashable]] = []
 
         async def record(recorder: Any, arguments: tuple[Any, ...]) -> Any:
-            run = program.run_of(recorder, shared.values(), self.seed)
+            run = function.run_of(recorder, shared.values(), self.seed)
             result, pending = await run.example(arguments, partial(self.fn, *arguments, **shared), [])
             taken.append((result, pending, run.modes))
             return each(tuple([x.node for x in pending]))
 
         with resting_collector():
             made = traces(record, examples)
-        return [PlainTrace(x, *found) for x, found in zip(made, taken, strict=True)]
+        return [LazyTrace(x, *found) for x, found in zip(made, taken, strict=True)]
 
-    def replay(self, made: Sequence[PlainTrace]) -> Any:
+    def replay(self, made: Sequence[LazyTrace]) -> Any:
         """Return what a call returns for the examples of some traces, which `traces` has made.
 
         Raises
@@ -298,24 +298,24 @@ class Batched:
         LaunchError
             If a recorded call fails.
         """
-        if not made or not all(isinstance(x, PlainTrace) for x in made):
+        if not made or not all(isinstance(x, LazyTrace) for x in made):
             raise RecordError(f"Expected traces that run.traces(...) has made. Received {type_of(made)}.")
-        values = self.values
-        backend: Any = self.program.backend
-        if values is None:
+        recorder = self.recorder
+        backend: Any = self.function.backend
+        if recorder is None:
             raise RecordError("Expected traces that this program has made. It has made none.")
         fold = self.fold = Fold(backend=backend, device=self.device)
         self.count = len(made)
-        with values.recording(()):
-            modes = values.modes()
+        with recorder.recording(()):
+            modes = recorder.modes()
             if any(x.modes != modes for x in made):
                 raise RecordError(
                     "Expected traces in the modes in which they were made, as that of gradients.",
                     "make traces for evaluation inside of torch.no_grad().",
                 )
             rows = fold.run(None, [x.trace for x in made])
-        found = [computed(values, x.pending, own) for x, own in zip(made, rows, strict=True)]
-        return self.joined([values.settled(x.result, own) for x, own in zip(made, found, strict=True)])
+        found = [computed(recorder, x.pending, own) for x, own in zip(made, rows, strict=True)]
+        return self.joined([recorder.settled(x.result, own) for x, own in zip(made, found, strict=True)])
 
     def loop(self, *iterables: Iterable[Any], **shared: Any) -> Any:
         """Return what a call returns, by running one example after the other.
@@ -324,7 +324,7 @@ class Batched:
         of its own here, too. To debug a program, run it so.
         """
         examples = examples_of(iterables)
-        self.program.meet(*examples[0], *shared.values())
+        self.function.backend_for(*examples[0], *shared.values())
         return self.returned(*self.looped(examples, shared))
 
     def looped(
@@ -335,8 +335,8 @@ class Batched:
         failures: dict[int, Exception] = {}
         sharing = None
         if self.seed is not None:
-            backend = self.program.meet(*examples[0], *shared.values())
-            sharing = Sharing(backend, self.values.pending, self.fn, self.seed)
+            backend = self.function.backend_for(*examples[0], *shared.values())
+            sharing = Sharing(backend, self.recorder.pending, self.fn, self.seed)
         for number, example in enumerate(examples):
             if sharing is not None:
                 sharing.begin(number)
@@ -362,20 +362,20 @@ class Batched:
                 f"Received {structures[0]} and others.",
                 'batched(fn, join="list") returns them as the loop does.',
             )
-        values = self.values if CURRENT.recording is None else CURRENT.recording.values
-        columns = [values.join(column, self.join) for column in zip(*leaves, strict=True)]
+        recorder = self.recorder if CURRENT.recording is None else CURRENT.recording.recorder
+        columns = [recorder.join(column, self.join) for column in zip(*leaves, strict=True)]
         return optree.tree_unflatten(structures[0], columns)
 
-    def explain(self) -> PlainExplanation:
+    def explain(self) -> LazyExplanation:
         """Return the explanation of the last run, as `Fold.explain` does, with what to make cells of."""
-        from multifold.lazy.explained import PlainExplanation  # much of the package
+        from multifold.lazy.explained import LazyExplanation  # much of the package
 
         if self.fold is None:
             raise RecordError(
                 "Expected a run to explain. There was none yet.", "call it on examples first."
             )
-        return PlainExplanation(
-            self.fold.explain(), self.fold._graph, self.fn, self.values.reads, self.count
+        return LazyExplanation(
+            self.fold.explain(), self.fold._graph, self.fn, self.recorder.reads, self.count
         )
 
     def check(self, *iterables: Iterable[Any], **shared: Any) -> None:
@@ -389,7 +389,7 @@ class Batched:
             What the first failing example raises.
         """
         examples = examples_of(iterables)
-        backend = self.program.meet(*examples[0], *shared.values())
+        backend = self.function.backend_for(*examples[0], *shared.values())
         with aside(backend, owners_of(backend, None, self.fn)):
             wanted, failures = self.looped(examples, shared)
         for error in failures.values():
@@ -411,7 +411,7 @@ class Batched:
         Arrays that several examples return in one place may differ by the rounding of the largest of them:
         a small result may be the sum of large terms.
         """
-        backend: Any = self.program.backend
+        backend: Any = self.function.backend
         ours, theirs = [[optree.tree_leaves(x) for x in results] for results in (found, wanted)]
         scales: defaultdict[Hashable, float] = defaultdict(float)
         for leaves in theirs:
@@ -429,7 +429,7 @@ class Batched:
 
     def same(self, x: Any, y: Any, scale: float = 0.0) -> bool:
         """Return whether two results are equal up to the rounding of numbers of some magnitude."""
-        backend: Any = self.program.backend
+        backend: Any = self.function.backend
         if backend.owns(x) and backend.owns(y):
             host, other = backend.to_numpy(x)[None], backend.to_numpy(y)[None]
             rtol = tolerance_of(x, host)
@@ -442,7 +442,7 @@ class Batched:
         return bool(np.all(x == y))
 
 
-class PlainTrace(NamedTuple):
+class LazyTrace(NamedTuple):
     """What an example of a plain program has recorded; made by `Batched.traces`.
 
     Attributes
@@ -463,9 +463,9 @@ class PlainTrace(NamedTuple):
     modes: Hashable
 
 
-def computed(values: Any, pending: Sequence[Any], rows: Sequence[Any]) -> dict[int, Any]:
+def computed(recorder: Any, pending: Sequence[Any], rows: Sequence[Any]) -> dict[int, Any]:
     """Return what pending values stand for, by their ``id``."""
-    return {id(x): values.computed(x, own) for x, own in zip(pending, rows, strict=True)}
+    return {id(x): recorder.computed(x, own) for x, own in zip(pending, rows, strict=True)}
 
 
 def examples_of(iterables: Sequence[Iterable[Any]]) -> list[Any]:

@@ -26,11 +26,11 @@ from multifold.errors import RecordError
 from multifold.fold import Fold
 from multifold.lazy.cells import CELLS, checked_ops
 from multifold.lazy.current import CURRENT, Recording
-from multifold.lazy.function import PlainProgram
+from multifold.lazy.function import LazyFunction
 from multifold.lazy.waiting import resting_collector
 
 if TYPE_CHECKING:
-    from multifold.lazy.explained import PlainExplanation
+    from multifold.lazy.explained import LazyExplanation
 
 
 class pending:  # noqa: N801 - it is used as a function
@@ -104,7 +104,7 @@ class pending:  # noqa: N801 - it is used as a function
         self.device = device
         self.shared = shared
         self.of: tuple[Any, Any] = (None, None)
-        self.program: PlainProgram | None = None
+        self.function: LazyFunction | None = None
         self.fold: Fold | None = None
         self.entered = Entered()
 
@@ -130,29 +130,29 @@ class pending:  # noqa: N801 - it is used as a function
     ) -> bool | None:
         return self.entered.contexts.pop().__exit__(kind, error, traceback)
 
-    def explain(self) -> PlainExplanation:
+    def explain(self) -> LazyExplanation:
         """Return the explanation of the last time that the block has run, as `batched` gives it."""
-        from multifold.lazy.explained import PlainExplanation  # much of the package
+        from multifold.lazy.explained import LazyExplanation  # much of the package
 
         if self.fold is None:
             raise RecordError("Expected a block to explain. It has not run, or is part of another one.")
-        program: Any = self.program
-        return PlainExplanation(self.fold.explain(), self.fold._graph, self.of[0], program.values.reads)
+        function: Any = self.function
+        return LazyExplanation(self.fold.explain(), self.fold._graph, self.of[0], function.recorder.reads)
 
     @contextlib.contextmanager
     def recorded(self, frame: FrameType) -> Iterator[None]:
         """Record what code does in this thread; in the end run it."""
         code, model = frame.f_code, model_of(frame)
-        if self.program is None or self.of[0] is not code or self.of[1] is not model:
+        if self.function is None or self.of[0] is not code or self.of[1] is not model:
             self.of = code, model
             around: Any = around_block(frame) if model is None else model
-            self.program = PlainProgram(around, self.ops, self.backend)
-        backend = self.program.meet(*frame.f_locals.values())
-        values = self.program.values
+            self.function = LazyFunction(around, self.ops, self.backend)
+        backend = self.function.backend_for(*frame.f_locals.values())
+        recorder = self.function.recorder
         fold = self.fold = Fold(backend=backend, device=self.device)
-        recording = Recording(values, backend, fold, is_block=True)
+        recording = Recording(recorder, backend, fold, is_block=True)
         with (
-            values.recording([self.shared]),
+            recorder.recording([self.shared]),
             CELLS.applied(self.ops),
             resting_collector(),
             fold._rounds(None) as rounds,
@@ -191,19 +191,19 @@ class BlockRun:
 
     def __init__(self, recording: Recording, rounds: Rounds) -> None:
         self.recording = recording
-        self.values = recording.values
+        self.recorder = recording.recorder
         self.rounds = rounds
         self.made: list[Any] = []
 
     def wait(self, nodes: Sequence[Any]) -> list[Any]:
         """Run what some nodes need, and return their values on the host."""
         refs = np.array([node._ref for node in nodes], np.int64)
-        with self.recording.paused(), self.values.apart():
+        with self.recording.paused(), self.recorder.apart():
             return self.rounds.values_of(refs, np.zeros_like(refs), [])
 
     def unsettled(self) -> list[Any]:
         """Return the pending arrays that anything still holds."""
-        found: list[Any] = self.values.unsettled((), self.made)
+        found: list[Any] = self.recorder.unsettled((), self.made)
         return found
 
     def settle(self, pending: Sequence[Any], last: bool = False) -> None:
@@ -214,7 +214,7 @@ class BlockRun:
         asked = take_apart(rounds.recorder, tuple([x.node for x in pending]), 0)
         done = rounds.compute(asked.calls, asked.whole_calls, asked, waits=NOBODY, last=last)
         for x, rows in zip(pending, done.outputs(), strict=True):
-            self.values.settle(x, rows)
+            self.recorder.settle(x, rows)
 
 
 def model_of(frame: FrameType) -> Any:

@@ -38,7 +38,7 @@ CALLS_OF_OBJECTS = {"forward", "call", "__call__"}
 """Methods that calling an object calls, in one framework or another."""
 
 
-class Glue(NamedTuple):
+class Candidate(NamedTuple):
     """A function of the program, and the calls that it has recorded one by one.
 
     Attributes
@@ -62,14 +62,14 @@ class Glue(NamedTuple):
         return f"{self.name} ({self.place}): {self.calls:,} calls, {self.share:.0%}"
 
 
-def glue_of(graph: Any, program: Any, reads: Collection[int]) -> list[Glue]:
+def glue_of(graph: Any, function: Any, reads: Collection[int]) -> list[Candidate]:
     """Return the functions to make cells of, those first that have recorded most calls.
 
     Parameters
     ----------
     graph : Graph
         What was recorded.
-    program : object
+    function : object
         What takes one example.
     reads : collection of int
         The ``id`` of the code of functions that have read values, themselves or by what they call.
@@ -89,14 +89,14 @@ def glue_of(graph: Any, program: Any, reads: Collection[int]) -> list[Glue]:
         fn = function_of(code)
         if fn is not None:
             calls[fn] += counts[key]
-    own = {id(code) for code in codes_of(program)} | {*reads}
+    own = {id(code) for code in codes_of(function)} | {*reads}
     inside = {
         fn: names_inside(fn)
         for fn, count in calls.items()
         if count >= LEAST_SHARE * total and id(fn.__code__) not in own
     }
     found = [
-        Glue(
+        Candidate(
             fn.__qualname__,
             f"{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}",
             calls[fn],
@@ -135,14 +135,14 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
             yield from codes_in(x)
 
 
-def codes_of(program: Any) -> list[CodeType]:
+def codes_of(function: Any) -> list[CodeType]:
     """Return the code of what takes one example: a function, a method or an object that is called."""
-    while isinstance(program, functools.partial):
-        program = program.func
-    program = getattr(program, "__func__", program)
-    if isinstance(program, CodeType):
-        return [program]
-    parts = [program, *[getattr(type(program), name, None) for name in CALLS_OF_OBJECTS]]
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    if isinstance(function, CodeType):
+        return [function]
+    parts = [function, *[getattr(type(function), name, None) for name in CALLS_OF_OBJECTS]]
     return [x.__code__ for x in parts if isinstance(x, FunctionType)]
 
 

@@ -69,7 +69,7 @@ def cell_of(fn: Callable[..., Any], rows: bool = False) -> Callable[..., Any]:
         recording = CURRENT.recording
         if recording is None:
             return fn(*args, **kwargs)
-        return recording.values.call(recording, fn, rows, args, kwargs)
+        return recording.recorder.call(recording, fn, rows, args, kwargs)
 
     setattr(cell, CELL, rows)
     return cell

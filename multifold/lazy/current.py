@@ -35,14 +35,14 @@ class Recording:
 
     Attributes
     ----------
-    values : PlainValues
+    recorder : LazyRecorder
         What makes pending values, and records what is done with them.
     backend : Backend
         What knows the framework's modules and random state.
     fold : Fold or recorder of traces
         What takes the calls.
     alarmed : bool
-        Whether an alarm of the values was true when the run began; see `GlueBase`.
+        Whether an alarm of the recorder was true when the run began; see `LazyRecorderBase`.
     is_trace : bool
         Whether a trace is made: nothing is computed, and nothing waits.
     is_block : bool
@@ -56,15 +56,15 @@ class Recording:
     """
 
     def __init__(
-        self, values: Any, backend: Backend, fold: Any, *, is_trace: bool = False, is_block: bool = False
+        self, recorder: Any, backend: Backend, fold: Any, *, is_trace: bool = False, is_block: bool = False
     ) -> None:
-        self.values = values
+        self.recorder = recorder
         self.backend = backend
         self.fold = fold
         self.is_trace = is_trace
         self.is_block = is_block
-        self.alarmed = any(alarm() for alarm in values.alarms)
-        self.inner = ("multifold.", "multifold_", f"{values.package}.")
+        self.alarmed = any(alarm() for alarm in recorder.alarms)
+        self.inner = ("multifold.", "multifold_", f"{recorder.package}.")
         self.lines: dict[int, tuple[CodeType, bool]] = {}
         self.made: list[weakref.ref[Any]] = []
         self.wait: Callable[[Sequence[Any]], list[Any]] = refuse_wait

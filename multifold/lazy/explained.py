@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from multifold.explain import Explanation, RoundsExplanation
-from multifold.lazy.candidates import Glue, glue_of
+from multifold.lazy.candidates import Candidate, glue_of
 from multifold.lazy.recorder import BY_ROWS
 
 FEW_ROWS = 8
@@ -24,14 +24,14 @@ SMALL = 4096
 """A function of an array of so many numbers runs about as fast as it is recorded."""
 
 
-class PlainExplanation(RoundsExplanation):
+class LazyExplanation(RoundsExplanation):
     """The explanation of a run of a plain program: what `Fold.explain` returns, and why it may be slow.
 
     Attributes
     ----------
     explanation : Explanation
         What `Fold.explain` returns, which has the same text without that.
-    glue : list of Glue
+    glue : list of Candidate
         At most three functions that have recorded a tenth of all calls or more, those with most first, if
         they can be cells.
     slow : list of str
@@ -44,13 +44,13 @@ class PlainExplanation(RoundsExplanation):
         self,
         explanation: Explanation,
         graph: Any,
-        program: Any,
+        function: Any,
         reads: Collection[int],
         examples: int | None = None,
     ) -> None:
         super().__init__(explanation.rounds)
         self.explanation = explanation
-        self.glue = glue_of(graph, program, reads)
+        self.glue = glue_of(graph, function, reads)
         self.slow = []
         if len(graph.signature):
             self.slow = [*few_rows(explanation, examples), *small_calls(explanation, graph, self.glue)]
@@ -85,7 +85,7 @@ def few_rows(explanation: Explanation, examples: int | None) -> Iterator[str]:
         )
 
 
-def small_calls(explanation: Explanation, graph: Any, glue: Sequence[Glue]) -> Iterator[str]:
+def small_calls(explanation: Explanation, graph: Any, glue: Sequence[Candidate]) -> Iterator[str]:
     """Yield that small calls without gradients take less than to record them, or to wait for them."""
     kinds = Counter(graph.signature)
     ops = [signature.op for signature in graph.signatures]

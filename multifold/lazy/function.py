@@ -82,7 +82,7 @@ def plain(
     array([[1.],
            [2.]])
     """
-    return PlainProgram(fn, ops, backend).record
+    return LazyFunction(fn, ops, backend).record
 
 
 class OfThread(threading.local):
@@ -90,22 +90,22 @@ class OfThread(threading.local):
 
     Attributes
     ----------
-    values : PlainValues or None
+    recorder : LazyRecorder or None
         What records its calls, with what it has learnt of them.
-    runs : dict of recorder to PlainRun
+    runs : dict of recorder to LazyRun
         Those under way.
     around : ExitStack
         The contexts of these.
     """
 
     def __init__(self) -> None:
-        self.values: Any = None
-        self.runs: dict[Any, PlainRun] = {}
+        self.recorder: Any = None
+        self.runs: dict[Any, LazyRun] = {}
         self.around = ExitStack()
 
-    def keep(self, values: Any) -> None:
+    def keep(self, recorder: Any) -> None:
         """Keep what records calls, with what it learns of them."""
-        self.values = values
+        self.recorder = recorder
 
     def begin(self, *contexts: AbstractContextManager[Any]) -> None:
         """Enter the contexts of runs, unless there is one already."""
@@ -128,7 +128,7 @@ class OfThread(threading.local):
             self.around.__exit__(kind, error, traceback)
 
 
-class PlainProgram:
+class LazyFunction:
     """A function of one example, recorded on any fold, in any thread.
 
     Parameters
@@ -150,7 +150,7 @@ class PlainProgram:
         self.backend = find_backend(backend) or backend_around(fn)
         self.thread = OfThread()
         if self.backend is not None:  # it may record no programs
-            self.thread.keep(self.backend.plain_values(self.fn))
+            self.thread.keep(self.backend.lazy_recorder(self.fn))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: not what it has learnt."""
@@ -160,13 +160,13 @@ class PlainProgram:
         vars(self).update(state, thread=OfThread())
 
     @property
-    def values(self) -> Any:
+    def recorder(self) -> Any:
         """What records its calls in this thread, with what it knows of earlier runs."""
-        if self.thread.values is None and self.backend is not None:
-            self.thread.keep(self.backend.plain_values(self.fn))
-        return self.thread.values
+        if self.thread.recorder is None and self.backend is not None:
+            self.thread.keep(self.backend.lazy_recorder(self.fn))
+        return self.thread.recorder
 
-    def meet(self, *arguments: Any) -> Backend:
+    def backend_for(self, *arguments: Any) -> Backend:
         """Return the backend: the one that is known, or that of the arguments of an example."""
         if self.backend is None:
             self.backend = backend_around(*arguments)
@@ -181,7 +181,7 @@ class PlainProgram:
 
     # ---- runs ----------------------------------------------------------------------------------------
 
-    def run_of(self, fold: Any, same: Iterable[Any] = (), seed: int | None = None) -> PlainRun:
+    def run_of(self, fold: Any, same: Iterable[Any] = (), seed: int | None = None) -> LazyRun:
         """Return the run of a fold; it ends with what the fold is doing.
 
         ``same`` are arguments that are the same for all examples, and ``seed`` is that of `batched`.
@@ -194,12 +194,12 @@ class PlainProgram:
                     "Expected a plain program to be run by a fold. It was called by itself.",
                     "fold.run(None, examples, multifold.plain(fn)), or multifold.batched(fn)(examples).",
                 )
-            contexts = [self.values.recording(same), CELLS.applied(self.ops)]
+            contexts = [self.recorder.recording(same), CELLS.applied(self.ops)]
             if isinstance(fold, TraceRecorder):
-                contexts.append(self.values.tracing())
+                contexts.append(self.recorder.tracing())
             thread.begin(*contexts)
             fold._meanwhile.push(partial(thread.end, fold))
-            run = thread.runs[fold] = PlainRun(self, fold, seed)
+            run = thread.runs[fold] = LazyRun(self, fold, seed)
         return run
 
     async def record(self, fold: Any, example: Any) -> Any:
@@ -211,18 +211,18 @@ class PlainProgram:
             )
         if self.backend is None:
             self.backend = getattr(fold, "_backend", None)
-        self.meet(example)
+        self.backend_for(example)
         run = self.run_of(fold)
         result, pending = await run.example((example,), partial(self.fn, example), [])
         return run.as_outputs(result, pending)
 
 
-class PlainRun:
+class LazyRun:
     """The examples of a program that are recorded on one fold.
 
     Parameters
     ----------
-    program : PlainProgram
+    function : LazyFunction
         The program, whose backend is known.
     fold : Fold, Unfold or recorder of traces
         What takes the calls.
@@ -237,14 +237,14 @@ class PlainRun:
         The modes of the framework in which it began.
     """
 
-    def __init__(self, program: PlainProgram, fold: Any, seed: int | None) -> None:
-        backend: Any = program.backend
+    def __init__(self, function: LazyFunction, fold: Any, seed: int | None) -> None:
+        backend: Any = function.backend
         self.backend = backend
-        self.values = program.values
+        self.recorder = function.recorder
         self.fold = fold
-        self.recording = Recording(self.values, backend, fold, is_trace=isinstance(fold, TraceRecorder))
-        self.sharing = Sharing(backend, self.values.pending, program.fn, seed)
-        self.modes = self.values.modes()
+        self.recording = Recording(self.recorder, backend, fold, is_trace=isinstance(fold, TraceRecorder))
+        self.sharing = Sharing(backend, self.recorder.pending, function.fn, seed)
+        self.modes = self.recorder.modes()
         self.started = 0
 
     async def example(
@@ -255,15 +255,15 @@ class PlainRun:
         Return what it returns, and the pending values that this or anything else still holds. ``made`` gets
         weak references to all that it makes.
         """
-        values = self.values
+        recorder = self.recorder
         number = self.started
         self.started += 1
         self.sharing.take(number, arguments)
         try:
             result = await drive(self.recording, self.sharing, self.fold, number, code, made)
-            return result, values.unsettled(result, made)
+            return result, recorder.unsettled(result, made)
         except Exception as cause:
-            error = values.explained(cause)
+            error = recorder.explained(cause)
             if error is cause:
                 raise
             raise error from cause
@@ -272,8 +272,8 @@ class PlainRun:
 
     def as_outputs(self, result: Any, pending: Sequence[Any]) -> Any:
         """Return what an example has returned as its fold takes it."""
-        leaves, structure = self.values.flatten(
-            self.values.settled(result, {id(x): x.node for x in pending})
+        leaves, structure = self.recorder.flatten(
+            self.recorder.settled(result, {id(x): x.node for x in pending})
         )
         return structure.unflatten([*map(self.as_output, leaves)])
 

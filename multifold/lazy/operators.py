@@ -19,7 +19,7 @@ import numpy as np
 
 from multifold.errors import MultifoldError, RecordError
 from multifold.lazy.current import Recording, Seen, recording_of, refusal
-from multifold.lazy.recorder import MANY, KnownCall, PendingNumbers, PlainCall, PlainValues, Replacements
+from multifold.lazy.recorder import MANY, KnownCall, LazyCall, LazyRecorder, PendingNumbers, Replacements
 from multifold.operands import shared
 
 SET_CLASS = object.__dict__["__class__"].__set__
@@ -64,7 +64,7 @@ class PendingForms:
 
 
 class PendingOperators(PendingNumbers):
-    """A pending array whose operators and indexing are recorded; `GlueBase` names its slots."""
+    """A pending array whose operators and indexing are recorded; `LazyRecorderBase` names its slots."""
 
     __slots__ = ("__weakref__", "base", "form", "host", "node", "place", "seen", "value", "version")
 
@@ -78,8 +78,8 @@ class PendingOperators(PendingNumbers):
     def __getitem__(self, index: Any) -> Any:
         if type(index) is int and self.form.shape:
             recording = recording_of()
-            form = recording.values.forms.get(self.form.shape[1:], self.form.dtype)
-            return recording.values.entry(recording, self, index, form)
+            form = recording.recorder.forms.get(self.form.shape[1:], self.form.dtype)
+            return recording.recorder.entry(recording, self, index, form)
         return record(operator.getitem, self, index)
 
     def _settle(self, kind: type, value: Any) -> None:
@@ -139,7 +139,7 @@ def record(func: Any, *args: Any, **kwargs: Any) -> Any:
     if not any(map(is_pending, (*args, *kwargs.values()))):
         return func(*args, **kwargs)
     recording = recording_of()
-    return recording.values.meet(recording, func, args, kwargs)
+    return recording.recorder.dispatch(recording, func, args, kwargs)
 
 
 def is_pending(x: Any) -> bool:
@@ -181,7 +181,7 @@ def drawn() -> tuple[Any, ...]:
     return random.getstate(), state[1].tobytes(), state[2]
 
 
-class TracedCall(PlainCall):
+class CompiledCall(LazyCall):
     """A call that is compiled; subclasses say how."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -208,14 +208,14 @@ class TracedCall(PlainCall):
         raise NotImplementedError
 
 
-class TracedValues(PlainValues):
+class OperatorRecorder(LazyRecorder):
     """What records plain programs in a framework that compiles calls.
 
     Subclasses name the classes of arrays, which are operands, and of calls.
     """
 
     arrays: ClassVar[tuple[type, ...]]
-    calls: ClassVar[tuple[type[TracedCall], type[TracedCall], type[TracedCall]]]
+    calls: ClassVar[tuple[type[CompiledCall], type[CompiledCall], type[CompiledCall]]]
     """Those of functions of the framework, of cells, and of cells that are written for rows."""
 
     replaced: ClassVar[Replacements] = Replacements()
@@ -309,7 +309,7 @@ class TracedValues(PlainValues):
     def learn(
         self,
         recording: Recording,
-        maker: type[TracedCall] | None,
+        maker: type[CompiledCall] | None,
         func: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],

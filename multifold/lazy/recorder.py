@@ -1,8 +1,8 @@
 """What adapters share of plain programs: pending values, calls that run on rows, and what records them.
 
 A *pending value* is what the code of an example holds in the place of an array that is not computed yet.
-An adapter has a class of them, a subclass of `PlainCall` for what runs a function of one example on the
-rows of all, and a subclass of `PlainValues`, which says what its framework does differently.
+An adapter has a class of them, a subclass of `LazyCall` for what runs a function of one example on the
+rows of all, and a subclass of `LazyRecorder`, which says what its framework does differently.
 
 What a pending value is asked for is answered by its form, recorded, or *read*: its example waits.
 """
@@ -24,8 +24,8 @@ from typing import Any, ClassVar
 import numpy as np
 import optree
 
-from multifold._engine.compiled import GlueBase
 from multifold._engine.compiled import KnownCall as KnownCall
+from multifold._engine.compiled import LazyRecorderBase
 from multifold._engine.record.freezing import freeze
 from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
@@ -48,23 +48,23 @@ SMALL = 4096
 """Values of up to so many numbers are read beside others."""
 
 
-class PlainValues(GlueBase, abc.ABC):
+class LazyRecorder(LazyRecorderBase, abc.ABC):
     """Pending values of a framework, and what is done with them recorded, for `multifold.batched`.
 
-    It is kept beyond a run, with what it has learnt of the calls of its program. `GlueBase.meet` is what a
-    framework calls where a function meets a pending value, and `GlueBase.recorded` records a cell. Both ask
-    the methods here for what they have not met before.
+    It is kept beyond a run, with what it has learnt of the calls of its program.
+    `LazyRecorderBase.dispatch` is what a framework calls where a function meets a pending value, and
+    `LazyRecorderBase.recorded` records a cell. Both ask the methods here for what they have not met before.
 
     Parameters
     ----------
     pending : type
-        The class of pending values; see `GlueBase`.
+        The class of pending values; see `LazyRecorderBase`.
     settled : type
         Their class once they are computed: each has a ``value``.
     answers : dict
         Functions that are not recorded, and what answers them.
     probes, alarms : tuple of callable
-        See `GlueBase`.
+        See `LazyRecorderBase`.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class PlainValues(GlueBase, abc.ABC):
             return None
         return structure, self.keys_of(leaves, operands)
 
-    def met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a function does that has met a pending value, if its kind is not known."""
         return self.recorded(CURRENT.recording, None, func, args, kwargs)
 
@@ -282,9 +282,9 @@ def with_reads(x: Any) -> Any:
     It waits in Python code alone: a function of C++ that calls back into Python, as that of optree, does
     not bear that another stack goes on meanwhile.
     """
-    values = recording_of().values
-    if type(x) is values.pending:
-        return values.read(x)
+    recorder = recording_of().recorder
+    if type(x) is recorder.pending:
+        return recorder.read(x)
     if type(x) in (tuple, list):
         return type(x)([with_reads(part) for part in x])
     if type(x) is dict:
@@ -294,7 +294,7 @@ def with_reads(x: Any) -> Any:
     return x
 
 
-def said(x: Any, is_operand: bool) -> str:
+def argument_text(x: Any, is_operand: bool) -> str:
     """Return an argument of a call for `explain`: the shape of an operand, a constant as it is written."""
     if is_operand:
         return str(tuple(x.shape))
@@ -371,7 +371,7 @@ def method(kind: type, name: str) -> Callable[..., Any]:
     return call
 
 
-class PlainCall:
+class LazyCall:
     """A function of one example, with all that its arguments are besides arrays; subclasses run it on rows.
 
     Parameters
@@ -410,7 +410,7 @@ class PlainCall:
         self.places = places
         self.shared = shared
         self.leaves = [None if i in places else x for i, x in enumerate(leaves)]
-        self.called_with = ", ".join([said(x, i in places) for i, x in enumerate(leaves)])
+        self.called_with = ", ".join([argument_text(x, i in places) for i, x in enumerate(leaves)])
         self.__name__ = self.__qualname__ = getattr(func, "__name__", type(func).__name__)
 
     def arguments(
@@ -455,7 +455,7 @@ class PlainCall:
 class PendingNumbers:
     """What a pending array answers by its form, or by its value, in frameworks that let any class do so.
 
-    A subclass has a ``form``, and is a class of pending values of `PlainValues`.
+    A subclass has a ``form``, and is a class of pending values of `LazyRecorder`.
     """
 
     __slots__ = ()
@@ -464,7 +464,7 @@ class PendingNumbers:
 
     def _read(self) -> Any:
         """Return the value, once it is there: the example waits."""
-        return recording_of().values.read(self)
+        return recording_of().recorder.read(self)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -84,7 +84,7 @@ class Sharing:
         self.tables: dict[int, Table] | None = None
         self.arguments: dict[int, Sequence[Any]] = {}
         self.objects: dict[int, dict[int, Any]] = {}
-        self.met: dict[int, Any] = {}
+        self.known: dict[int, Any] = {}
         self.now: Snapshot = []
         self.left: Snapshot = []
         self.last_begun = 0
@@ -99,7 +99,7 @@ class Sharing:
         """Forget the arguments of an example that has ended: it changes nothing any more."""
         self.arguments.pop(example, None)
         for key in self.objects.pop(example, ()):
-            self.met.pop(key, None)
+            self.known.pop(key, None)
 
     def shared_tables(self) -> dict[int, Table]:
         """Return the objects that several examples may change, by ``id``: looked for when one waits."""
@@ -108,9 +108,9 @@ class Sharing:
             self.tables = self.tables_of(objects_in(self.backend, [*self.backend.stateful(owners)]))
         for example, arguments in self.arguments.items():
             own = self.objects[example] = objects_in(self.backend, arguments)
-            several = own.keys() & self.met.keys()
+            several = own.keys() & self.known.keys()
             self.tables |= self.tables_of({key: own[key] for key in several if key not in self.tables})
-            self.met |= own
+            self.known |= own
         self.arguments.clear()
         return self.tables
 
@@ -161,7 +161,7 @@ class Sharing:
         for table, then, now in zip(tables, before, after, strict=False):
             if then is not now and not (same_entries(then[0], now[0]) and then[1] == now[1]):
                 raise refusal(
-                    f"The examples share {table.said(then[0], now[0])}, and {why}.",
+                    f"The examples share {table.difference_text(then[0], now[0])}, and {why}.",
                     OWN_VARIABLE if isinstance(table.owner, FunctionType) else OWN_COPY,
                 )
 
@@ -288,7 +288,7 @@ class Table:
         arrays = [x for x in values if type(x) is not self.pending and self.backend.owns(x)]
         return found + [self.backend.version(x) for x in arrays]
 
-    def said(self, then: Sequence[Any], now: Sequence[Any]) -> str:
+    def difference_text(self, then: Sequence[Any], now: Sequence[Any]) -> str:
         """Return how an error calls what has changed."""
         if isinstance(self.owner, FunctionType):
             names = [*self.names, *self.owner.__code__.co_freevars]

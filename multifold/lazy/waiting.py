@@ -134,7 +134,7 @@ def switched_out(
     if greenlet.getcurrent() is not stack:
         raise RecordError("A value is read in another greenlet or thread than the one of its example.")
     left = sharing.wait(example)
-    with recording.values.apart():
+    with recording.recorder.apart():
         values: list[Any] = stack.parent.switch(nodes)
     sharing.refuse_changes(*left)
     return values

@@ -58,7 +58,9 @@ def naming(kernel: Kernel | Named) -> str:
 
 def raised(kernel: Kernel | Named, error: Exception, hint: str | None = None) -> LaunchError:
     """Return the error of an op that raised another one."""
-    return LaunchError(f"{naming(kernel)}, raised {messages.said(error)}.", hint or hint_of(kernel, error))
+    return LaunchError(
+        f"{naming(kernel)}, raised {messages.error_text(error)}.", hint or hint_of(kernel, error)
+    )
 
 
 def hint_of(kernel: Kernel | Named, error: Exception, otherwise: str | None = None) -> str | None:
@@ -127,7 +129,7 @@ def refuse_mixed(
     key = key, trial.has_values
     try:
         if isinstance(result, Exception):
-            line = messages.said(result).partition("\n")[0]
+            line = messages.error_text(result).partition("\n")[0]
             raise Untried(f"on drawn numbers it raised {line}")
         what = trial.deviation(result)
     except Untried as reason:

@@ -113,7 +113,7 @@ class Counting(Backend):
     like = handed_on("like")
     modes = handed_on("modes")
     plain_module = handed_on("plain_module")
-    plain_values = handed_on("plain_values")
+    lazy_recorder = handed_on("lazy_recorder")
     reserved = handed_on("reserved")
     slots = handed_on("slots")
     stateful = handed_on("stateful")

@@ -138,10 +138,10 @@ class JaxBackend(Backend):
     def cast(self, x: Any, dtype: str) -> jax.Array:
         return _array(x).astype(jax.dtypes.canonicalize_dtype(dtype))  # 64 bits as above
 
-    def plain_values(self, fn: Callable[..., Any]) -> Any:
-        from multifold_jax.lazy.recorder import JaxValues
+    def lazy_recorder(self, fn: Callable[..., Any]) -> Any:
+        from multifold_jax.lazy.recorder import JaxRecorder
 
-        return JaxValues(fn)
+        return JaxRecorder(fn)
 
     def padded_rows(self, rows: int) -> int:
         # The next power of two: an op compiles for few sizes, and at most half of the rows are for nothing.

@@ -97,7 +97,7 @@ def test_a_cell_compiles_for_few_numbers_of_rows():
     run = multifold.batched(layer, backend="jax")
     for count in (3, 4, 3):
         run([*XS[:count]])
-    (kind,) = run.values.known.values()
+    (kind,) = run.recorder.known.values()
     assert kind.call.run._cache_size() == 1  # three rows are padded to four
 
 

@@ -24,9 +24,9 @@ from multifold.errors import BackendError, LaunchError, RecordError
 TESTS = Path(__file__).resolve().parents[3] / "tests"
 
 
-def load(name):
+def load(name, folder=TESTS):
     """Load a test module of the core: test modules do not import each other."""
-    spec = importlib.util.spec_from_file_location(name, TESTS / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look up the module of a class
     spec.loader.exec_module(module)
@@ -35,6 +35,8 @@ def load(name):
 
 graphs = load("test_properties")
 models = load("test_models")
+of_data_sets = load("test_models_for_data_sets", TESTS.parent / "benchmarks" / "tests")
+MODELS = models.MODELS | of_data_sets.MODELS
 backend = multifold_jax.JaxBackend()
 
 
@@ -102,7 +104,7 @@ COMPILED_LONG = [pytest.param(name, marks=pytest.mark.nightly) for name in ("lis
 
 @pytest.mark.parametrize("name", ["binary-tree-lstm", "spinn", "qppnet", *COMPILED_LONG])
 def test_models_have_the_values_of_numpy_and_gradients_of_differences(name):
-    make, record = models.MODELS[name]
+    make, record = MODELS[name]
     model = models.disturbed(make())
     numpy_fold = Fold(backend="numpy")
     fold = Fold(backend="jax")

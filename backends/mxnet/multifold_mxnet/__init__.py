@@ -254,10 +254,10 @@ class MxnetBackend(Backend):
     def modes(self, owners: Sequence[Any]) -> Hashable:
         return autograd.is_training()
 
-    def plain_values(self, fn: Callable[..., Any]) -> Any:
-        from multifold_mxnet.plain import MxnetValues
+    def lazy_recorder(self, fn: Callable[..., Any]) -> Any:
+        from multifold_mxnet.lazy import MxnetRecorder
 
-        return MxnetValues(fn)
+        return MxnetRecorder(fn)
 
     def synchronize(self) -> None:
         mx.nd.waitall()

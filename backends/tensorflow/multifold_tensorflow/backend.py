@@ -137,10 +137,10 @@ class TensorflowBackend(Backend):
         found = drawn.structured_outputs or []
         return [tf.zeros(_static_shape(x), x.dtype) for x in found]
 
-    def plain_values(self, fn: Callable[..., Any]) -> Any:
-        from multifold_tensorflow.lazy.recorder import TensorflowValues
+    def lazy_recorder(self, fn: Callable[..., Any]) -> Any:
+        from multifold_tensorflow.lazy.recorder import TensorflowRecorder
 
-        return TensorflowValues(fn)
+        return TensorflowRecorder(fn)
 
     def synchronize(self) -> None:
         tf.test.experimental.sync_devices()

@@ -155,7 +155,7 @@ def test_a_cell_is_drawn_once_for_any_number_of_rows():
     run = multifold.batched(layer, backend="tensorflow")
     for count in (3, 1, 5):
         np.testing.assert_allclose(run(XS[:count]), tf.stack([layer(x) for x in XS[:count]]), rtol=1e-5)
-    assert len(run.values.known) == 1
+    assert len(run.recorder.known) == 1
 
 
 @multifold.op(rows=True)

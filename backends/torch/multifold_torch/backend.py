@@ -294,10 +294,10 @@ class TorchBackend(Backend):
             log.disabled = silent
         return [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in sizes]
 
-    def plain_values(self, fn: Any) -> Any:
-        from multifold_torch.lazy import TorchValues  # takes a while, and most programs need none
+    def lazy_recorder(self, fn: Any) -> Any:
+        from multifold_torch.lazy import TorchRecorder  # takes a while, and most programs need none
 
-        return TorchValues(fn)
+        return TorchRecorder(fn)
 
     def plain_module(self, fn: Any, run: Any) -> Any:
         from multifold_torch.lazy import BatchedModule

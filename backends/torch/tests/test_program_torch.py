@@ -28,9 +28,9 @@ from multifold.program import make, resolve_ops
 TESTS = Path(__file__).resolve().parents[3] / "tests"
 
 
-def load(name):
+def load(name, folder=TESTS):
     """Load a test module of the core: test modules do not import each other."""
-    spec = importlib.util.spec_from_file_location(name, TESTS / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look up the module of a class
     spec.loader.exec_module(module)
@@ -39,6 +39,8 @@ def load(name):
 
 graphs = load("test_properties")
 models = load("test_models")
+of_data_sets = load("test_models_for_data_sets", TESTS.parent / "benchmarks" / "tests")
+MODELS = models.MODELS | of_data_sets.MODELS
 run = multifold_torch.run
 
 
@@ -115,13 +117,13 @@ def test_random_graphs_have_the_values_and_gradients_of_unfold(any_work, wide, p
 # ---- models --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     ("dtype", "values", "gradients"), [("float64", 1e-9, 1e-9), ("float32", 1e-5, 1e-4)]
 )
 def test_models_have_the_values_and_gradients_of_a_fold(name, dtype, values, gradients, request):
     request.getfixturevalue("wide") if dtype == "float64" else None
-    construct, record = models.MODELS[name]
+    construct, record = MODELS[name]
     model = models.disturbed(construct(dtype=dtype)).on("torch")
     fold = Fold(backend="torch")
     program = fold.program([record(model, fold)])
@@ -134,7 +136,7 @@ def test_models_have_the_values_and_gradients_of_a_fold(name, dtype, values, gra
 
 
 def test_a_model_with_two_ops_in_a_loop_has_them_take_turns():
-    construct, record = models.MODELS["spinn"]
+    construct, record = MODELS["spinn"]
     fold = Fold(backend="torch")
     form = fold.program([record(construct(), fold)]).form
     (loop,) = [phase for phase in form.phases if phase.loop]
@@ -458,7 +460,7 @@ def test_what_pads_leaks_no_nan_into_gradients():
 
 def test_a_step_is_one_graph_for_dynamo(monkeypatch):
     monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", True)
-    model = models.MODELS["binary-tree-lstm"][0]().on("torch")
+    model = MODELS["binary-tree-lstm"][0]().on("torch")
     backend = multifold_torch.TorchBackend()
     fold = Fold(backend="torch")
     first, second = (

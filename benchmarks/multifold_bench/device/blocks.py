@@ -36,7 +36,7 @@ from multifold_bench import contenders, hand
 from multifold_bench.contenders import InProcess
 from multifold_bench.device import host
 from multifold_bench.device.kernels import seen
-from multifold_bench.device.running import Block, Lease, said
+from multifold_bench.device.running import Block, Lease, error_text
 from multifold_bench.gates.search import two_outputs
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.trees import sentence_tree
@@ -253,7 +253,7 @@ def tried(measured: Callable[[], Row]) -> Row:
     try:
         return measured()
     except Exception as error:  # noqa: BLE001 - the row has it
-        return {"note": said(error.__cause__ or error)}
+        return {"note": error_text(error.__cause__ or error)}
 
 
 @contextlib.contextmanager

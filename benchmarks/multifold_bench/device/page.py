@@ -252,7 +252,7 @@ QUESTION = (
 )
 
 
-def said(value: Any, form: str) -> str:
+def number_text(value: Any, form: str) -> str:
     """Return a value as a table shows it."""
     if value is None:
         return ""
@@ -266,7 +266,7 @@ def table(columns: Columns, rows: Sequence[Row]) -> list[str]:
     kept = {title: x for title, x in columns.items() if any(row.get(x[0]) is not None for row in rows)}
     align = ["---:" if form else "---" for _, form in kept.values()]
     lines = [list(kept), align]
-    lines += [[said(row.get(name), form) for name, form in kept.values()] for row in rows]
+    lines += [[number_text(row.get(name), form) for name, form in kept.values()] for row in rows]
     return [f"| {' | '.join(line)} |" for line in lines]
 
 

@@ -142,11 +142,11 @@ def send(sender: Connection, block: Block, lease: Lease) -> None:
             sender.send({**row, **known})
         end = None
     except Exception as error:  # noqa: BLE001 - the pass goes on with the next block
-        end = said(error)
+        end = error_text(error)
     sender.send({**known, "end": end})
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error in a line, with where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -39,7 +39,7 @@ from multifold._engine.record.node import Node, SharedNode
 from multifold.backend import comes_from
 from multifold.errors import RecordError, type_of
 from multifold.operands import RaggedOperand, Shared, Static
-from multifold_compat.counted import Counted, DoorNode
+from multifold_compat.counted import Counted, PredecessorNode
 from multifold_compat.groups import as_outputs
 from multifold_compat.mxnet_fold import rnn
 from multifold_compat.mxnet_fold.axes import AlongAxis, Move, Moves, stays, swap
@@ -47,7 +47,7 @@ from multifold_compat.mxnet_fold.axes import AlongAxis, Move, Moves, stays, swap
 __all__ = ["Fold", "fold_unroll", "rnn"]
 
 
-class Virtual(DoorNode):
+class Virtual(PredecessorNode):
     """One recorded call, or a part of its result."""
 
     __slots__ = ()

@@ -1,7 +1,7 @@
 """The one door to compiled code: every inner loop by name, compiled where that can be.
 
 The inner loops of scheduling and wiring (`_calls.py`, `_rows.py`), of merging (`_merging.py`), of rounds
-(`_table.py`, `_tasks.py`) and of plain programs (`_glue.py`) have one source in Python, which Cython
+(`_table.py`, `_tasks.py`) and of plain programs (`_lazy.py`) have one source in Python, which Cython
 compiles where a C compiler is at hand when multifold is installed, and which runs as it is elsewhere
 (`columns.py` says how). The classes that record calls (`_recording.pyx`) and the search for schedules
 (`_covers.pyx`) need types of C. They are written in Cython, and `multifold._engine.compiled.reference` has
@@ -48,7 +48,7 @@ try:
         typed_levels,
     )  # fmt: skip
     from multifold._engine.compiled._covers import beam, cover
-    from multifold._engine.compiled._glue import GlueBase, KnownCall
+    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._recording import GraphBase, NodeBase, RecorderBase
     from multifold._engine.compiled._rows import plan, wire
@@ -67,7 +67,7 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._engine.compiled._glue import GlueBase, KnownCall
+    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._rows import plan, wire
     from multifold._engine.compiled._table import TableBase, distinct
@@ -78,9 +78,32 @@ except ImportError as error:
     missing = str(error)
 
 __all__ = [
-    "COUNTERS", "GlueBase", "GraphBase", "KnownCall", "NodeBase", "Owners", "RecorderBase",
-    "TableBase", "ancestors", "awaited", "beam", "bucket", "cover", "cut", "distinct", "edges", "in_use",
-    "located", "merge", "missing", "plan", "run_ready", "schedule", "state", "traces_of", "typed_levels",
+    "COUNTERS",
+    "GraphBase",
+    "KnownCall",
+    "LazyRecorderBase",
+    "NodeBase",
+    "Owners",
+    "RecorderBase",
+    "TableBase",
+    "ancestors",
+    "awaited",
+    "beam",
+    "bucket",
+    "cover",
+    "cut",
+    "distinct",
+    "edges",
+    "in_use",
+    "located",
+    "merge",
+    "missing",
+    "plan",
+    "run_ready",
+    "schedule",
+    "state",
+    "traces_of",
+    "typed_levels",
     "wire",
 ]  # fmt: skip
 

@@ -341,11 +341,11 @@ def count_entries(
 
 @cython.final
 @cython.cclass
-class MetNumbers:
+class OwnNumbers:
     """The numbers that an example meets, numbered from 0 in the order in which it meets them."""
 
     parents: list  # what each number comes after, or None
-    met: list  # the numbers that were met
+    in_order: list  # the numbers of the example, in the order in which it has them
     own: columns.Write  # of each number: its number in the example that met it last, and which that was
     stamp: columns.Write
     example: columns.Int
@@ -365,7 +365,7 @@ class MetNumbers:
         """Begin with the next example."""
         self.example += 1
         self.count = 0
-        self.met = []
+        self.in_order = []
         return 0
 
     @cython.cfunc
@@ -382,7 +382,7 @@ class MetNumbers:
                 self.own_of(parent)
             self.stamp[number] = self.example
             self.own[number] = self.count
-            self.met.append(number)
+            self.in_order.append(number)
             self.count += 1
         return self.own[number]
 
@@ -392,7 +392,7 @@ class MetNumbers:
 def write_reads(
     out: columns.Write,
     at: columns.Int,
-    parts: MetNumbers,
+    parts: OwnNumbers,
     values: columns.Read,
     low: columns.Int,
     high: columns.Int,
@@ -501,8 +501,8 @@ def cut(
     own_rows: columns.Read = columns.opened(rows)
     own_instructions: columns.Read = columns.opened(instructions)
     width: columns.Read = columns.opened(widths.ravel())
-    named = MetNumbers()
-    parts = MetNumbers()
+    named = OwnNumbers()
+    parts = OwnNumbers()
     named.begin(None, count)
     parts.begin(parents, len(parents))
     # The line of the last call of a signature is that of most others.
@@ -572,7 +572,7 @@ def cut(
         at = write_reads(write, at, parts, own_rows, low, row, first, end, 0)
         floats += wide[AT_FLOATS]
         arrays += wide[AT_ARRAYS]
-        ends.append((at, floats, arrays, tuple(named.met), tuple(parts.met)))
+        ends.append((at, floats, arrays, tuple(named.in_order), tuple(parts.in_order)))
     columns.closed(made, write)
     columns.closed(lines, line)
     return made, lines, ends

@@ -11,7 +11,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-SOURCES = ("_calls", "_rows", "_merging", "_table", "_tasks", "_glue")
+SOURCES = ("_calls", "_rows", "_merging", "_table", "_tasks", "_lazy")
 """The modules, each after those that it imports."""
 
 

@@ -30,7 +30,7 @@ class FrameworkRecorder(Recorder):
         self._graph = Graph(self._node_type, cse)
         self._backend = find_backend(backend)
         self._device = device
-        self._met: str | None = None if self._backend is None else f"backend={self._backend.name!r}"
+        self._decided_by: str | None = None if self._backend is None else f"backend={self._backend.name!r}"
         self._array_types: dict[type, Backend | None] = {}
         self._cells: dict[Any, tuple[Any, Cell | Stack | Bidirectional]] = {}
 
@@ -86,10 +86,10 @@ class FrameworkRecorder(Recorder):
         """Take the backend of what was met as the fold's; refuse a second framework."""
         if self._backend is None:
             self._backend = backend
-            self._met = what
+            self._decided_by = what
         elif self._backend.name != backend.name:
             raise BackendError(
-                f"Expected arrays and models of one framework in a fold: it has {self._met}. "
+                f"Expected arrays and models of one framework in a fold: it has {self._decided_by}. "
                 f"Received {what}, of backend '{backend.name}'.",
                 "use one fold for each framework, and convert what passes between them.",
             )

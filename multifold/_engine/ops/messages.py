@@ -17,7 +17,7 @@ NAMED = 10
 """Examples that a note names."""
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return the type and text of an error, without the full stop that many texts end with."""
     text = error.message if isinstance(error, MultifoldError) else error
     return f"{type(error).__name__}: {text}".rstrip(". :")

@@ -49,7 +49,7 @@ import optree
 from multifold._engine.compiled.arrays import ranges
 from multifold._engine.ops.closeness import differences, is_inexact, magnitude, nudged, tolerance_of, unlike
 from multifold._engine.ops.hints import AXIS, COLUMN, MIXING, STATE
-from multifold._engine.ops.messages import said
+from multifold._engine.ops.messages import error_text
 from multifold._engine.ops.reach import owners_of, used_by
 from multifold._engine.ops.state import KeptState
 from multifold._engine.ops.values import Values, leaves_of, opened, sizes_of
@@ -80,7 +80,7 @@ class Deviation(NamedTuple):
     """Whether it is the state on the model that other rows have changed."""
 
 
-class Company(NamedTuple):
+class Arrangement(NamedTuple):
     """Which rows a trial puts beside each other."""
 
     source: np.ndarray
@@ -214,20 +214,20 @@ class Trial:
         if made and (what := self.misshapen(result)) is not None:
             return what
         halves = self.sides(range(1))
-        told = [company for company in halves if self.changes(company)]
+        told = [arrangement for arrangement in halves if self.changes(arrangement)]
         self.telling = (
             len(told) == len(halves) and all(map(self.varies, self.hosts)) and any(map(nonzero, expected))
         )
         told += [self.alike(at) for at in ALIKE]
         if len(self.kinds) > 1:  # nodes that differ in the number of their members
-            told.append(Company(self.itself.source[::-1], self.itself.halved))
+            told.append(Arrangement(self.itself.source[::-1], self.itself.halved))
         more = range(0)
         left = self.kept.read() if self.left is None else self.left
         while told:
-            company = told.pop(0)
-            what = self.compared(company, expected, left)
+            arrangement = told.pop(0)
+            what = self.compared(arrangement, expected, left)
             if what is not None:
-                what = self.confirmed(company, expected)
+                what = self.confirmed(arrangement, expected)
             if what is not None:
                 return what
             if self.draws and not more:
@@ -250,7 +250,7 @@ class Trial:
 
         def fails(*rows: int) -> bool:
             return isinstance(
-                self.run(Company(np.resize(rows, self.rows), self.itself.halved))[0], Exception
+                self.run(Arrangement(np.resize(rows, self.rows), self.itself.halved))[0], Exception
             )
 
         low, high = 0, self.rows
@@ -301,7 +301,7 @@ class Trial:
         except self.backend.passes:
             raise
         except Exception as error:  # noqa: BLE001 - each framework has its own error for it
-            return Deviation(f"for {count} rows it raised {said(error)}", error=error)
+            return Deviation(f"for {count} rows it raised {error_text(error)}", error=error)
         shapes = [shapes_of(leaves_of(opened(x))) for x in (result, found)]
         if shapes[1] == [(count, *shape[1:]) for shape in shapes[0]]:
             return None
@@ -310,7 +310,7 @@ class Trial:
 
     def compared(
         self,
-        company: Company,
+        arrangement: Arrangement,
         expected: list[np.ndarray],
         left: list[Any],
         drew: bool = False,
@@ -321,22 +321,22 @@ class Trial:
         Where it draws random numbers, as is seen or ``drew`` says, only rows that were not replaced are
         compared. ``noise`` is by how much each row of each result may differ besides.
         """
-        found, now, moved = self.run(company)
+        found, now, moved = self.run(arrangement)
         drew |= moved
         self.draws |= drew
         if isinstance(found, Exception):
-            if company.halved.any():  # to numbers that the op does not take
+            if arrangement.halved.any():  # to numbers that the op does not take
                 self.telling = False
                 return None
-            return Deviation(f"when {self.told(company)}, it raised {said(found)}", error=found)
+            return Deviation(f"when {self.told(arrangement)}, it raised {error_text(found)}", error=found)
         hosts = self.host(found)
         if hosts is None or shapes_of(hosts) != shapes_of(expected):
-            return Deviation(f"when {self.told(company)}, its result had another form")
-        sure = ~company.moved if drew else ~company.halved
-        noise = [x[company.source] for x in noise]
-        changed = self.changed(found, hosts, [x[company.source] for x in expected], sure, noise)
+            return Deviation(f"when {self.told(arrangement)}, its result had another form")
+        sure = ~arrangement.moved if drew else ~arrangement.halved
+        noise = [x[arrangement.source] for x in noise]
+        changed = self.changed(found, hosts, [x[arrangement.source] for x in expected], sure, noise)
         if len(changed):
-            return Deviation(self.blamed(company, changed))
+            return Deviation(self.blamed(arrangement, changed))
         # An op that has drawn other numbers than in the launch leaves another state whatever its rows are.
         alike = not drew or self.kept.moved_alike(now, left)
         if alike and self.kept.differs(now, left) and self.follows(now, left):
@@ -353,7 +353,7 @@ class Trial:
             return hosts is not others
         return self.changed(found, hosts, others, ~self.itself.moved).size > 0
 
-    def confirmed(self, company: Company, expected: list[np.ndarray]) -> Deviation | None:
+    def confirmed(self, arrangement: Arrangement, expected: list[np.ndarray]) -> Deviation | None:
         """Return what a comparison has found, if the op can be compared at all.
 
         The same rows, run again, must come to the same result; and where the number of random draws
@@ -361,19 +361,19 @@ class Trial:
         """
         once, now, drew = self.run(self.itself)
         if isinstance(once, Exception):
-            raise Untried(f"it raised {said(once)} when it ran again on the same rows")
+            raise Untried(f"it raised {error_text(once)} when it ran again on the same rows")
         hosts = self.host(once)
         if hosts is None or shapes_of(hosts) != shapes_of(expected):
             raise Untried("it returned a result of another form when it ran again on the same rows")
         if self.compared(self.itself, hosts, now) is not None:
             raise Untried("it returned other values when it ran again on the same rows")
         noise = self.noise(hosts)
-        what = self.compared(company, hosts, now, noise=noise)
+        what = self.compared(arrangement, hosts, now, noise=noise)
         if what is None or what.state or what.error is not None:
             return what
         if self.backend.draws(self.op, self.nested(self.taken(self.itself)), self.static):
             drew = True  # by a key that is not moved on
-            what = self.compared(company, hosts, now, drew, noise)
+            what = self.compared(arrangement, hosts, now, drew, noise)
         if not drew or not self.draws_follow(now):
             return what
         behind = self.replacements(np.arange(self.rows) >= self.rows // 2)
@@ -415,7 +415,7 @@ class Trial:
         ends = (self.run(source)[1] for source in self.sides(self.bits))
         return not all(self.kept.moved_alike(found, end) for found in ends)
 
-    def run(self, company: Company, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
+    def run(self, arrangement: Arrangement, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
         """Run the op on other rows, from the state of the launch's beginning or from ``start``.
 
         Return what it returns, or the exception that it raises; the state that it leaves; and whether it
@@ -424,7 +424,7 @@ class Trial:
         kept = self.kept
         with kept.again(start), self.backend.apart(self.parts):
             begin = kept.read()
-            operands = self.nested(self.taken(company))
+            operands = self.nested(self.taken(arrangement))
             try:
                 found = self.backend.call(self.op, operands, snapshot(self.static))
             except self.backend.passes:
@@ -438,12 +438,12 @@ class Trial:
     # ---- rows --------------------------------------------------------------------------------------
 
     @cached_property
-    def itself(self) -> Company:
+    def itself(self) -> Arrangement:
         """The rows of the launch, each in its place."""
         places = np.arange(self.rows)
-        return Company(places, places < 0)
+        return Arrangement(places, places < 0)
 
-    def replacements(self, goes: np.ndarray, up: bool = False) -> Company:
+    def replacements(self, goes: np.ndarray, up: bool = False) -> Arrangement:
         """Put another row in the place of each one that goes.
 
         The row before it, or else the first row that differs from it and has as many members in each
@@ -463,9 +463,9 @@ class Trial:
             for i, arrays in self.hosts.items()
             for same, array in zip(self.constant[i], arrays or (), strict=True)
         )
-        return Company(source, goes & (constant | (source == np.arange(self.rows))), up)
+        return Arrangement(source, goes & (constant | (source == np.arange(self.rows))), up)
 
-    def alike(self, at: float) -> Company:
+    def alike(self, at: float) -> Arrangement:
         """Put one row in all places, or in those of rows with as many members.
 
         Each row has only itself for company then. What rows have in common, as the largest of all numbers,
@@ -474,7 +474,7 @@ class Trial:
         source = np.arange(self.rows)
         for rows in self.ordered:
             source[rows] = rows[round(at * (len(rows) - 1))]
-        return Company(source, self.itself.halved)
+        return Arrangement(source, self.itself.halved)
 
     @cached_property
     def ordered(self) -> list[np.ndarray]:
@@ -500,12 +500,12 @@ class Trial:
         """The bits of a row's number; of any two rows one has a bit that the other one lacks."""
         return range((self.rows - 1).bit_length())
 
-    def sides(self, bits: range) -> list[Company]:
+    def sides(self, bits: range) -> list[Arrangement]:
         """Return two `replacements` for each bit: of the rows that have it, and of those that lack it.
 
         >>> from multifold._numpy.backend import NumpyBackend
         >>> trial = Trial(Values(NumpyBackend(), None), abs, [np.arange(4.0)], 4)
-        >>> [np.flatnonzero(company.moved).tolist() for company in trial.sides(trial.bits)]
+        >>> [np.flatnonzero(arrangement.moved).tolist() for arrangement in trial.sides(trial.bits)]
         [[1, 3], [0, 2], [2, 3], [0, 1]]
         """
         numbers = np.arange(self.rows)
@@ -542,9 +542,9 @@ class Trial:
         lengths = self.lengths[leaf] if leaf in self.ragged else np.ones(self.rows, np.int64)
         return np.concatenate([[0], np.cumsum(lengths)])
 
-    def changes(self, company: Company) -> bool:
+    def changes(self, arrangement: Arrangement) -> bool:
         """Return whether putting other rows in the place of some changes anything."""
-        replaced = company.source != np.arange(self.rows)
+        replaced = arrangement.source != np.arange(self.rows)
         return bool(replaced.any()) or any(map(self.varies, self.hosts))
 
     def varies(self, leaf: int) -> bool:
@@ -557,10 +557,10 @@ class Trial:
         """Which arrays of each leaf have the same values in all rows."""
         return {i: [is_constant(array) for array in arrays or ()] for i, arrays in self.hosts.items()}
 
-    def taken(self, company: Company) -> list[Any]:
+    def taken(self, arrangement: Arrangement) -> list[Any]:
         """Return the leaves of a launch with other rows; all are copies."""
         return [
-            self.taken_of(i, leaf, company) if i in self.hosts else self.copied(leaf)
+            self.taken_of(i, leaf, arrangement) if i in self.hosts else self.copied(leaf)
             for i, leaf in enumerate(self.leaves)
         ]
 
@@ -568,16 +568,16 @@ class Trial:
         """Return a copy of a shared or static leaf, to which an op may write."""
         return self.backend.copy(leaf) if self.backend.owns(leaf) else snapshot(leaf)
 
-    def taken_of(self, number: int, leaf: Any, company: Company) -> Any:
+    def taken_of(self, number: int, leaf: Any, arrangement: Arrangement) -> Any:
         """Return a batched leaf with other rows; as it is where it has no values."""
         if self.hosts[number] is None:
             return leaf
         places = self.itself.source
-        source = company.source
+        source = arrangement.source
         bounds = self.bounds(number)
         members = np.diff(bounds)[source]
         at = ranges(bounds[source], members)
-        halves = np.repeat(company.halved, members)
+        halves = np.repeat(arrangement.halved, members)
         own = halves & np.repeat(source == places, members)
         hosts = zip(self.hosts[number] or (), self.constant[number], strict=True)
 
@@ -585,8 +585,8 @@ class Trial:
             host, same = next(hosts)
             found = host[at]
             where = halves if same else own
-            found[where] = halved(found[where], company.up)
-            return self.backend.like(x, nudged(x, found) if company.nudged else found)
+            found[where] = halved(found[where], arrangement.up)
+            return self.backend.like(x, nudged(x, found) if arrangement.nudged else found)
 
         if type(leaf) is not Ragged:
             return optree.tree_map(replaced, opened(leaf))
@@ -625,19 +625,19 @@ class Trial:
         except Exception:  # noqa: BLE001 - each framework has its own error for it
             return None
 
-    def told(self, company: Company) -> str:
+    def told(self, arrangement: Arrangement) -> str:
         """Say which rows were replaced."""
-        return f"{some_rows(np.flatnonzero(company.moved))} replaced"
+        return f"{some_rows(np.flatnonzero(arrangement.moved))} replaced"
 
-    def blamed(self, company: Company, changed: np.ndarray) -> str:
+    def blamed(self, arrangement: Arrangement, changed: np.ndarray) -> str:
         """Say which rows changed with which."""
-        others = changed[~company.moved[changed]]
+        others = changed[~arrangement.moved[changed]]
         if len(others):
             names = f"row {others[0]}"
             if len(others) > 1:
                 names += f" and {'one other' if len(others) == 2 else f'{len(others) - 1} others'}"
-            return f"when {self.told(company)}, {names} changed"
-        row, own = changed[0], company.source[changed[0]]
+            return f"when {self.told(arrangement)}, {names} changed"
+        row, own = changed[0], arrangement.source[changed[0]]
         return f"in the place of row {row}, row {own} came to another result than in its own"
 
 

@@ -219,7 +219,7 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
     )
 
 
-def said(structure: Any, wanted: Sequence[str]) -> str:
+def structure_text(structure: Any, wanted: Sequence[str]) -> str:
     """Return the structure of some outputs for a message: ``{'x': a group, 'y': a row}``."""
     return str(optree.tree_unflatten(structure, [Bare(f"a {one}") for one in wanted]))
 

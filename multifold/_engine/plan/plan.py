@@ -295,7 +295,7 @@ class PlanCache:
         self.policy = policy
         self.hits = 0
         self._lock = Lock()
-        self._met: OrderedDict[int, None] = OrderedDict()
+        self._once: OrderedDict[int, None] = OrderedDict()
         self._found: OrderedDict[Hashable, Plan] = OrderedDict()
         self._calls = 0
 
@@ -336,11 +336,11 @@ class PlanCache:
                 self.hits += 1
                 return found, True
             number = hash(form)
-            if number in self._met:
+            if number in self._once:
                 return None, True
-            self._met[number] = None  # frames that differ each time leave a number here, and no plan
-            if len(self._met) > MOST_FORMS:
-                self._met.popitem(last=False)
+            self._once[number] = None  # frames that differ each time leave a number here, and no plan
+            if len(self._once) > MOST_FORMS:
+                self._once.popitem(last=False)
             return None, False
 
     def _keep(self, form: Hashable, plan: Plan) -> None:

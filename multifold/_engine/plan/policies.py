@@ -38,10 +38,10 @@ Policy = Callable[[Problem], Launches]
 def auto(problem: Problem) -> Launches:
     """Bucket by typed level where that is a schedule; else the shorter of a small beam and depth."""
     found = bucketed(problem, problem.levels)
-    return covered(problem) if found is None else found
+    return without_buckets(problem) if found is None else found
 
 
-def covered(problem: Problem) -> Launches:
+def without_buckets(problem: Problem) -> Launches:
     """Return what "auto" does with a problem whose buckets by typed level read each other in a cycle."""
     return shorter(problem, WIDTH, len(problem)) or depth(problem)
 

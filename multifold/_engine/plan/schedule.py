@@ -17,7 +17,7 @@ from multifold._engine import compiled
 from multifold._engine.compiled.arrays import Integers, starts
 from multifold._engine.plan.columns import Columns
 from multifold._engine.plan.levels import Problem
-from multifold._engine.plan.policies import POLICIES, Policy, covered
+from multifold._engine.plan.policies import POLICIES, Policy, without_buckets
 from multifold._engine.record.node import Node
 from multifold._engine.record.signature import op_name
 from multifold.errors import RecordError
@@ -250,6 +250,6 @@ def by_policy(
     policy: str,
 ) -> Schedule:
     """Return the schedule that a policy chooses, where "auto" has to choose too."""
-    chosen = covered if policy == "auto" else find_policy(policy)
+    chosen = without_buckets if policy == "auto" else find_policy(policy)
     order, bounds = chosen(problem)
     return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)

@@ -101,7 +101,7 @@ def snapshot(value: Any) -> Any:
 
 def contains_itself(value: Any) -> bool:
     """Return whether a value is to be found inside of itself; it does not recurse, as `freeze` does."""
-    met = {id(value): value}  # kept, so that no other value is given the id of one that is gone
+    visited = {id(value): value}  # kept, so that no other value is given the id of one that is gone
     outer = {id(value)}
     path: list[tuple[int, Iterator[Any]]] = [(id(value), iter(inside(value)))]
     while path:
@@ -109,8 +109,8 @@ def contains_itself(value: Any) -> bool:
         for x in pending:
             if id(x) in outer:
                 return True
-            if id(x) not in met:
-                met[id(x)] = x
+            if id(x) not in visited:
+                visited[id(x)] = x
                 outer.add(id(x))
                 path.append((id(x), iter(inside(x))))
                 break

@@ -107,7 +107,9 @@ def name_of(value: Any) -> str:
         found = [x for x in list(sys.modules) if names_in(sys.modules[x]).get(last) is value]
         if found:
             return f"{min(found, key=len)}:{last}"
-    raise NoText(said(value), "define it by `def` at the top of a module, or record the name of an op.")
+    raise NoText(
+        shown_value(value), "define it by `def` at the top of a module, or record the name of an op."
+    )
 
 
 def finds(name: str, value: Any) -> bool:
@@ -118,7 +120,7 @@ def finds(name: str, value: Any) -> bool:
         return False
 
 
-def said(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """Return a value for a message, with the reason for which no name leads to it."""
     name = getattr(value, "__qualname__", None)
     if getattr(value, "__self__", None) is not None and not inspect.ismodule(value.__self__):
@@ -214,7 +216,9 @@ def encode(value: Any, special: Special = lambda x: None) -> Any:
         if getattr(value, "__dict__", {}).keys() <= {*names}:
             values = [encode(getattr(value, name), special) for name in names]
             return ["dataclass", ["name", name_of(cls)], ["tuple", *names], *values]
-    raise NoText(said(value), "pass plain data: numbers, tuples, dictionaries, dataclasses, NumPy arrays.")
+    raise NoText(
+        shown_value(value), "pass plain data: numbers, tuples, dictionaries, dataclasses, NumPy arrays."
+    )
 
 
 def encode_dtype(dtype: np.dtype) -> list[Any]:

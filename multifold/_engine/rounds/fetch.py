@@ -16,7 +16,7 @@ import optree
 
 from multifold._engine import compiled
 from multifold._engine.compiled.arrays import Integers
-from multifold._engine.ops.messages import said
+from multifold._engine.ops.messages import error_text
 from multifold._engine.ops.values import CONTAINERS
 from multifold._engine.plan.each import each_of
 from multifold._engine.run.run import Run
@@ -61,7 +61,7 @@ def readable(backend: Backend) -> Iterator[None]:
         raise
     except Exception as error:
         raise LaunchError(
-            f"Awaited values could not be read: {said(error)}.",
+            f"Awaited values could not be read: {error_text(error)}.",
             f"{type(backend).__name__}.to_numpy failed, or there are no values yet, as in jax.jit, "
             "tf.function and torch.func: call fold.run outside, and take the gradient of all of it.",
         ) from error

@@ -15,7 +15,7 @@ import numpy as np
 
 from multifold._engine.compiled.arrays import Integers
 from multifold._engine.ops.values import groups_differ
-from multifold._engine.plan.outputs import Outputs, refuse_no_rows, said, take_apart
+from multifold._engine.plan.outputs import Outputs, refuse_no_rows, structure_text, take_apart
 from multifold._engine.rounds.tasks import Tasks, add_note
 from multifold.errors import MultifoldError, RecordError
 
@@ -81,8 +81,8 @@ def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> No
     if other.structure != model.structure or other.wanted != model.wanted:
         raise RecordError(
             "Expected all examples of a run to return one structure. Received "
-            f"{said(model.structure, model.wanted)} from example {first} and "
-            f"{said(other.structure, other.wanted)} from example {example}.",
+            f"{structure_text(model.structure, model.wanted)} from example {first} and "
+            f"{structure_text(other.structure, other.wanted)} from example {example}.",
             "return the same tuple, list or dict of nodes and groups from every branch.",
         )
 

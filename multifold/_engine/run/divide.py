@@ -26,7 +26,7 @@ from multifold._engine.record.signature import Slot
 from multifold.operands import MissingRows
 
 
-class Met(NamedTuple):
+class ComputedRows(NamedTuple):
     """What a run has met so far.
 
     Attributes
@@ -51,7 +51,7 @@ Known = tuple[int, tuple[Hashable, ...]]
 """The type of a call, and the class of the rows of each of its operands; None where it is not known yet."""
 
 
-def divide(met: Met, types: Integers, pending: Integers) -> Integers:
+def divide(met: ComputedRows, types: Integers, pending: Integers) -> Integers:
     """Return types of the pending calls that tell calls on different classes of rows apart.
 
     Raises
@@ -86,7 +86,7 @@ def divide(met: Met, types: Integers, pending: Integers) -> Integers:
     return refined
 
 
-def agree(met: Met, calls: Integers) -> bool:
+def agree(met: ComputedRows, calls: Integers) -> bool:
     """Return whether calls whose operands have been computed may share a launch.
 
     Asked where rows of several dtypes meet in a ragged operand. In a launch the framework promotes the rows
@@ -101,7 +101,7 @@ def agree(met: Met, calls: Integers) -> bool:
     return True
 
 
-def classes_of(met: Met, call: int, predicted: Mapping[int, int]) -> tuple[Hashable | None, ...]:
+def classes_of(met: ComputedRows, call: int, predicted: Mapping[int, int]) -> tuple[Hashable | None, ...]:
     """Return the class of the rows of each batched operand of a call, None where it is not known.
 
     A ragged operand without rows has the `MissingRows` that its caller said in the place of a class.
@@ -146,7 +146,7 @@ def may_go_with(values: Values, empty: Known, other: Known) -> bool:
     )
 
 
-def batched_refs(met: Met, call: int) -> Iterator[tuple[Slot, list[int]]]:
+def batched_refs(met: ComputedRows, call: int) -> Iterator[tuple[Slot, list[int]]]:
     """Yield each batched operand of a call and its references: one, or those of its ragged rows."""
     columns = met.plan.columns
     signature = columns.signatures[columns.signature[call]]

@@ -25,7 +25,7 @@ import optree
 
 from multifold._engine.compiled.arrays import Integers
 from multifold._engine.ops.hints import GUESSED, IN_PLACE, Failure, hint_for
-from multifold._engine.ops.messages import listing, note, raised_by, said
+from multifold._engine.ops.messages import error_text, listing, note, raised_by
 from multifold._engine.ops.reach import owners_of, used_by
 from multifold._engine.ops.trial import BELIEVED, ENOUGH, Trial, Untried, is_memory
 from multifold._engine.ops.values import (
@@ -355,7 +355,7 @@ class Launcher:
         except Exception as error:
             found = Failure(error, backend, op, self.model, signature, leaves)
             hint = hint_for(found._replace(rows=len(launch.calls), guessed=self.guessed))
-            raise launch.error(f"raised {said(error)}", hint, self.culprit(launch, error)) from error
+            raise launch.error(f"raised {error_text(error)}", hint, self.culprit(launch, error)) from error
 
     def culprit(self, launch: PreparedLaunch, error: Exception) -> int | None:
         """Return the call whose row makes the op of a launch fail; None if that does not show.
@@ -484,7 +484,7 @@ class Launcher:
         began = perf_counter()
         if self.compares and (number := trial.changed_operand()) is not None:
             changed = OperandChanged(f"operand {number} was changed by an inplace operation")
-            raise launch.error(f"raised {said(changed)}", IN_PLACE) from changed
+            raise launch.error(f"raised {error_text(changed)}", IN_PLACE) from changed
         try:
             what = trial.deviation(result if launch.rows_of is None else launch.rows_of(result))
         except Untried as reason:

@@ -155,7 +155,7 @@ class Loop:
         """Schedule and wire the calls that are left, by types that tell different rows apart."""
         plan = run.plan
         began = perf_counter()
-        types = divide(run.met, plan.types, pending)
+        types = divide(run.computed, plan.types, pending)
         schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy)
         if plan.frame.pad is not None:
             schedule = schedule.padded(plan.frame.pad, plan.alone)

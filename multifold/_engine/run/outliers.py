@@ -26,7 +26,7 @@ import numpy as np
 from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS
 from multifold._engine.ops.messages import places
 from multifold._engine.record.signature import Signature
-from multifold._engine.run.divide import Met, classes_of
+from multifold._engine.run.divide import ComputedRows, classes_of
 from multifold.errors import MultifoldError
 from multifold.operands import MissingRows
 
@@ -36,7 +36,7 @@ FEW = 3
 Shape = tuple[int, ...]
 
 
-def other_shapes(met: Met, call: int) -> str:
+def other_shapes(met: ComputedRows, call: int) -> str:
     """Return what rows other calls of the op of a call have where theirs differ; "" if none do."""
     columns = met.plan.columns
     signature = columns.signatures[columns.signature[call]]
@@ -56,7 +56,7 @@ def other_shapes(met: Met, call: int) -> str:
     return f"Other calls of '{signature.name}' have {' and '.join(told)}." if told else ""
 
 
-def shapes_of(met: Met, signature: Signature, call: int | None) -> list[Shape | None]:
+def shapes_of(met: ComputedRows, signature: Signature, call: int | None) -> list[Shape | None]:
     """Return the trailing shape of each operand of a call, None where it is not known or has none.
 
     Without a call it is what the signature alone says.
@@ -80,7 +80,7 @@ def shape_in(found: Hashable) -> Shape | None:
     return tuple(shape) if isinstance(shape, tuple) else None
 
 
-def odd_ones(met: Met, refs: Sequence[int]) -> list[int]:
+def odd_ones(met: ComputedRows, refs: Sequence[int]) -> list[int]:
     """Return the calls among the rows of a group whose rows are not of its most frequent class."""
     classes = [
         None if ref < 0 else met.classes.get((int(met.place.launch[ref & CALL_MASK]), ref >> PART_BITS))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS, Integers
-from multifold._engine.ops.messages import note, raised_by, said
+from multifold._engine.ops.messages import error_text, note, raised_by
 from multifold._engine.ops.values import (
     CONTAINERS,
     PARTS_HINT,
@@ -44,7 +44,7 @@ from multifold._engine.plan.wiring import (
 )
 from multifold._engine.record.freezing import snapshot
 from multifold._engine.record.signature import Signature, Slot
-from multifold._engine.run.divide import Met, agree
+from multifold._engine.run.divide import ComputedRows, agree
 from multifold._engine.run.launcher import Launcher, Outcome, PreparedLaunch, naming
 from multifold._engine.run.outliers import odd_ones, other_shapes
 from multifold._engine.run.report import Notes, Report
@@ -200,9 +200,9 @@ class Run:
     # ---- a launch that has to be divided -------------------------------------------------------------
 
     @property
-    def met(self) -> Met:
+    def computed(self) -> ComputedRows:
         """What the run has met so far."""
-        return Met(self.values, self.plan, self.place, self.notes.classes)
+        return ComputedRows(self.values, self.plan, self.place, self.notes.classes)
 
     def forget_after(self, launches: int, pending: Integers) -> None:
         """Drop the places of the calls ``pending``, which did not run yet and will be scheduled again.
@@ -306,7 +306,7 @@ class Sections:
     def tell_odd_ones(self, launch: LaunchWiring, error: LaunchError) -> None:
         """Add to the error of a launch what other calls of its op have, and whose calls it has."""
         run = self.run
-        others = other_shapes(run.met, int(launch.calls[0]))
+        others = other_shapes(run.computed, int(launch.calls[0]))
         whose = run.plan.frame.whose
         if others and whose is not None and not getattr(error, "__notes__", ()):
             note(error, raised_by(np.unique(launch.calls).tolist(), whose))
@@ -352,7 +352,7 @@ class Sections:
                     mixed.append(found)
         if mixed:
             # One query says that widths differ. That dtypes do may be right: then each call is asked.
-            return None not in map(self.values.agreed, mixed) and agree(self.run.met, launch.calls)
+            return None not in map(self.values.agreed, mixed) and agree(self.run.computed, launch.calls)
         return not self.signatures[launch.signature].says_rows or self.rows_as_said(launch)
 
     def rows_as_said(self, launch: LaunchWiring) -> bool:
@@ -460,7 +460,7 @@ class Sections:
     def no_operands(self, launch: LaunchWiring, error: Exception) -> LaunchError:
         """Return the error of a launch whose operands can't be put together."""
         return LaunchError(
-            f"{self.naming(launch)}, could not get its operands: {said(error)}.",
+            f"{self.naming(launch)}, could not get its operands: {error_text(error)}.",
             f"its arrays must be of a dtype that backend '{self.backend.name}' has.",
         )
 
@@ -530,6 +530,6 @@ class Sections:
                 error = groups_differ(classes)
                 whose = self.run.plan.frame.whose
                 if whose is not None:
-                    note(error, raised_by(odd_ones(self.run.met, refs.tolist()), whose))
+                    note(error, raised_by(odd_ones(self.run.computed, refs.tolist()), whose))
                 raise error
         return self.assemble(operand)

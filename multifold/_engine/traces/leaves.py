@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._engine.record.texts import NoText, build_array, decode, encode_dtype, said, text
+from multifold._engine.record.texts import NoText, build_array, decode, encode_dtype, shown_value, text
 
 NUMBERS = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "bool": np.dtype("?")}
 """The dtypes in which the bytes of Python's numbers are kept."""
@@ -63,4 +63,4 @@ def write_leaf(x: Any) -> tuple[str, bytes]:
         return form_of(cls, None, ()), np.array(x, NUMBERS[cls.__name__]).tobytes()
     if cls in (np.ndarray, np.memmap) or (isinstance(x, np.generic) and cls is x.dtype.type):
         return form_of(cls, x.dtype, x.shape), x.tobytes()
-    raise NoText(said(x), "pass NumPy arrays and plain numbers: np.asarray(x), int(x) or float(x).")
+    raise NoText(shown_value(x), "pass NumPy arrays and plain numbers: np.asarray(x), int(x) or float(x).")

@@ -17,7 +17,7 @@ from multifold._engine import compiled
 from multifold._engine.compiled.arrays import Integers, starts
 from multifold._engine.plan.columns import NO_FLOATS, Columns, layouts_of, sharing_of, taken_by
 from multifold._engine.plan.each import holes
-from multifold._engine.plan.outputs import Outputs, put_together, refuse_no_rows, said
+from multifold._engine.plan.outputs import Outputs, put_together, refuse_no_rows, structure_text
 from multifold._engine.plan.plan import Frame, Plan, PlanCache, make_plan
 from multifold._engine.plan.schedule import Schedule
 from multifold._engine.record.damage import DAMAGE, LAYOUT, checksum, damaged
@@ -338,7 +338,7 @@ class Names:
 def refuse_other_structures(vocabularies: Sequence[Vocabulary]) -> None:
     """Refuse traces whose functions returned different structures."""
     if len(vocabularies) > 1 and len({(v.structure, v.wanted) for v in vocabularies}) > 1:
-        structures = dict.fromkeys(said(v.structure, v.wanted) for v in vocabularies)
+        structures = dict.fromkeys(structure_text(v.structure, v.wanted) for v in vocabularies)
         raise RecordError(
             "Expected all traces of a minibatch to return one structure. Received "
             f"{' and '.join(structures)}.",

@@ -21,12 +21,12 @@ from multifold._numpy.lazy.pending import ArrayForm, PendingArray, form_of, is_b
 from multifold._numpy.lazy.rules import of_arrays, on_rows
 from multifold.errors import RecordError
 from multifold.lazy.current import Recording
-from multifold.lazy.recorder import PlainCall
+from multifold.lazy.recorder import LazyCall
 from multifold.marks import mark_of, trusted
 
 
 @trusted  # it runs each row as the loop does, so it cannot mix them
-class ArrayCall(PlainCall):
+class ArrayCall(LazyCall):
     """A function of NumPy, run by its rule, or for one example after the other."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -234,4 +234,4 @@ def on_row_arrays(func: Any, args: Any, kwargs: Any) -> Any:
 
 def stand_in(x: Any) -> Any:
     """Return an array of one example for a dry run."""
-    return x.form.ones() if type(x) is PendingArray else x
+    return x.form.stand_in() if type(x) is PendingArray else x

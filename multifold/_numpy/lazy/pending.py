@@ -49,7 +49,7 @@ class ArrayForm:
         self.is_number = is_number
         self.new = PendingArray
 
-    def ones(self) -> Any:
+    def stand_in(self) -> Any:
         """Return an array of this form for a dry run: its numbers may look something up."""
         make = np.zeros if self.dtype.kind in "iub" else np.ones
         found = make(self.shape, self.dtype)
@@ -69,7 +69,7 @@ def form_of(x: Any) -> ArrayForm:
 
 
 class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
-    """An array whose values are not computed yet; `GlueBase` of the engine names its slots."""
+    """An array whose values are not computed yet; `LazyRecorderBase` of the engine names its slots."""
 
     __slots__ = (
         *("base", "form", "host", "node", "place", "seen", "value", "version"),
@@ -95,7 +95,7 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
         func = ufunc if method == "__call__" else getattr(ufunc, method)
         out = kwargs.get("out")
         if out is None:
-            return meet(func, inputs, kwargs)
+            return dispatch(func, inputs, kwargs)
         if method == "at" or len(out) != 1:
             refuse(f"changed by {ufunc.__name__}.{method}")
         del kwargs["out"]
@@ -104,14 +104,14 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if kwargs.get("out") is not None:
             refuse("written to out=")
-        return meet(func, args, kwargs)
+        return dispatch(func, args, kwargs)
 
     # ---- attributes ----------------------------------------------------------------------------------
 
     @property
     def T(self) -> Any:  # noqa: N802 - as NumPy calls it
         """The array with its axes in the other order."""
-        return meet(np.transpose, (self,), {})
+        return dispatch(np.transpose, (self,), {})
 
     def __getattr__(self, name: str) -> Any:
         if name in RECORDED:
@@ -127,12 +127,12 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
             row = np.empty(self.form.shape[1:], self.form.dtype)
             form = form_of(row if row.shape else row[()])
             recording = recording_of()
-            return recording.values.entry(recording, self, index, form)
+            return recording.recorder.entry(recording, self, index, form)
         if not is_basic(index):
-            return meet(operator.getitem, (self, without_masks(with_reads(index))), {})
-        found = meet(operator.getitem, (self, index), {})
+            return dispatch(operator.getitem, (self, without_masks(with_reads(index))), {})
+        found = dispatch(operator.getitem, (self, index), {})
         if type(found) is PendingArray and found.base is not None:
-            recording_of().values.note_part(found, self, index)
+            recording_of().recorder.note_part(found, self, index)
         return found
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -178,7 +178,7 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
         return f"<pending array {self.form.shape} {self.form.dtype}, {self.node!r}>"
 
     def __copy__(self) -> Any:
-        return meet(np.copy, (self,), {})
+        return dispatch(np.copy, (self,), {})
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self if CURRENT.recording is None else self.__copy__()
@@ -240,16 +240,16 @@ def with_values(x: Any) -> Any:
 # ---- recording ---------------------------------------------------------------------------------------
 
 
-def meet(func: Any, args: Any, kwargs: Any) -> Any:
+def dispatch(func: Any, args: Any, kwargs: Any) -> Any:
     """Record a function that has met a pending array."""
     recording = recording_of()
-    return recording.values.meet(recording, func, tuple(args), kwargs)
+    return recording.recorder.dispatch(recording, func, tuple(args), kwargs)
 
 
 def record(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Record a function with pending arrays among its arguments."""
     recording = recording_of()
-    return recording.values.recorded(recording, None, func, args, kwargs)
+    return recording.recorder.recorded(recording, None, func, args, kwargs)
 
 
 def is_basic(index: Any) -> bool:
@@ -335,7 +335,7 @@ def reading(func: Callable[..., Any]) -> Callable[..., Any]:
 def recorded(name: str) -> Callable[..., Any]:
     """Return a method of arrays that is recorded."""
     func = of_arrays(name)
-    return lambda x, *args, **kwargs: meet(func, (x, *args), kwargs)
+    return lambda x, *args, **kwargs: dispatch(func, (x, *args), kwargs)
 
 
 RECORDED = {name: recorded(name) for name in METHODS.split()}

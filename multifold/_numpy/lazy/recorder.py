@@ -15,11 +15,11 @@ from multifold._engine.ops.reach import reached
 from multifold._numpy.lazy.calls import ArrayCall, ArrayCell, ArrayRowsCell, stand_in
 from multifold._numpy.lazy.pending import ANSWERS, PendingArray, SettledArray, form_of, own_value
 from multifold.lazy.current import Recording, Seen
-from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, PlainValues
+from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder
 from multifold.operands import shared
 
 
-class NumpyValues(PlainValues):
+class NumpyRecorder(LazyRecorder):
     """What records plain programs in NumPy, and keeps what it has learnt of their calls.
 
     Parameters
@@ -71,9 +71,9 @@ class NumpyValues(PlainValues):
             return kind, x
         return self.constant_key(x, operands)
 
-    def met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            return super().met(func, args, kwargs)
+            return super().dispatch_unknown(func, args, kwargs)
         except np.linalg.LinAlgError:  # a matrix of ones is singular, and that of values may be none
             return self.at_once(func, args, kwargs)
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from multifold.lazy.current import refusal
-from multifold.lazy.operators import PendingOperators, SettledOperators, TracedValues, record
+from multifold.lazy.operators import OperatorRecorder, PendingOperators, SettledOperators, record
 from multifold.lazy.recorder import METHODS, method
 
 
@@ -33,7 +33,7 @@ class PendingJax(PendingOperators):
         if name in ("item", "tolist"):
             return getattr(self._read(), name)
         if hasattr(jax.Array, name):
-            raise refusal(IN_A_FUNCTION, TracedValues.cells)
+            raise refusal(IN_A_FUNCTION, OperatorRecorder.cells)
         raise AttributeError(f"'jax.Array' object has no attribute {name!r}")
 
 

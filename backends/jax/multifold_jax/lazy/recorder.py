@@ -12,12 +12,12 @@ import numpy as np
 from multifold import trusted
 from multifold.errors import RecordError
 from multifold.lazy.current import Recording
-from multifold.lazy.operators import PendingForm, TracedCall, TracedValues
+from multifold.lazy.operators import CompiledCall, OperatorRecorder, PendingForm
 from multifold_jax.lazy.pending import IN_A_FUNCTION, PendingJax, SettledJax
 
 
 @trusted  # vmap runs each row as the loop does, so it cannot mix them
-class JaxCall(TracedCall):
+class JaxCall(CompiledCall):
     """A function of one example, run for all under ``jax.vmap``, compiled."""
 
     is_cell = True
@@ -55,7 +55,7 @@ class RowsCall(JaxCall):
         return [x[:, None] for x in jax.tree.leaves(found)]
 
 
-class JaxValues(TracedValues):
+class JaxRecorder(OperatorRecorder):
     """What records plain programs in JAX, and keeps what it has learnt of their calls.
 
     Parameters

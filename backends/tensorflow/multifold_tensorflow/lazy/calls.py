@@ -17,7 +17,7 @@ import tensorflow as tf
 from multifold import trusted
 from multifold.errors import RecordError
 from multifold.lazy.current import Recording, recording_of
-from multifold.lazy.operators import PendingForm, TracedCall
+from multifold.lazy.operators import CompiledCall, PendingForm
 from multifold_tensorflow.trials import SEEDS, apart, global_attribute, layers_of, set_global_attribute
 
 SCOPES = "current_call_ctx", "autocast_scope"
@@ -56,7 +56,7 @@ def modes() -> Any:
 
     Raise if the program is inside of a graph that is not that of its run.
     """
-    if graph_now() is not recording_of().values.graph:
+    if graph_now() is not recording_of().recorder.graph:
         raise RecordError(
             "A tf.function of the program has met a tensor that is not computed yet.",
             "make a cell of it by multifold.op or ops=[...], or put tf.function around the run.",
@@ -65,7 +65,7 @@ def modes() -> Any:
 
 
 @trusted  # it runs each row as the loop does, so it cannot mix them
-class TensorCall(TracedCall):
+class TensorCall(CompiledCall):
     """A function of TensorFlow, run for all examples as a graph."""
 
     def __init__(self, *arguments: Any) -> None:

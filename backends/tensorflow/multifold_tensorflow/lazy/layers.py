@@ -34,9 +34,9 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
         if recording is not None:
             rows = getattr(type(self), CELL, None)
             if rows is not None:
-                return recording.values.call(recording, call_layer, rows, (self, *args), kwargs)
+                return recording.recorder.call(recording, call_layer, rows, (self, *args), kwargs)
             if is_of_keras(self):
-                return recording.values.recorded(recording, LayerCall, call_layer, (self, *args), kwargs)
+                return recording.recorder.recorded(recording, LayerCall, call_layer, (self, *args), kwargs)
         return call(self, *args, **kwargs)
 
     return called
@@ -60,7 +60,7 @@ def seen_assignment(assign: Callable[..., Any]) -> Callable[..., Any]:
                     "A tensor that is not computed yet cannot be assigned to a variable.",
                     "return it from the program, and assign it after the run.",
                 )
-            recording.values.refuse_assignment(self)
+            recording.recorder.refuse_assignment(self)
         return assign(self, *args, **kwargs)
 
     return assigned

@@ -17,7 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from multifold.errors import RecordError
-from multifold.lazy.operators import PendingOperators, SettledOperators, TracedValues, is_pending, record
+from multifold.lazy.operators import (
+    OperatorRecorder,
+    PendingOperators,
+    SettledOperators,
+    is_pending,
+    record,
+)
 from multifold_tensorflow.trials import private
 
 TENSOR: Any = tf.Tensor
@@ -97,7 +103,7 @@ def refuse_inside() -> NoReturn:
     """Raise the error of a function of TensorFlow that asks for a value."""
     raise RecordError(
         IN_A_FUNCTION,
-        f"give it a number that is read, as float(x) or x.numpy(); or {TracedValues.cells}",
+        f"give it a number that is read, as float(x) or x.numpy(); or {OperatorRecorder.cells}",
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from multifold.lazy.current import Recording, Seen, refusal
-from multifold.lazy.operators import TracedValues
+from multifold.lazy.operators import OperatorRecorder
 from multifold.lazy.recorder import KnownCall
 from multifold_tensorflow.lazy.calls import (
     MASKS,
@@ -30,7 +30,7 @@ from multifold_tensorflow.trials import RESERVED, SEEDS, layers_of, make_generat
 should_record = private("tensorflow.python.eager.record", "should_record_backprop")
 
 
-class TensorflowValues(TracedValues):
+class TensorflowRecorder(OperatorRecorder):
     """What records plain programs in TensorFlow, and keeps what it has learnt of their calls.
 
     Parameters

@@ -11,6 +11,6 @@ the line that makes it.
 """
 
 from multifold_torch.lazy.module import BatchedModule
-from multifold_torch.lazy.recorder import TorchValues
+from multifold_torch.lazy.recorder import TorchRecorder
 
-__all__ = ["BatchedModule", "TorchValues"]
+__all__ = ["BatchedModule", "TorchRecorder"]

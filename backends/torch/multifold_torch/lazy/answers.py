@@ -33,7 +33,7 @@ from multifold_torch.lazy.written import index_of, is_alone, is_pending, let_sta
 def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Record a function of pending tensors; return what stands for its result."""
     recording = recording_of()
-    return recording.values.recorded(recording, None, func, args, kwargs)
+    return recording.recorder.recorded(recording, None, func, args, kwargs)
 
 
 # ---- reads -------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def refuse_gradient(func: Any, args: Any) -> None:
 def entry(x: Pending, index: int) -> Pending:
     """Return a row inside of a pending tensor, which costs no launch."""
     recording = recording_of()
-    found: Pending = recording.values.entry(recording, x, index, x.form.entry)
+    found: Pending = recording.recorder.entry(recording, x, index, x.form.entry)
     return found
 
 
@@ -277,7 +277,7 @@ def in_place(func: Any) -> Any:
 def may_stand(x: Tensor) -> bool:
     """Return whether a tensor that was computed may stand for a pending one: only it has its memory."""
     whole = whole_of(x)
-    is_shared = recording_of().values.is_shared
+    is_shared = recording_of().recorder.is_shared
     if type(whole) is not Tensor or is_shared(x) or is_shared(whole) or not is_alone(x):
         return False
     if whole.requires_grad and (whole.is_leaf or not torch.is_grad_enabled()):
@@ -371,7 +371,7 @@ def like(func: Callable[..., Any]) -> Callable[..., Any]:
 
 def same_memory(x: Any, *_: Any, **__: Any) -> Any:
     """Return a tensor that may share the memory of another one, or be a copy of it: which, none can say."""
-    recording_of().values.refuse_stale(x)
+    recording_of().recorder.refuse_stale(x)
     return pending(x.node, x.form, x)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from multifold import trusted
 from multifold.errors import RecordError
 from multifold.lazy.current import Recording, refusal
-from multifold.lazy.recorder import BY_ROWS, PlainCall, mark_of
+from multifold.lazy.recorder import BY_ROWS, LazyCall, mark_of
 from multifold_torch.lazy.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
 from multifold_torch.lazy.forms import Modes, TensorForm, form_of
 from multifold_torch.lazy.mapped import functions_without_rule
@@ -27,7 +27,7 @@ from multifold_torch.lazy.rules import mixes_rows, on_rows
 
 
 @trusted  # it runs each row as the loop does, so it cannot mix them
-class RowCall(PlainCall):
+class RowCall(LazyCall):
     """A function of PyTorch, with all that its arguments are besides the tensors of examples.
 
     Attributes
@@ -63,7 +63,7 @@ class RowCall(PlainCall):
 
     def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
         """Return a tensor for a dry run: without values, or of ones where autocast asks for the device."""
-        return ones(form, device) if self.modes.autocast else form.meta()
+        return stand_in_of(form, device) if self.modes.autocast else form.meta()
 
     def owners(self) -> list[Any]:
         """Return what a dry run may change."""
@@ -178,7 +178,7 @@ class CellCall(RowCall):
         return [*super().buffers(), *[x for module in modules for x in module.buffers()]]
 
     def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
-        return ones(form, device)
+        return stand_in_of(form, device)
 
     def owners(self) -> list[Any]:
         return [getattr(self.func, "module", self.func), *[x for x in self.leaves if is_owner(x)]]
@@ -225,7 +225,7 @@ class RowsCell(CellCall):
         return self.checked(optree.tree_map(lambda x: x.unsqueeze(1), found), len(rows[0]))
 
 
-def ones(form: TensorForm, device: torch.device) -> Tensor:
+def stand_in_of(form: TensorForm, device: torch.device) -> Tensor:
     """Return a tensor of ones, or of zeros if it may look something up, that is no leaf of a graph."""
     make = torch.ones if form.dtype.is_floating_point else torch.zeros
     return make(form.shape, dtype=form.dtype, device=device, requires_grad=form.requires_grad).clone()

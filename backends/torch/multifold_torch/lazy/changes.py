@@ -90,7 +90,7 @@ class Versions(threading.local):
             self.learning[id(part)] = known
         return known[1]
 
-    def meet(self, module: nn.Module) -> None:
+    def note(self, module: nn.Module) -> None:
         """Take note of the parameters and buffers of a module that a recorded call will use."""
         if id(module) not in self.first:
             self.first[id(module)] = module, 0
@@ -140,7 +140,7 @@ class Called:
         self.parameters = [*module.parameters()]
         self.reads = read_by(module)
         self.learns = [x.requires_grad for x in self.parameters]
-        VERSIONS.meet(module)
+        VERSIONS.note(module)
 
     def is_now(self) -> bool:
         """Return whether nothing about the module has changed."""

@@ -23,17 +23,17 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
     def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         recording = CURRENT.recording
         if recording is not None:
-            values: Any = recording.values
+            recorder: Any = recording.recorder
             if self._buffers:
-                values.shares(self)
+                recorder.shares(self)
             rows = getattr(type(self), CELL, None)  # an instance would look among its modules, too
             if rows is not None:
-                return values.call(recording, values.called(Called, self), rows, args, kwargs)
+                return recorder.call(recording, recorder.called(Called, self), rows, args, kwargs)
             is_layer = type(self) in LAYERS and is_plain(self)
             if is_layer and args and isinstance(args[0], Tensor) and not kwargs:
-                return values.call(recording, values.called(Layer, self), False, args, kwargs)
+                return recorder.call(recording, recorder.called(Layer, self), False, args, kwargs)
             if isinstance(self, torch.jit.ScriptModule):  # compiled code takes no pending tensors
-                return values.call(recording, values.called(Called, self), False, args, kwargs)
+                return recorder.call(recording, recorder.called(Called, self), False, args, kwargs)
             if (self._backward_hooks or self._backward_pre_hooks) and any(map(is_pending, args)):
                 refuse("given to a module that has backward hooks")
             self = getattr(self, "_orig_mod", self)  # torch.compile makes no graphs of pending tensors
@@ -75,7 +75,7 @@ def seen_apply(apply: Any) -> Any:
         if recording is None or not any(map(is_pending, args)):
             return apply.__func__(cls, *args)
         function: Any = Applied(cls, apply.__func__)
-        return recording.values.call(recording, function, False, args, {})
+        return recording.recorder.call(recording, function, False, args, {})
 
     return classmethod(function_apply)
 

@@ -63,7 +63,7 @@ class Pending(Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         recording = recording_of()
-        return recording.values.meet(recording, func, args, kwargs)
+        return recording.recorder.dispatch(recording, func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(
@@ -129,7 +129,7 @@ class Settled(Pending):
 def pending(node: Any, form: TensorForm, base: Any = None) -> Pending:
     """Return a tensor that stands for what a node computes; ``base`` is what it is a view of."""
     recording = recording_of()
-    found: Pending = recording.values.new(recording, node, form, base)
+    found: Pending = recording.recorder.new(recording, node, form, base)
     return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from multifold.backend import owner_of
 from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, Recording, refusal
-from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, PlainValues
+from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder
 from multifold_torch.lazy.answers import ANSWERS, changed, out_of_place
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
 from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_of
@@ -53,7 +53,7 @@ class Outside(threading.local):
 OUTSIDE = Outside()
 
 
-class TorchValues(PlainValues):
+class TorchRecorder(LazyRecorder):
     """What records plain programs in PyTorch, and keeps what it has learnt of their calls.
 
     Parameters
@@ -103,7 +103,7 @@ class TorchValues(PlainValues):
 
     # ---- recording -----------------------------------------------------------------------------------
 
-    def met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("out") is not None:
             refuse("written to out=")
         if kwargs.get("inplace"):

@@ -34,7 +34,7 @@ else:
 @cython.cfunc
 @cython.inline
 def own(glue: Any) -> Any:
-    """Return what knows the framework: an adapter's subclass of `GlueBase`."""
+    """Return what knows the framework: an adapter's subclass of `LazyRecorderBase`."""
     return glue
 
 
@@ -88,8 +88,8 @@ class KnownCall:
 
 
 @cython.cclass
-class GlueBase:
-    """The quick path of `multifold.lazy.recorder.PlainValues`: calls of known kinds are recorded here.
+class LazyRecorderBase:
+    """The quick path of `multifold.lazy.recorder.LazyRecorder`: calls of known kinds are recorded here.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class GlueBase:
         self.known = {}
         self.shared = {}
 
-    def meet(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
+    def dispatch(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
         """Return what a function does that has met a pending value: answer it, or record it."""
         answer: Any = self.answers.get(func)
         if answer is not None:
@@ -136,7 +136,7 @@ class GlueBase:
         call: Any = self.known.get(self.key(recording, func, None, args, kwargs, operands))
         if call is None:
             operands.clear()  # a change in place counts the references to its tensor: none is ours
-            return own(self).met(func, args, {} if kwargs is None else kwargs)
+            return own(self).dispatch_unknown(func, args, {} if kwargs is None else kwargs)
         if call.is_small and self.are_read(operands):
             return own(self).at_once(func, args, {} if kwargs is None else kwargs)
         return self.again(recording, call, operands)

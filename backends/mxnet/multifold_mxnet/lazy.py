@@ -24,11 +24,11 @@ from multifold.lazy.current import CELL, CURRENT, Recording, Seen, refusal
 from multifold.lazy.operators import (
     ONE_SIDED,
     OPERATORS,
+    CompiledCall,
+    OperatorRecorder,
     PendingForm,
     PendingOperators,
     SettledOperators,
-    TracedCall,
-    TracedValues,
     call_layer,
     is_pending,
 )
@@ -88,7 +88,7 @@ def applied(found: tuple[bool, bool]) -> AbstractContextManager[Any]:
     return scope
 
 
-class MxnetCell(TracedCall):
+class MxnetCell(CompiledCall):
     """A function that takes a row for each example."""
 
     is_cell = True
@@ -155,7 +155,7 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
         recording = CURRENT.recording
         if recording is not None:
             if hasattr(type(self), CELL):
-                return recording.values.recorded(recording, MxnetCell, call_layer, (self, *args), {})
+                return recording.recorder.recorded(recording, MxnetCell, call_layer, (self, *args), {})
             if type(self).__module__.startswith("mxnet.") and any(map(is_pending, args)):
                 raise refusal(IN_A_FUNCTION, CELLS)
         return call(self, *args)
@@ -185,7 +185,7 @@ SEEN = Replacements(
 """What sees calls of blocks, and changes of parameters."""
 
 
-class MxnetValues(TracedValues):
+class MxnetRecorder(OperatorRecorder):
     """What records plain programs in MXNet, and keeps what it has learnt of their calls.
 
     Parameters
