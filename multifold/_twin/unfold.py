@@ -261,8 +261,8 @@ class Unfold(FrameworkRecorder, Awaiting):
         graph = self._graph
         arrays = len(graph.arrays)
         loose = len(graph.loose)
-        node = super().add(op, *operands, **static)
-        graph.recorded_at(users_frame(), len(self) - 1)
+        with graph.at(users_frame()):
+            node = super().add(op, *operands, **static)
         signature = graph.signatures[graph.signature[-1]]
         recent = SimpleNamespace(
             signatures=[signature], arrays=graph.arrays[arrays:], loose=graph.loose[loose:]

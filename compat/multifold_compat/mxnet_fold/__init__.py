@@ -177,10 +177,8 @@ class Fold(Counted):
         """
         if type(batch_axis) is not int or batch_axis or self._axes or not callable(op):
             return self._record_along(batch_axis, op, *args)
-        first = len(self._graph.signature)
-        node = self.add(op, *map(self._marked, args))
-        self._graph.recorded_at(sys._getframe(1), first)
-        return node
+        with self._graph.at(sys._getframe(1)):
+            return self.add(op, *map(self._marked, args))
 
     def _record_along(self, batch_axis: int, op: Callable[..., Any], *args: Any) -> Virtual:
         """Record a call that may move axes, or refuse it; `record` takes all others."""
@@ -194,10 +192,9 @@ class Fold(Counted):
                 f"Expected batch_axis to be an axis from 0. Received batch_axis={batch_axis!r}.",
                 "0 is the first axis, 1 the second one; axes are not counted from the end.",
             )
-        first = len(self)
-        op, operands = self._moved(op, batch_axis, args)
-        node: Virtual = self.add(op, *operands)
-        self._graph.recorded_at(users_frame(), first)  # not the lines of this module
+        with self._graph.at(users_frame()):
+            op, operands = self._moved(op, batch_axis, args)
+            node: Virtual = self.add(op, *operands)
         if batch_axis:
             self._axes[node._ref & CALL_MASK] = batch_axis
         return node

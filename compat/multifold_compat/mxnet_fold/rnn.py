@@ -157,17 +157,15 @@ class ChildSum:
         cells, inputs, tree
             As for `encode`.
         """
-        first = len(fold)
-        begin = fold.record(0, cells[0].begin_state, 1).split(2)
 
         def combine(node: Any, values: Sequence[Any]) -> Any:
             x = inputs[node.idx : node.idx + 1]
             states = [value[1].split(2) for value in values] or [begin]
             return fold.record(0, cells[len(values)], x, list(zip(*states, strict=True)))
 
-        root = bottom_up(tree, combine)
-        fold._graph.recorded_at(users_frame(), first)  # not the lines of this module
-        return root
+        with fold._graph.at(users_frame()):
+            begin = fold.record(0, cells[0].begin_state, 1).split(2)
+            return bottom_up(tree, combine)
 
 
 def initial(weight: Any, bias: Any) -> dict[str, Any]:

@@ -223,8 +223,12 @@ class LazyRecorderBase:
         nodes: list = [
             x.node if type(x) is self.pending else own(self).own_row(recording, x) for x in operands
         ]
-        node: Any = recording.fold.add(call.call, *nodes)
-        locate(recording, node)
+        graph: Any = recording.fold._graph
+        graph.frame = line_of_program(recording)
+        try:
+            node: Any = recording.fold.add(call.call, *nodes)
+        finally:
+            graph.frame = None
         if call.structure is None:
             base = call.bases[0]
             return self.new(recording, node, call.forms[0], None if base is None else operands[base])
@@ -307,8 +311,8 @@ class LazyRecorderBase:
 
 
 @cython.cfunc
-def locate(recording: Any, node: Any) -> columns.Int:
-    """Say that a call was recorded at the line of the program, and not inside of a library."""
+def line_of_program(recording: Any) -> Any:
+    """Return the innermost frame of the program's own code, and not of a library; None if there is none."""
     frame: Any = sys._getframe()
     known: dict = recording.lines
     while frame is not None:
@@ -317,10 +321,6 @@ def locate(recording: Any, node: Any) -> columns.Int:
         if line is None:
             line = known[id(code)] = code, not recording.is_from_library(frame)
         if line[1]:
-            graph: Any = recording.fold._graph
-            call: Any = node._ref
-            graph.codes[call] = code
-            graph.instructions[call] = frame.f_lasti
-            break
+            return frame
         frame = frame.f_back
-    return 0
+    return None

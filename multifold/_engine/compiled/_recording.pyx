@@ -189,6 +189,7 @@ cdef class GraphBase:
     cdef readonly list arrays, loose, codes
     cdef public dict quick, splits  # graphs of traces share them with the ones after them
     cdef readonly dict merged  # where equal calls are one, the first call of each key; else None
+    cdef public object frame  # where calls are recorded just now, if not where `add` is called; else None
     cdef int64_t split_part  # the part that was split last, and what was added to the reference
     cdef tuple split_offsets
 
@@ -524,7 +525,7 @@ class RecorderBase:
 cdef object add(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
     """Record a call of an op with operands, which `args` are, and keywords, whose values follow in `args`."""
     cdef GraphBase graph = <GraphBase?>recorder._graph
-    cdef PyFrameObject* frame = PyEval_GetFrame()
+    cdef PyFrameObject* frame = PyEval_GetFrame() if graph.frame is None else <PyFrameObject*>graph.frame
     cdef tuple keywords = () if names == NULL else <tuple>names
     cdef Py_ssize_t i
     cdef bytes letters

@@ -172,12 +172,9 @@ class FrameworkRecorder(Recorder):
                [6., 9.]])]
         """
         steps = time_steps(length, inputs, layout, self._split)
-        graph = self._graph
-        first = len(self)
         opened = named_cell(cell, begin_state) if isinstance(cell, str) else self._cell(cell)
-        result = unroll(self, opened, steps, begin_state)
-        graph.recorded_at(users_frame(), first)  # not the lines of `unroll` itself
-        return result
+        with self._graph.at(users_frame()):
+            return unroll(self, opened, steps, begin_state)
 
     def _split(self, x: Any, sizes: list[int]) -> Sequence[Any]:
         """Cut an array of the framework, or of NumPy, into sections of rows."""

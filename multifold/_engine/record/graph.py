@@ -7,11 +7,12 @@ with the caller: it copies shared NumPy arrays, and refuses to run calls whose a
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from functools import lru_cache, partial
 from time import perf_counter
 from types import CodeType, FrameType
@@ -442,11 +443,20 @@ class Graph(GraphBase):
         file, line = self.line(call)
         return f"{file}:{line}"
 
-    def recorded_at(self, frame: FrameType, first: int) -> None:
-        """Say that the calls from ``first`` on were recorded where a frame is."""
-        for call in range(first, len(self.codes)):
-            self.codes[call] = frame.f_code
-            self.instructions[call] = frame.f_lasti
+    @contextlib.contextmanager
+    def at(self, frame: FrameType) -> Iterator[None]:
+        """Let calls be recorded at the line of a frame, unless it is said already at which one.
+
+        What records for its caller, as `Recorder.reduce` does, so has the caller's line in errors. The
+        outermost one wins: a `reduce` inside of an `unroll` records at the line that calls `unroll`.
+        """
+        before = self.frame
+        if before is None:
+            self.frame = frame
+        try:
+            yield
+        finally:
+            self.frame = before
 
     def warn_once(self, message: str) -> None:
         """Warn at the line of the user who runs the calls, unless this graph has warned before."""

@@ -194,11 +194,8 @@ class Recorder(RecorderBase):
                     "say what stands for none: fold.reduce(op, nodes, empty=0.0).",
                 )
             return empty
-        graph = self._graph
-        first = len(self)
-        result = balanced(partial(self.add, op, **static), items)
-        graph.recorded_at(users_frame(), first)  # not the lines of `reduce` itself
-        return result
+        with self._graph.at(users_frame()):
+            return balanced(partial(self.add, op, **static), items)
 
     def _value(self, x: Any) -> Hashable | None:
         """Return the key that `_Call.slot` gives to an array, a shared or a static operand."""
@@ -313,11 +310,9 @@ class Recorder(RecorderBase):
 
     def _quick(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
         """Record a call as if a frame had made it, by the quick path if that knows its form."""
-        graph = self._graph
-        first = len(graph.signature)
-        node: Node = RecorderBase.add(self, op, *operands, **static)
-        graph.recorded_at(frame, first)
-        return node
+        with self._graph.at(frame):
+            node: Node = RecorderBase.add(self, op, *operands, **static)
+            return node
 
     def _recall(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any]) -> bool:
         """Let the quick path take a form that was known before the reset; return whether it does now."""

@@ -110,11 +110,8 @@ class TraceRecorder(Recorder):
             )
         steps = time_steps(length, inputs, layout, lambda x, sizes: np.split(x, len(sizes)))
         opened = named_cell(cell, begin_state) if isinstance(cell, str) else cell
-        graph = self._graph
-        first = len(self)
-        result = unroll(self, opened, steps, begin_state)
-        graph.recorded_at(users_frame(), first)
-        return result
+        with self._graph.at(users_frame()):
+            return unroll(self, opened, steps, begin_state)
 
     def shared_key(self, x: Any) -> Hashable:
         """Return a key of the value: traces that were pickled apart may share equal arrays."""

@@ -83,8 +83,8 @@ class GraphBase:
     """Returns the error of calls that several threads record at once; compiled, each takes one step."""
 
     __slots__ = (
-        "arrays", "codes", "floats", "instructions", "ints", "lengths", "loose", "members", "merged",
-        "node_type", "quick", "refs", "signature", "splits",
+        "arrays", "codes", "floats", "frame", "instructions", "ints", "lengths", "loose", "members",
+        "merged", "node_type", "quick", "refs", "signature", "splits",
     )  # fmt: skip
 
     def __init__(self, node_type: type[Any], merges: bool) -> None:
@@ -100,6 +100,8 @@ class GraphBase:
         self.loose: list[Any] = []
         self.codes: list[CodeType | tuple[str, int]] = []
         self.instructions: list[int] = []
+        # Where calls are recorded just now, if not where `add` is called: `reduce` records for its caller.
+        self.frame: FrameType | None = None
         self.quick: dict[Hashable, Form] = {}
         self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -245,7 +247,7 @@ class RecorderBase:
                [6., 6.]])]
         """
         graph = self._graph
-        frame = sys._getframe(1)
+        frame = sys._getframe(1) if graph.frame is None else graph.frame
         try:
             key = quick_key(op, operands, static) if static else (op, *map(type, operands))
             form = graph.quick.get(key)
