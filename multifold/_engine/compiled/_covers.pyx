@@ -167,6 +167,8 @@ cdef class Beam:
         memset(self.first, 0, (self.types + 1) * sizeof(int32_t))
         for i in range(calls):
             order[i] = i
+        # Both sorts are stable, so in the end calls are in the order of their types, and in each type of
+        # their heights.
         sort_by(&heights[0], order, calls)
         sort_by(&types[0], order, calls)
         for i in range(calls):
@@ -234,6 +236,8 @@ cdef class Beam:
         cdef State it
         for i in range(states):
             new += self.ready(self.state(slots[i]))
+        # The next time is when there are twice as many: so what this costs is a fixed share of making the
+        # links.
         self.many_links = 2 * max(new, self.links) + self.calls
         if new > self.most_links:  # states share links no longer, once each has its own
             return 0

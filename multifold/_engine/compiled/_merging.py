@@ -26,7 +26,7 @@ SIGNATURE, REFS, INTS, LENGTHS, MEMBERS, FLOATS, ARRAYS, LOOSE, RESULTS = range(
 AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED, WIDTHS = range(6)
 
 MOST_ENTRIES = 1 << 40
-"""A trace whose column says to be longer is damaged. Below it no sum of sizes wraps in 64 bits."""
+"""No column of a trace is longer, or the trace is damaged. So sums over 8 million traces do not wrap."""
 
 NO_FLOATS = np.zeros(0)
 """The floats of all traces that have none."""
@@ -328,7 +328,6 @@ def count_entries(
             sizes[trace * width + number] = size
             total[number] += size
             if is_stored(number):
-                # Compared with what is left, and not added to `at` first: the sum could wrap.
                 if size > len(integers) - at:
                     columns.missing()
                 at += size

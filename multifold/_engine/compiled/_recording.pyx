@@ -51,6 +51,7 @@ cdef frozenset ATOMS = _ATOMS
 
 cdef inline void set_entry(tuple made, Py_ssize_t i, x) noexcept:
     """Fill in an entry of a tuple that PyTuple_New made."""
+    # PyTuple_SET_ITEM takes a reference over, and does not count it.
     Py_INCREF(x)
     PyTuple_SET_ITEM(made, i, x)
 
@@ -511,6 +512,7 @@ cdef bint put_rows(recorder, GraphBase graph, tuple items) except -1:
         elif type(x) is not float and recorder._number(x) is None and recorder.array_class(x) is None:
             return False
         graph.loose.append(x)
+        # Loose value i of the graph stands as the row -1 - i.
         graph.members.put_integer(-len(graph.loose))
     graph.lengths.put_integer(len(items))
     return True

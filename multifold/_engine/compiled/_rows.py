@@ -323,6 +323,7 @@ class RowOrder:
                     self.note(at, ref, limit)
                     continue
                 own = launch[call]
+                # The row of an earlier launch comes from outside, and `note` checks it.
                 if own < before:
                     self.note(at, ref, limit)
                     continue
@@ -675,6 +676,8 @@ class ReadSections:
             solo = it.heights[own] == 1 and (own < it.before or not it.batched[own - it.before])
             if not solo and self.owner[s] < len(it.layout):
                 continue
+            # Sections are ordered by what they read, and then by their first read: so the first reader of a
+            # part comes first, and keeps the array.
             if self.result[s] == met:
                 self.how[s] = GATHERED
             met = self.result[s]

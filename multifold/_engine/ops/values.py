@@ -145,6 +145,7 @@ def is_flat(value: Any) -> TypeGuard[tuple[Any, ...]]:
     if type(value) is not tuple:
         return False
     for entry in value:  # noqa: SIM110 - all() with a generator is slower
+        # For optree None is no leaf but an empty container, so a tuple with one is left to it.
         if entry is None or isinstance(entry, CONTAINERS):
             return False
     return True
@@ -327,7 +328,7 @@ class Values:
                 return Mismatch(text, array=False)
             try:
                 found = backend.rows(leaf)
-            except (IndexError, TypeError):
+            except (IndexError, TypeError):  # an array of 0 dimensions has no rows
                 found = None
             if found != rows:
                 return Mismatch(miscount(found, rows), array=True)
@@ -397,6 +398,7 @@ class Values:
             if i not in floats:
                 parts = leaves_of(leaf.values if type(leaf) is Ragged else leaf)
                 beside.update([x.dtype for x in parts if backend.owns(x)])
+        # All floats of Python have one dtype on a backend, so the first operand of them says it.
         own = leaves[floats[0]].dtype
         if beside <= {own}:  # most launches
             return leaves
@@ -498,6 +500,7 @@ class Values:
 
         def make(shape: tuple[int, ...], dtype: str) -> Any:
             number = PYTHONS.get(dtype)
+            # A dtype that no number of Python has, as float16, is made of floats by a cast.
             found = self.numbers(np.zeros((0, *shape)), number or float)
             return found if number else self.backend.cast(found, dtype)
 

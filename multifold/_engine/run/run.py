@@ -419,6 +419,8 @@ class Sections:
             lengths = self.numbers[int][wired.lengths]
             segments = self.numbers[int][wired.segments]
             return Ragged(rows, self.backend.protected(lengths), self.backend.protected(segments))
+        # An op may change a list that it is given. The recorded one is for all runs, so each launch gets a
+        # copy.
         return self.run.shared(slot.value) if slot.kind.shared else snapshot(slot.value)
 
     def ragged_rows(self, slot: Slot, operand: Operand) -> Any:

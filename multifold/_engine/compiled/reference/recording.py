@@ -160,6 +160,7 @@ class GraphBase:
                 del members[first:], loose[kept:]
                 return False
             loose.append(x)
+            # Loose value i of the graph stands as the row -1 - i.
             members.append(-len(loose))
         self.lengths.append(len(items))
         return True
