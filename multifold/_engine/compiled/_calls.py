@@ -740,7 +740,7 @@ class PlainSchedule:
         ragged = len(members) > 0
         call: columns.Int
         for call in pending:
-            # Ascending calls have the levels of their sources found before them.
+            # Calls ascend, so the level of each source is known when its reader comes.
             if call <= last or call >= recorded:
                 columns.missing()
             last = call

@@ -236,8 +236,7 @@ cdef class Beam:
         cdef State it
         for i in range(states):
             new += self.ready(self.state(slots[i]))
-        # The next time is when there are twice as many: so what this costs is a fixed share of making the
-        # links.
+        # Done again only when there are twice as many links, this costs a fixed share of making them.
         self.many_links = 2 * max(new, self.links) + self.calls
         if new > self.most_links:  # states share links no longer, once each has its own
             return 0
@@ -391,7 +390,7 @@ cdef int64_t choose(Beam beam, Option *options, int64_t count, int64_t limit, in
     cdef Option option
     for i in range(count):
         option = options[i]
-        # More launches are left than `limit`: no schedule of `most` launches comes of it.
+        # Left out: an option after which too many launches are left, and one that is worse than a full beam.
         if option.left > limit or (chosen == most and compare(&option, &options[most - 1]) > 0):
             continue
         state = beam.state(slots[option.state])
@@ -451,8 +450,7 @@ cdef list grow(Beam it, int64_t most):
                 memcpy(it.rows + after[k] * it.size, it.rows + slots[i] * it.size, it.size)
             state = it.state(after[k])
             it.run(state, options[k].type)
-            # A state knows its last step only, and a step the one before it. So no state copies the path
-            # that it came.
+            # A state knows its last step only, and a step the one before it: no state copies its path.
             path_type[used], path_before[used] = options[k].type, state.facts.path
             state.facts.path = used
             if state.facts.done == it.calls:

@@ -50,7 +50,7 @@ AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED, ROWS = range(6)
 RESULT, ROW, NUMBER, STARTS = range(4)
 FACTS = STARTS + AT_RAGGED + 1
 
-# When a call runs is ``round << 32 | rank``, so that one comparison orders calls. The mask of the rank.
+# When a call runs is one integer, ``round << 32 | rank``, by which calls compare. This masks the rank.
 RANK = (1 << 32) - 1
 
 FEWEST = 8

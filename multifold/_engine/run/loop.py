@@ -150,7 +150,7 @@ class Loop:
             notes.pieces(before, schedule.continued)
             if done == len(schedule) or sections.stopped:
                 return sections
-            # `unique` brings the order of recording, and leaves out what a padded launch repeats.
+            # `unique` restores the order of recording, and leaves out what a padded launch repeats.
             pending = np.unique(schedule.calls[schedule.bounds[done] :])
             run.forget_after(first + len(notes.calls), pending)
             schedule, wiring = self.again(run, pending)

@@ -201,7 +201,7 @@ class Report(NamedTuple):
         """Return whether it ran just the calls of a schedule, and the same ones by themselves."""
         return (
             self.graph is schedule.graph
-            # `unique` brings the order of recording, and leaves out what a padded launch repeats.
+            # `unique` restores the order of recording, and leaves out what a padded launch repeats.
             and np.array_equal(self.ran(), np.unique(schedule.calls))
             and np.array_equal(self.alone, alone)
         )

@@ -191,7 +191,7 @@ def both_ways(
     of_last = np.ascontiguousarray(types[::-1])  # the last call first
     turned = of_last, np.ascontiguousarray(last - readers[::-1]), np.ascontiguousarray(last - sources[::-1])
     heights, cycles, _ = calls.typed_levels(*turned)
-    # On a cycle of very many types, levels count calls of all types, which bounds no single type: 1 does.
+    # On a cycle of very many types, levels count the calls of all of them. One type's bound is only 1.
     counted = cycles[types] <= calls.COUNTERS if len(types) else cycles  # the others are counted jointly
     levels = np.where(counted, levels, 1)
     heights = np.where(counted, heights[::-1], 1)
