@@ -55,9 +55,12 @@ try:
     from multifold._engine.compiled._table import TableBase, distinct
     from multifold._engine.compiled._tasks import Owners, awaited, located, run_ready
 
+    # Python imports the source of a module that was not built, and one source among compiled modules would
+    # hand them lists where they expect views of arrays.
     require_compiled()
     missing = ""
 except ImportError as error:
+    # The sources go into `sys.modules` first: else the imports below would find the compiled modules.
     uncompiled()
     from multifold._engine.compiled._calls import (
         COUNTERS,

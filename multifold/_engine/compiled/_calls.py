@@ -25,7 +25,10 @@ else:
     from multifold._engine.compiled.columns import cython
 
 COUNTERS = 64
-"""Types on one cycle beyond which calls are counted by depth along the cycle, not type by type."""
+"""Types on one cycle beyond which calls are counted by depth along the cycle, not type by type.
+
+Type by type gives the better bound, and takes a pass over the edges of the cycle for each type.
+"""
 
 
 def ancestors(
@@ -70,7 +73,7 @@ def ancestors(
         columns.opened(ragged_starts),
     )
     columns.marked(found, wanted)
-    return found.nonzero()[0]  # the function would call this method by several others
+    return found.nonzero()[0]  # `np.flatnonzero` calls this method through several functions
 
 
 @cython.cfunc
@@ -82,6 +85,7 @@ def mark_all(
     calls = len(wanted)
     ref: columns.Int
     for ref in refs:
+        # The mask leaves nothing negative, so one comparison refuses any damaged reference.
         source = ref & mask
         if source >= calls:
             columns.missing()
@@ -120,6 +124,7 @@ def mark_ancestors(
     ref_count = len(refs)
     mask = columns.CALL_MASK
     ragged = len(members) > 0
+    # `mark_all` has marked too many calls, but has refused outputs that are not there.
     for call in range(calls):
         wanted[call] = 0
     for i in range(len(outputs)):
@@ -207,10 +212,12 @@ def edges(
 @cython.cfunc
 @cython.inline
 @cython.boundscheck(False)
+# -1 is an answer, so the C function says by -2 that it has raised.
 @cython.exceptval(-2, check=False)
 def position_of(ref: columns.Int, number: columns.Write, reader: columns.Int) -> columns.Int:
     """Return the position of the call that is read, -1 if it is not pending."""
     call = ref & columns.CALL_MASK
+    # A call reads only calls before it. All later loops over edges rely on that.
     if call >= len(number) or number[call] >= reader:
         columns.missing()
     return number[call]
@@ -245,6 +252,8 @@ def write_edges(
         call = pending[i]
         low = ref_starts[call]
         high = ref_starts[call + 1]
+        # Damaged starts may let the entries of calls overlap. Then there are more edges than `sources` has
+        # room for.
         if low < 0 or high > len(refs) or high - low > len(sources) - count:
             columns.missing()
         for j in range(low, high):
@@ -282,9 +291,6 @@ def count_types(types: columns.Read, sources: columns.Read, readers: columns.Rea
     return columns.width(types, columns.MOST_SMALL)
 
 
-# ---- typed levels ----------------------------------------------------------------------------------------
-
-
 @cython.cfunc
 @cython.boundscheck(False)
 @cython.exceptval(-1, check=True)
@@ -314,6 +320,7 @@ def find_components(edge: columns.Flags, component: columns.Write) -> columns.In
             own = path[depth - 1]
             if not index[own]:
                 counter += 1
+                # The counter begins at 1: an index of 0 says that a type was not met yet.
                 index[own] = counter
                 low[own] = counter
                 stack[height] = own
@@ -323,6 +330,7 @@ def find_components(edge: columns.Flags, component: columns.Write) -> columns.In
                 if edge[own * count + other]:
                     if not index[other]:
                         break
+                    # Without a component yet, a type is still on the stack, so there is a way back from it.
                     if component[other] < 0 and index[other] < low[own]:
                         low[own] = index[other]
                 other += 1
@@ -399,6 +407,7 @@ def count_levels(
     component: columns.Write = columns.filled(count, -1)
     loop: columns.Flags = columns.flags(count)  # whether calls of a type read calls of this type
     mark_loops(types, sources, readers, loop)
+    # A table of all pairs of types is the quickest, but it grows with their square: 1,024 types take 1 MB.
     if count <= columns.MOST_TYPES:
         edge: columns.Flags = columns.flags(count * count)
         mark_types(types, sources, readers, edge, count)
@@ -416,6 +425,7 @@ def count_levels(
     for i in range(count):
         cycle[i] = size[component[i]]
         highest[i] = 0
+        # A type that is alone in its component lies on a cycle only if it reads itself.
         if cycle[i] == 1:
             cycle[i] = loop[i]
         if cycle[i] > 0:
@@ -490,6 +500,7 @@ def count_alone(
         own = types[reader]
         if component[types[source]] != component[own] or 1 < cycle[own] <= counters:
             continue
+        # Edges come ordered by reader, so the level of a source is final before any reader of it looks.
         if levels[source] >= levels[reader]:
             levels[reader] = levels[source] + 1
     return 0
@@ -556,9 +567,6 @@ def count_type(
         if types[reader] == own:
             levels[reader] = counts[reader]
     return 0
-
-
-# ---- launches --------------------------------------------------------------------------------------------
 
 
 def bucket(codes: columns.Read, sources: columns.Read, readers: columns.Read) -> tuple[Any, Any] | None:
@@ -635,9 +643,12 @@ def schedule(
     kinds: columns.Read = columns.opened(types)
     todo: columns.Read = columns.opened(pending)
     width = columns.width(kinds, columns.MOST_SMALL)
+    # `PlainSchedule` looks up the type of each source without a check of its own.
     if len(types) < len(ref_starts) - 1:
         columns.missing()
     if width <= columns.MOST_TYPES:
+        # In most models no types read each other in a circle, and there are few levels. Then one pass over
+        # the calls is enough; else the general way begins again, with the edges.
         plain = PlainSchedule()
         plain.find_levels(
             kinds,
@@ -665,6 +676,8 @@ def in_circles(types: Any, pending: Any, sources: Any, readers: Any) -> tuple[An
     launches = bucket(codes, codes[sources], codes[readers])
     if launches is None:
         return own, sources, readers, levels, cycles, highest
+    # On a cycle of very many types, levels count the calls of all its types together. They bound no single
+    # type, which takes one launch at least.
     return pending[launches[0]], launches[1], int(np.where(cycles > COUNTERS, 1, highest).sum())
 
 
@@ -727,6 +740,7 @@ class PlainSchedule:
         ragged = len(members) > 0
         call: columns.Int
         for call in pending:
+            # Calls ascend, so the level of each source is known when its reader comes.
             if call <= last or call >= recorded:
                 columns.missing()
             last = call
@@ -748,6 +762,8 @@ class PlainSchedule:
                         readers[count] = call
                         count += 1
                         kind = types[source]
+                        # The line of the reader has a flag for each source: `find_components` expects the
+                        # opposite, but both directions have the same components.
                         reads[line + kind] = 1
                         if level > deepest and kind == own:
                             deepest = level
@@ -794,11 +810,16 @@ class PlainSchedule:
         first: columns.Write = columns.room(width)
         buckets: columns.Int = 0
         for own in range(width):
+            # Levels begin at 1, and the buckets of a type at the number that comes next.
             first[own] = buckets - 1
             buckets += self.highest[own]
         self.buckets = buckets
+        # `launches` keeps a table of all pairs of buckets, which it walks twice.
         if buckets * buckets > columns.MOST_PAIRS:
             return False
+        # Fewer components than types: some types read each other in a circle. A path from a call to the
+        # next one of its type may then lead through other types, and the levels that were found are too
+        # low.
         if find_components(self.reads, columns.filled(width, -1)) < width:
             return False
         goes: columns.Write = columns.zeros(buckets)
@@ -847,6 +868,7 @@ class PlainSchedule:
         bounds = columns.array_of_zeros(buckets + 1)
         ordered: columns.Write = columns.fresh(order)
         begin: columns.Write = columns.fresh(bounds)
+        # `goes` had the number of calls of each bucket; from here on it says where the next one goes.
         for i in range(buckets):
             begin[i + 1] = begin[i] + goes[ready[i]]
             goes[ready[i]] = begin[i]
@@ -897,6 +919,8 @@ def launches_of(
     bounds = columns.array_of_zeros(buckets + 1)
     ordered: columns.Write = columns.fresh(order)
     begin: columns.Write = columns.fresh(bounds)
+    # A counting sort: first `goes[i + 1]` counts the calls of launch i, then their sums say where it
+    # begins.
     goes: columns.Write = columns.zeros(buckets + 1)  # where the next call of each launch goes
     for i in range(calls):
         goes[rank[number[codes[i]]] + 1] += 1
@@ -947,6 +971,8 @@ def rank_buckets(
         while at >= 0:
             start = number[sources[at]]
             edge = leaving[start]
+            # All edges into one bucket come in a row here, so the edge that a repeat repeats is at the head
+            # of the chain of its source.
             if edge < 0 or target[edge] != end:
                 target[count] = end
                 following[count] = edge

@@ -143,6 +143,8 @@ cdef class Beam:
         for i in range(edges):
             source = sources[at]
             self.call[source].path = max(self.call[source].path, self.call[readers[at]].path + 1)
+            # A counting sort: counted two places further on, `begin[call + 1]` is where the next reader of
+            # a call goes, and in the end where its readers end.
             self.begin[source + 2] += 1
             self.waits[readers[at]] += 1
             at += step
@@ -165,6 +167,8 @@ cdef class Beam:
         memset(self.first, 0, (self.types + 1) * sizeof(int32_t))
         for i in range(calls):
             order[i] = i
+        # Both sorts are stable, so in the end calls are in the order of their types, and in each type of
+        # their heights.
         sort_by(&heights[0], order, calls)
         sort_by(&types[0], order, calls)
         for i in range(calls):
@@ -232,6 +236,7 @@ cdef class Beam:
         cdef State it
         for i in range(states):
             new += self.ready(self.state(slots[i]))
+        # Done again only when there are twice as many links, this costs a fixed share of making them.
         self.many_links = 2 * max(new, self.links) + self.calls
         if new > self.most_links:  # states share links no longer, once each has its own
             return 0
@@ -272,7 +277,9 @@ cdef class Beam:
         it.facts.weight -= it.weights[own]
         it.facts.hash ^= it.hashes[own]
         it.head[own], it.weights[own], it.hashes[own] = -1, 0, 0
-        if tallest - self.first[own] < FEW_CELLS:  # before any call is opened: it may be of this type
+        # A type of few cells is counted cell by cell; with many cells it is quicker to go through its ready
+        # calls. Both come before any call is opened, since that one may be of this type.
+        if tallest - self.first[own] < FEW_CELLS:
             for i in range(self.first[own], tallest + 1):
                 done += it.ready_in[i]
                 it.unrun_in[i] -= it.ready_in[i]
@@ -383,6 +390,7 @@ cdef int64_t choose(Beam beam, Option *options, int64_t count, int64_t limit, in
     cdef Option option
     for i in range(count):
         option = options[i]
+        # Left out: an option after which too many launches are left, and one that is worse than a full beam.
         if option.left > limit or (chosen == most and compare(&option, &options[most - 1]) > 0):
             continue
         state = beam.state(slots[option.state])
@@ -442,6 +450,7 @@ cdef list grow(Beam it, int64_t most):
                 memcpy(it.rows + after[k] * it.size, it.rows + slots[i] * it.size, it.size)
             state = it.state(after[k])
             it.run(state, options[k].type)
+            # A state knows its last step only, and a step the one before it: no state copies its path.
             path_type[used], path_before[used] = options[k].type, state.facts.path
             state.facts.path = used
             if state.facts.done == it.calls:
@@ -566,12 +575,14 @@ cdef object both_ways(
     count_heights(types, sources, readers, levels, heights)
     check(types, levels, sources, readers, width)
     for backwards in range(2):
+        # No schedule has fewer launches than the bound, so one of `most` launches is not there to be found.
         if most < max(bound, 1):
             break
         it = Beam.__new__(Beam)
         it.set_up(types, levels if backwards else heights, sources, readers, backwards, width)
         path = grow(it, most)
         if path is not None:
+            # The second search has to find a shorter one.
             found, most = launch, len(path) - 1
             it.follow(path, launches)
             if backwards:

@@ -34,7 +34,10 @@ else:
 @cython.cfunc
 @cython.inline
 def own(glue: Any) -> Any:
-    """Return what knows the framework: an adapter's subclass of `LazyRecorderBase`."""
+    """Return its argument, which Cython then takes for any object.
+
+    Methods of an adapter's subclass, which know the framework, are called through it.
+    """
     return glue
 
 
@@ -51,11 +54,12 @@ class KnownCall:
     forms : list
         The form of each result. ``form.new()`` returns an empty pending value of it.
     bases : list of (int or None)
-        Of each result, which operand it is a view of; numbers from their count on are results before it.
+        The operand that each result is a view of, or None. With two operands, 0 and 1 are these, and 2 is
+        the first result.
     result : object
         What the calls return, if that is no array.
     held : list
-        What the key names by its ``id``, and so must not go.
+        The objects that stand in the key by their ``id``. They are kept, so that no new object gets it.
     is_small : bool
         Whether the function runs at once where the values of all operands were read.
     """
@@ -161,16 +165,18 @@ class LazyRecorderBase:
 
     @cython.cfunc
     def key(self, recording: Any, func: Any, maker: Any, args: tuple, kwargs: Any, operands: list) -> tuple:
-        """Return by what a call is compared with others; append its operands."""
+        """Return the key that all calls of one kind share; append the call's operands to ``operands``."""
         parts: list = [func]
         for probe in self.probes:
             parts.append(probe())
+        # Modes are rarely changed and cost more to ask for, so they stand in the key only after an alarm.
         for alarm in self.alarms:
             if alarm() or recording.alarmed:
                 parts.append(own(self).modes())
                 break
         if maker is not None:
             parts.append(maker)
+            # A cell may be a function that binds values: they count like arguments.
             if type(func) is FunctionType:
                 parts.append(own(self).key_of(func, operands))
         for x in args:
@@ -183,7 +189,7 @@ class LazyRecorderBase:
 
     @cython.cfunc
     def add_key(self, x: Any, parts: list, operands: list) -> columns.Int:
-        """Append the key of an argument."""
+        """Append the key of an argument to ``parts``, and its operands to ``operands``."""
         kind = type(x)
         if kind is self.pending:
             if self.is_stale(x):
@@ -193,6 +199,7 @@ class LazyRecorderBase:
         elif x is None:
             parts.append(None)
         elif kind is int or kind is bool or kind is str:
+            # The type, too, since ``1 == True``.
             parts.append(kind)
             parts.append(x)
         elif kind is tuple or kind is list:
@@ -209,7 +216,7 @@ class LazyRecorderBase:
 
     @cython.ccall
     def keys_of(self, arguments: list, operands: list) -> tuple:
-        """Return the key of some arguments; append what is an operand."""
+        """Return the key of some arguments, and append their operands to ``operands``."""
         parts: list = []
         for x in arguments:
             self.add_key(x, parts, operands)
@@ -218,6 +225,7 @@ class LazyRecorderBase:
     @cython.cfunc
     def again(self, recording: Any, call: KnownCall, operands: list) -> Any:
         """Record a call of a known kind; return what stands for its result."""
+        # The function returns no array, but a shape, say, which is the same for all calls of the kind.
         if call.call is None:
             return call.result
         nodes: list = [
@@ -243,7 +251,7 @@ class LazyRecorderBase:
 
     @cython.cfunc
     def depend_on_examples(self, operands: list) -> columns.Bool:
-        """Return whether some operands are others for each example."""
+        """Return whether an operand may differ from example to example: all but arrays that are shared."""
         return any(type(x) is self.pending or id(x) not in self.shared for x in operands)
 
     @cython.cfunc
@@ -288,10 +296,12 @@ class LazyRecorderBase:
         if base is None:
             x.base = None
         else:
+            # A view of a view is a view of the same array, and only that array counts the changes in place.
             if type(base) is self.pending and base.base is not None:
                 base = base.base
             x.base = base
             x.seen = self.version(base)
+        # A weak reference: what was made last is read together, but not what the program has dropped.
         recording.made.append(ref(x))
         return x
 
@@ -319,6 +329,7 @@ def line_of_program(recording: Any) -> Any:
         code: Any = frame.f_code
         line: Any = known.get(id(code))  # the hash of a code object takes long
         if line is None:
+            # The entry keeps the code, so that no new code object can get its id.
             line = known[id(code)] = code, not recording.is_from_library(frame)
         if line[1]:
             return frame

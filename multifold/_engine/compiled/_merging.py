@@ -26,12 +26,10 @@ SIGNATURE, REFS, INTS, LENGTHS, MEMBERS, FLOATS, ARRAYS, LOOSE, RESULTS = range(
 AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED, WIDTHS = range(6)
 
 MOST_ENTRIES = 1 << 40
+"""No column of a trace is longer, or the trace is damaged. So sums over 8 million traces do not wrap."""
 
 NO_FLOATS = np.zeros(0)
 """The floats of all traces that have none."""
-
-
-# ---- traces ----------------------------------------------------------------------------------------------
 
 
 @cython.cfunc
@@ -195,6 +193,8 @@ class TraceMerge:
                 continue
             size = self.integers[sizes + number]
             if number == REFS:
+                # The operands in REFS are nodes, while a row of a ragged operand, or of a result, may be a
+                # loose value.
                 self.references(at, size, filled[number], 0)
             elif number == MEMBERS or number >= RESULTS:
                 self.references(at, size, filled[number], -self.own_loose)
@@ -235,7 +235,7 @@ def merge(
         the columns and the results.
     signatures, signature_starts : int64 arrays
         Signature ``n`` of vocabulary ``v`` becomes ``signatures[signature_starts[v] + n]``; there is
-        a start behind the last one.
+        a start after the last one.
     parts, part_starts : int64 arrays
         Likewise for parts of results.
     vocabularies : int64 array of shape ``(traces,)``
@@ -257,8 +257,8 @@ def merge(
     Raises
     ------
     IndexError
-        If a column is too short for what another one says, or refers to what is not there: the columns are
-        damaged, or those of something else than traces.
+        If a column is too short for what another one says, or refers to what is not there: then the columns
+        are damaged, or they are no traces.
     """
     traces = len(vocabularies)
     width = RESULTS + result_count
@@ -336,13 +336,13 @@ def count_entries(
     return 0
 
 
-# ---- examples --------------------------------------------------------------------------------------------
-
-
 @cython.final
 @cython.cclass
 class OwnNumbers:
-    """The numbers that an example meets, numbered from 0 in the order in which it meets them."""
+    """The signatures, or parts, that an example meets, numbered from 0 in the order in which it meets them.
+
+    `stamp` says which example has met a number last. So no column is cleared between two examples.
+    """
 
     parents: list  # what each number comes after, or None
     in_order: list  # the numbers of the example, in the order in which it has them
@@ -371,7 +371,7 @@ class OwnNumbers:
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def own_of(self, number: columns.Int) -> columns.Int:
-        """Return the number that a number has in the example; its parent is met before it."""
+        """Return the example's own number for a number of the graph; its parent is met before it."""
         if not 0 <= number < len(self.stamp):
             columns.missing()
         if self.stamp[number] != self.example:
@@ -474,7 +474,7 @@ def cut(
     Raises
     ------
     IndexError
-        If an example reads a call of another one.
+        If an example reads a call of another example.
     """
     count: columns.Int = len(widths)
     if widths.shape[1] != WIDTHS:
@@ -505,7 +505,7 @@ def cut(
     parts = OwnNumbers()
     named.begin(None, count)
     parts.begin(parents, len(parents))
-    # The line of the last call of a signature is that of most others.
+    # `line_of` runs Python code. Most calls of a signature were recorded at one line, so its last is kept.
     last_code: list = [None] * count
     last: columns.Write = columns.zeros(count)
     last_line: columns.Write = columns.zeros(count)
@@ -525,6 +525,7 @@ def cut(
     for example in range(len(results)):
         named.begin_example()
         parts.begin_example()
+        # Part 0 is the whole result, and has number 0 in each vocabulary.
         parts.own_of(0)
         for k in range(WIDTHS):
             wide[k] = 0
@@ -624,9 +625,11 @@ def traces_of(
         vocabulary, names = vocabularies.get(key) or recorded.known.vocabulary(*key)
         own = integers[at:end]
         own_loose = tuple(loose_values[loose[i] : loose[i + 1]]) if loose_values else ()
+        # Values that the example returned, and did not record, come after those of its ragged operands.
         if i in values:
             own_loose += values[i]
             own[LOOSE] = len(own_loose)
+        # A signature that leaves the shape of ragged rows open has become one with another that says it.
         if names is not None:
             first = RESULTS + results[i]
             last = first + calls[i + 1] - calls[i]

@@ -51,11 +51,10 @@ cdef frozenset ATOMS = _ATOMS
 
 cdef inline void set_entry(tuple made, Py_ssize_t i, x) noexcept:
     """Fill in an entry of a tuple that PyTuple_New made."""
+    # PyTuple_SET_ITEM takes a reference over, and does not count it.
     Py_INCREF(x)
     PyTuple_SET_ITEM(made, i, x)
 
-
-# ---- columns -------------------------------------------------------------------------------------------
 
 cdef const char* INTEGERS = "q"
 cdef const char* FLOATS = "d"
@@ -89,6 +88,7 @@ cdef class Column:
 
     cdef int grow(self) except -1:
         """Make room for more items."""
+        # Half as much again: then n appends copy about 2 n items in all. The 16 are for the first ones.
         cdef Py_ssize_t room = self.room + (self.room >> 1) + 16
         if self.views:
             raise BufferError("a column can't grow while an array shares its memory")
@@ -158,6 +158,8 @@ cdef class Column:
             view.buf = &self.size  # NumPy wants an address for no items, too
         view.format = <char*>self.format if flags & PyBUF_FORMAT else NULL
         view.itemsize, view.ndim, view.readonly, view.suboffsets = sizeof(Item), 1, False, NULL
+        # The shape of a view in one dimension is one number. It lies in `internal`, so that nothing has to
+        # be freed.
         view.internal = <void*>self.size
         view.shape, view.strides = <Py_ssize_t*>&view.internal, &view.itemsize
         self.views += 1
@@ -173,9 +175,6 @@ cdef Column new_column(const char* format):
     return column
 
 
-# ---- graphs --------------------------------------------------------------------------------------------
-
-
 # The collector must not clear a graph or a node, which would put None where the methods here expect a column.
 # It clears the lists and dictionaries instead, and breaks the cycles that they are part of.
 
@@ -187,7 +186,7 @@ cdef class GraphBase:
     cdef readonly type node_type
     cdef readonly Column signature, refs, ints, floats, lengths, members, instructions
     cdef readonly list arrays, loose, codes
-    cdef public dict quick, splits  # graphs of traces share them with the ones after them
+    cdef public dict quick, splits  # a graph of traces hands them to the next one, which knows the same forms
     cdef readonly dict merged  # where equal calls are one, the first call of each key; else None
     cdef public object frame  # where calls are recorded just now, if not where `add` is called; else None
     cdef int64_t split_part  # the part that was split last, and what was added to the reference
@@ -225,9 +224,6 @@ cdef class GraphBase:
         self.signature.append(number)
 
 
-# ---- nodes ---------------------------------------------------------------------------------------------
-
-
 @cython.no_gc_clear
 cdef class NodeBase:
     """A reference and the graph that it belongs to; immutable and hashable."""
@@ -261,6 +257,9 @@ cdef class NodeBase:
         return self._graph is (<NodeBase>other)._graph and self._ref == (<NodeBase>other)._ref
 
     def __hash__(self):
+        # The address of a graph is a multiple of 16, so its lowest four bits say nothing. The products
+        # spread the rest over the upper half, and the last step brings that down to the bits by which
+        # dictionaries choose.
         cdef size_t mixed = (<size_t><PyObject*>self._graph >> 4) * 1000003 ^ <size_t>self._ref * 0x9E3779B97F4A7C15U
         return <Py_hash_t>(mixed ^ mixed >> 32)
 
@@ -291,9 +290,6 @@ cdef inline NodeBase new_node(type node_type, graph, int64_t ref):
     cdef NodeBase node = <NodeBase>(<PyTypeObject*>NodeBase).tp_new(node_type, <PyObject*>NO_ARGUMENTS, NULL)
     node._graph, node._ref = graph, ref
     return node
-
-
-# ---- the quick path ------------------------------------------------------------------------------------
 
 
 cdef tuple quick_key(PyObject** args, Py_ssize_t count, tuple names):
@@ -372,6 +368,8 @@ cdef inline void mark(GraphBase graph, Marks* marks) noexcept:
 
 cdef int undo(GraphBase graph, const Marks* marks) except -1:
     """Take back what a call put into the columns."""
+    # A call counts once its signature is there, which is put last. So what was put before it is more than
+    # `calls`.
     cdef Py_ssize_t calls = graph.signature.size
     graph.refs.size, graph.ints.size, graph.floats.size = marks.refs, marks.ints, marks.floats
     graph.lengths.size, graph.members.size, graph.instructions.size = marks.lengths, marks.members, calls
@@ -408,6 +406,8 @@ cdef object merge_key(recorder, GraphBase graph, int64_t number, const Marks* ma
     if PyList_GET_SIZE(graph.arrays) == marks.arrays and PyList_GET_SIZE(graph.loose) == marks.loose:
         return key
     for i in range(members):
+        # Loose values are numbered over the whole graph: counted from the first one of this call, equal
+        # calls have equal numbers.
         if member[i] < 0:
             member[i] += marks.loose
     cdef Py_ssize_t arrays = PyList_GET_SIZE(graph.arrays) - marks.arrays
@@ -424,6 +424,7 @@ cdef object merges_by(recorder, x):
     """Return `Recorder._merges_by` of an array or a loose value."""
     if type(x) is not ndarray:
         return recorder._merges_by(x)
+    # A bound method of an array is equal only to one of the same array, and keeps it alive.
     contents = x.tobytes
     return contents, contents()
 
@@ -490,6 +491,7 @@ cdef inline bint put_node(GraphBase graph, Column column, x) except -1:
 cdef bint put_leaves(GraphBase graph, items) except -1:
     """Put the items of a list or tuple into the columns: nodes, ints and floats."""
     for x in items:
+        # A bool is an int: both go into one column, and the signature tells them apart.
         if isinstance(x, int):
             graph.ints.put_number(x)
         elif isinstance(x, float):
@@ -511,6 +513,7 @@ cdef bint put_rows(recorder, GraphBase graph, tuple items) except -1:
         elif type(x) is not float and recorder._number(x) is None and recorder.array_class(x) is None:
             return False
         graph.loose.append(x)
+        # Loose value i of the graph stands as the row -1 - i.
         graph.members.put_integer(-len(graph.loose))
     graph.lengths.put_integer(len(items))
     return True
@@ -548,8 +551,11 @@ cdef object add(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
                 if put_operands(recorder, graph, letters, args + 1):
                     graph.codes.append(PyFrame_GetCode(frame))
                     graph.instructions.put_integer(PyFrame_GetLasti(frame))
+                    # An equal call is only found by its entries in the columns, so they are put first and
+                    # taken back if there is one.
                     if graph.merged is not None:
                         return new_node(graph.node_type, graph, put_merged(recorder, graph, number, &marks))
+                    # Copied last, so that a call that is undone does not pay for it.
                     if PyList_GET_SIZE(graph.arrays) > marks.arrays:
                         own_arrays(graph.arrays, marks.arrays)
                     if PyList_GET_SIZE(graph.loose) > marks.loose:
@@ -560,6 +566,7 @@ cdef object add(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
         pass
     if marked:
         undo(graph, &marks)
+    # The slow way takes Python's own tuple and dictionary, which the quick one has done without.
     operands = tuple([<object>args[i] for i in range(1, count)])
     static = {name: <object>args[count + i] for i, name in enumerate(keywords)}
     return recorder._record(<object>args[0], operands, static, <object><PyObject*>frame)

@@ -53,9 +53,6 @@ GATHERED, SLICE, WHOLE = range(3)
 """How a section is read: by a gather, as a range of rows that no other one overlaps, as the whole part."""
 
 
-# ---- the order of rows -----------------------------------------------------------------------------------
-
-
 @cython.final
 @cython.cclass
 class RowOrder:
@@ -102,7 +99,7 @@ class RowOrder:
 
     @cython.cfunc
     def take_places(self, launch: columns.Write, row: columns.Write) -> columns.Int:
-        """Take the launch and the row of each call, of which those of earlier launches are there."""
+        """Take the columns for the launch and row of each call, which earlier launches have filled in."""
         self.launch = launch
         self.row = row
         return 0
@@ -175,6 +172,8 @@ class RowOrder:
         self.launches = before + count
         if self.parts < 0 or len(self.row) != len(self.launch):
             columns.missing()
+        # ``launch * parts + part`` has to fit into the 32 bits of `results`, and so has the number after
+        # the last one, for loose values. Both factors are compared first, so that the product can't wrap.
         if self.parts >= columns.MOST_SMALL or self.launches >= columns.MOST_SMALL:
             columns.missing()
         if self.launches * self.parts >= columns.MOST_SMALL - 1:
@@ -206,10 +205,11 @@ class RowOrder:
         for index in range(count):
             rows.append(heights[before + index])
         for i in range(len(self.layout)):
+            # A layout is added to where a call's references begin, and a sum of such numbers can't wrap.
             if not -columns.MOST_SMALL <= self.layout[i] < columns.MOST_SMALL:
                 columns.missing()
         self.heights = heights
-        # Few allocations, in parts: an array takes NumPy as long to make however short it is.
+        # Few allocations, each cut into parts: NumPy takes as long to make a short array as a long one.
         noted: columns.Write = columns.zeros(count + self.launches)
         self.parts_read = columns.part(noted, 0, count)
         self.stamp = columns.part(noted, count, count + self.launches)
@@ -234,6 +234,7 @@ class RowOrder:
             if self.layout[slot] < 0:
                 size = 0
                 for i in range(low, high):
+                    # The layout of ragged operand k is -1 - k.
                     at = self.ragged_starts[self.calls[i]] - 1 - self.layout[slot]
                     if not 0 <= at < len(starts) - 1:
                         columns.missing()
@@ -322,6 +323,7 @@ class RowOrder:
                     self.note(at, ref, limit)
                     continue
                 own = launch[call]
+                # The row of an earlier launch comes from outside, and `note` checks it.
                 if own < before:
                     self.note(at, ref, limit)
                     continue
@@ -357,10 +359,14 @@ class RowOrder:
         launch: columns.Write = self.launch
         calls: columns.Write = self.calls
         mask = columns.CALL_MASK
+        # Rows that are ordered by what they read save the permutations of operands that are read from
+        # several launches. Rows that are ordered by their readers are read as slices, which saves a gather
+        # for each part. So there have to be more such operands than parts.
         if high - low <= self.parts_read[index]:
             return 0
         for slot in range(low, high):
             position = self.layout[slot]
+            # A row of a ragged operand has any number of sources, which make no column of a fixed height.
             if position < 0:
                 return 0
             at = kept * count
@@ -388,6 +394,8 @@ class RowOrder:
         high = columns.highest(sources, wide * count)
         distinct = columns.count_distinct(sources, wide * count, self.stamp, index + 1)
         span = high - low + 1
+        # A key holds one digit for each column, in base `span`. If all of them do not fit into 62 bits, the
+        # order of the readers stays.
         left: columns.Int = columns.MOST_CODES
         for _ in range(wide):
             left //= span
@@ -414,6 +422,8 @@ class RowOrder:
         calls: columns.Write = self.calls
         first_read: columns.Write = self.first_read
         row: columns.Write = self.row
+        # This sort and the one by source below are stable: among rows of one source, those that are read
+        # first stay first.
         columns.sort_by(calls, begin, count, first_read, keys, values, self.scratch)
         distinct = self.key_by_source(index, count)
         if distinct:
@@ -422,7 +432,9 @@ class RowOrder:
             for i in range(1, count):
                 if keys[i] != keys[i - 1]:
                     stretches += 1
-            if stretches <= 4 * distinct:  # else the stretches are too short to be worth it
+            # Each stretch becomes a section, which costs a slice and a place in a concatenation. Where rows
+            # change their sources more often, one permutation of the operand costs less.
+            if stretches <= 4 * distinct:
                 columns.copy(calls, begin, values, 0, count)
                 for slot in range(self.layout_starts[index], self.layout_starts[index + 1]):
                     self.by_source[slot] = 1
@@ -457,14 +469,12 @@ class RowOrder:
         self.position = total - len(asked)
         for i in range(len(asked) - 1, -1, -1):
             self.note(self.position + i, asked[i], self.launches)
+        # The order of a launch follows from its readers, which are all in later launches or outputs.
         for index in range(len(self.bounds) - 2, -1, -1):
             if self.batched[index]:
                 self.order_launch(index)
             self.write_reads(index)
         return 0
-
-
-# ---- sections --------------------------------------------------------------------------------------------
 
 
 @cython.final
@@ -537,6 +547,8 @@ class ReadSections:
             if (
                 results[read] != last_result
                 or operand[read] != last_operand
+                # Rows that are ordered by source lie in stretches. A section for each keeps its place in
+                # the concatenation, so that nothing has to be permuted.
                 or (read != last + 1 and by_source[last_operand])
             ):
                 last_result = results[read]
@@ -580,7 +592,10 @@ class ReadSections:
     @cython.cfunc
     @cython.boundscheck(False)
     def sort_sections(self, order: columns.Small) -> columns.Int:
-        """Let operands that are permuted anyway take rows as they lie."""
+        """Sort the rows of each section whose operand is permuted anyway, and note where each read goes.
+
+        Rows that follow each other when they are sorted are a slice, which needs no gather.
+        """
         rows: columns.Write = self.rows
         position: columns.Write = self.position
         place: columns.Int = 0
@@ -616,7 +631,11 @@ class ReadSections:
 
     @cython.cfunc
     def choose(self, it: RowOrder) -> columns.Int:
-        """Say how each section is read: of ranges that overlap the first one is the slice."""
+        """Say how each section is read.
+
+        A result is split once, and each row goes into one piece. So of ranges that overlap, the first one
+        is a slice, and the others are gathered.
+        """
         gathered: columns.Int = GATHERED
         of_slice: columns.Int = SLICE
         whole: columns.Int = WHOLE
@@ -657,6 +676,8 @@ class ReadSections:
             solo = it.heights[own] == 1 and (own < it.before or not it.batched[own - it.before])
             if not solo and self.owner[s] < len(it.layout):
                 continue
+            # Sections are ordered by what they read, and then by their first read: so the first reader of a
+            # part comes first, and keeps the array.
             if self.result[s] == met:
                 self.how[s] = GATHERED
             met = self.result[s]
@@ -774,6 +795,8 @@ class ReadSections:
         last = [-1] * len(it.heights)
         for i in range(self.count):  # by operand, and these by launch
             s = self.by_operand[i]
+            # Operands are numbered launch after launch. Those of outputs come last, with `index` at
+            # `count`, so that no launch is the last one to read their results.
             while index < count and self.owner[s] >= it.layout_starts[index + 1]:
                 index += 1
             if self.result[s] < len(it.heights) * it.parts:
@@ -783,7 +806,7 @@ class ReadSections:
 
 @cython.cfunc
 def calls_of(asked: columns.Read) -> Any:
-    """Return the calls that references are to."""
+    """Return the call of each reference, without loose values, which have none."""
     count: columns.Int = 0
     found = columns.array(len(asked))
     write: columns.Write = columns.fresh(found)
@@ -821,6 +844,7 @@ def plan(
     `Planned`. Where types meet in a circle, a policy has to choose the launches: then the pending calls,
     and what `schedule` returns of them.
     """
+    # Three functions read these columns, so as Python they become lists only once.
     refs = columns.kept(refs)
     ref_starts = columns.kept(ref_starts)
     signature = columns.kept(signature)
@@ -828,6 +852,7 @@ def plan(
     if pending is None:
         pending = ancestors(calls_of(columns.opened(asked)), *reads)
     found = schedule(signature, pending, *reads)
+    # `schedule` returns three values, or six where it found types in a circle.
     if len(found) != 3:
         return pending, *found
     scheduled = perf_counter()
@@ -926,7 +951,7 @@ def wire(
         )
         it.run(columns.opened(asked), columns.opened(groups), rows)
         sections.group(it)
-    except IndexError:
+    except IndexError:  # of Python or C, about some index; callers are told that the columns are damaged
         columns.missing()
     columns.closed(ordered, it.calls)
     columns.closed(launch, it.launch)
@@ -967,6 +992,7 @@ def wired(
             for one in whole:
                 if not 0 <= one < it.before + index:
                     columns.missing()
+                # What an op reads whole is in no section, so `last_reads` does not know of it.
                 last[one] = max(last[one], index)
         known.append((number, mine, slots, own))
     ended: dict = {}

@@ -50,11 +50,14 @@ AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED, ROWS = range(6)
 RESULT, ROW, NUMBER, STARTS = range(4)
 FACTS = STARTS + AT_RAGGED + 1
 
-# In the lower half of when a call runs; the round is in the upper one.
+# When a call runs is one integer, ``round << 32 | rank``, by which calls compare. This masks the rank.
 RANK = (1 << 32) - 1
 
 FEWEST = 8
-"""Integers that lie far from each other are compared with each of so many, and sorted if there are more."""
+"""How many distinct integers `few` keeps in a sorted list, into which each new one is inserted.
+
+Beyond it NumPy sorts them all: that costs more to begin with, and less for each integer.
+"""
 
 Group = tuple[tuple[int, ...], list[int]]
 """Of a launch, the sources that each group of its calls reads, and where each group begins."""
@@ -249,8 +252,6 @@ class TableBase:
         columns.closed(found, out)
         return found, sizes
 
-    # ---- what a round runs and reads ---------------------------------------------------------------------
-
     @cython.cfunc
     def _meet_all(self, awaited: columns.Read, reads: columns.Bool) -> columns.Int:
         """Find what some calls need and what has not run; if `reads`, also the given calls that it reads.
@@ -263,6 +264,7 @@ class TableBase:
         self._members = columns.opened(self.graph.members)
         self.pending = 0
         self._given = 0
+        # Higher than any word, until a call is met.
         self._lowest = len(self._marks)
         word: columns.Int = -1
         try:
@@ -276,6 +278,7 @@ class TableBase:
                     self._come_to(word << 6 | bit, reads)
                 word -= 1
         except IndexError:
+            # The next selection begins with clear marks, whatever was wrong with this one.
             for i in range(len(self._marks)):
                 self._marks[i] = 0
             raise
@@ -301,6 +304,8 @@ class TableBase:
         line = self._line(call)
         if self._lines[line + RESULT] > 0:
             self._given += 1
+            # The walk goes from the last call to the first. Filled from its end, the column has them in
+            # ascending order.
             self._had[self._room - self._given] = call
             return 0
         self.pending += 1
@@ -429,7 +434,9 @@ class TableBase:
                 return None
         self._meet_all(awaited, False)
         begins = columns.array_of_zeros(ranks + 2)
-        begin: columns.Write = columns.fresh(begins)  # while calls are counted, two places further on
+        # A counting sort. A rank is counted two places further on: after the sums, ``begin[rank + 1]`` is
+        # where its first call goes, and once all calls have gone to their places, where its last one ends.
+        begin: columns.Write = columns.fresh(begins)
         for i in range(self._room - self.pending, self._room):
             call = self._ran[i]
             kind = signature[call]
@@ -467,6 +474,8 @@ class TableBase:
         for i in range(self._low, self._high):
             last = max(last, self._slot_read(self._members[i]))
         slot = max(last, 0) & ~RANK | rank
+        # If the rank has passed in the round of the last call that it reads, it comes again in the next
+        # round.
         return slot if slot > last else slot + RANK + 1
 
     @cython.cfunc
@@ -496,7 +505,7 @@ class TableBase:
         sources : int64 array
             The distinct parts of results that their rows are in, as ``part << 40 | result``.
         which, rows : int64 arrays
-            Of each of their references, which of these parts, and the row in it.
+            For each reference of these groups, which of the sources it reads, and which row of that.
         """
         own: columns.Read = columns.opened(refs)
         mask = columns.CALL_MASK
@@ -520,6 +529,8 @@ class TableBase:
                 sources[at + here] = own[i] & ~mask | self._lines[line + RESULT]
                 rows[at + here] = self._lines[line + ROW]
                 here += 1
+            # A group that waits for more leaves `at` where it is, so the next group overwrites what it has
+            # noted.
             if here == size:
                 groups.append(group)
                 at += size
@@ -603,6 +614,8 @@ class TableBase:
             at += width * count
             columns.copy(out, at, new_rows, begin, count)
             at += count
+            # As if the launch had run: the launches after it read these rows, and are looked up in the same
+            # pass.
             if result:
                 for i in range(begin, begin + count):
                     line = self._line(order[i])
@@ -632,6 +645,7 @@ class TableBase:
         goes: columns.Write = columns.part(self._work, count, end)
         sources: columns.Write = columns.part(self._work, end, end + (count + 1) * width)
         for i in range(count):
+            # Noted as if it were a new group, and compared with the others.
             self._read(calls[begin + i], refs, width, i, count, at, sources, groups * width, out)
             group = group_like(sources, groups, width)
             own[i] = group
@@ -648,6 +662,8 @@ class TableBase:
             place = goes[own[i]]
             goes[own[i]] += 1
             order[begin + place] = calls[begin + i]
+            # With one group all rows are in their places. With several, they are written again in the order
+            # of the groups.
             if groups > 1:
                 self._read(calls[begin + i], refs, width, place, count, at, sources, 0, out)
         return found, begins
@@ -666,7 +682,10 @@ class TableBase:
         to: columns.Int,
         out: columns.Write,
     ) -> columns.Int:
-        """Note the sources of a call from `to` on, and their rows: those of a place among `count` calls."""
+        """Write the sources of a call to `sources`, from `to` on, and their rows to `out`.
+
+        Operand k of the call at place p has its row at ``at + k * count + p``.
+        """
         mask = columns.CALL_MASK
         first = self._lines[self._line(call) + STARTS + AT_REFS]
         for k in range(width):
@@ -800,7 +819,7 @@ def group_like(sources: columns.Write, groups: columns.Int, width: columns.Int) 
 
 @cython.cfunc
 def few(values: columns.Read) -> object:
-    """Return what `distinct` does, however large the integers are; None if many of them are distinct."""
+    """Return what `distinct` does, for integers of any size; None if more than `FEWEST` are distinct."""
     found: columns.Int = 0
     count = len(values)
     numbers = columns.array(FEWEST)
@@ -820,6 +839,7 @@ def few(values: columns.Read) -> object:
             for j in range(found, at, -1):
                 known[j] = known[j - 1]
                 often[j] = often[j - 1]
+            # Integers that were placed after it move up by one.
             for j in range(i):
                 if place[j] >= at:
                     place[j] += 1
@@ -854,6 +874,7 @@ def distinct(values: columns.Read) -> tuple[Integers, Integers, Integers]:
             low = own[i]
         elif own[i] > high:
             high = own[i]
+    # Most launches of a model of one width read one result.
     if count and low == high:
         same = columns.array(1)
         same[0] = low

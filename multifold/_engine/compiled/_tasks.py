@@ -87,6 +87,7 @@ class Owners:
             return None
         self.reach(example)
         if size > len(self.owner):
+            # Twice the room that is needed: with less to spare, all calls would be copied again and again.
             made = columns.array_of_zeros(2 * size)
             owner: columns.Write = columns.fresh(made)
             columns.copy(owner, 0, self.owner, 0, begin)
@@ -95,6 +96,7 @@ class Owners:
         columns.fill(self.owner, begin, size, example)
         self.size = size
         before = self.counts[example]
+        # Calls of an example that has ended belong to it, and count no more.
         if before >= 0:
             now = before + size - begin
             self.counts[example] = now
@@ -155,6 +157,7 @@ def run_ready(
     """
     while ready:
         task, method, argument = ready.popleft()
+        # A task that was closed stays in the queue, as where another one of its example has failed.
         if task not in waits:
             continue
         request: Any = None
@@ -170,6 +173,8 @@ def run_ready(
                 return task, request, error
             finally:
                 error = None  # its traceback holds this frame: a circle, which would keep the task alive
+        # Anything else is left to `Tasks`, and stops this loop: a gather, a mistake, or a wait for no
+        # nodes.
         if type(request) is not kind or request.graph is not graph or not request.nodes:
             return task, request, None
         waits[task] = request
@@ -272,11 +277,13 @@ def located(
             columns.missing()
         if not 0 <= own_launch[call] < launches:
             columns.missing()
+        # One integer for the part and the launch, so that `distinct` compares both at once.
         keys[i] = (own[i] >> columns.PART_BITS) * launches + own_launch[call]
         at[i] = own_row[call]
         if keys[i] != keys[0] or at[i] != i:
             straight = False
     columns.closed(made_rows, at)
+    # All rows of a result in their order, as of scores that each example waits for: no table is made.
     if straight and count and rows[keys[0] % launches] == count:
         read = keys[0] % launches, keys[0] // launches, count
         source[:] = 0

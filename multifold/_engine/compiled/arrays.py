@@ -18,7 +18,7 @@ CALL_MASK = (1 << PART_BITS) - 1
 """Takes the call out of a reference."""
 
 DENSE = 1 << 22
-"""Sets of pairs are kept as a table of booleans up to this size, and sorted beyond it."""
+"""Pairs are told apart by a table of booleans, up to this size: 4 MB. Beyond it they are sorted."""
 
 
 def starts(widths: Integers) -> Integers:
@@ -42,6 +42,7 @@ def ranges(begin: Integers, length: Integers) -> Integers:
     >>> ranges(np.array([7, 0]), np.array([2, 3])).tolist()
     [7, 8, 0, 1, 2]
     """
+    # Position p of the result is in one range i and holds ``begin[i] + p - ends[i]``.
     ends = starts(length)
     return np.arange(ends[-1]) + np.repeat(begin - ends[:-1], length)
 
@@ -56,6 +57,7 @@ def by_launch(launch: Integers) -> tuple[Integers, Integers]:
     """
     count = int(launch.max()) + 1 if len(launch) else 0
     small = launch.astype(np.uint16) if count < 1 << 16 else launch  # radix sort serves 16 bits
+    # Stable, so that the calls of each launch stay in the order of recording.
     return np.argsort(small, kind="stable"), starts(np.bincount(launch, minlength=count))
 
 
@@ -67,6 +69,7 @@ def unique_pairs(first: Integers, second: Integers, count: int) -> tuple[Integer
     >>> [column.tolist() for column in unique_pairs(np.array([1, 0, 1]), np.array([0, 2, 0]), 3)]
     [[0, 1], [2, 0]]
     """
+    # One integer for each pair: what has to be distinct is one column then.
     codes = first * count + second
     if count * count <= DENSE:
         seen = np.zeros(count * count, bool)
@@ -88,6 +91,7 @@ def strong_components(count: int, sources: Integers, targets: Integers) -> Integ
     order = np.argsort(sources, kind="stable")
     begin = starts(np.bincount(sources, minlength=count)).tolist()
     flat = targets[order].tolist()
+    # `index` counts from 1, and 0 says that a vertex was not met yet.
     index = [0] * count
     low = [0] * count
     component = [-1] * count
@@ -108,6 +112,7 @@ def strong_components(count: int, sources: Integers, targets: Integers) -> Integ
                 if not index[target]:
                     path.append(target)
                     break
+                # A target without a component is still on the stack, so there is a way back from it.
                 if component[target] < 0:
                     low[vertex] = min(low[vertex], index[target])
             else:

@@ -131,7 +131,7 @@ def closed(made: Any, column: Any) -> None:
 
 
 def array(size: int) -> Integers:
-    """Return an array of that many integers, which may be any."""
+    """Return an array of that many integers, whose values are arbitrary until they are written."""
     return np.empty(size, np.int64)
 
 
@@ -151,7 +151,7 @@ def filled(size: int, value: int) -> Any:
 
 
 room = zeros
-"""Return a column of that many integers, which may be any."""
+"""Return a column of that many integers, whose values are arbitrary until they are written."""
 
 
 def flags(size: int) -> Any:
@@ -160,7 +160,7 @@ def flags(size: int) -> Any:
 
 
 def marks(made: Any) -> Any:
-    """Return flags in the place of an array of flags."""
+    """Return flags to write instead of a new array of flags; `marked` copies them into it."""
     return [0] * len(made)
 
 
@@ -175,7 +175,7 @@ def all_marked(column: Any) -> bool:
 
 
 def kept(column: Any) -> Any:
-    """Return what `opened` takes, for a column that several functions open."""
+    """Return a column for several functions to pass to `opened`: as Python it becomes a list only once."""
     return opened(column)
 
 
@@ -195,21 +195,21 @@ def raw_read(column: Any) -> Any:
 
 
 raw = raw_read
-"""Return a column for writing, likewise."""
+"""Return a column for writing at places that the caller has checked."""
 
 
 def lines_of(made: Any) -> Any:
-    """Return the memory of an array of two dimensions, which may be read as an array, too."""
+    """Return the memory of an array of two dimensions as one row of integers; both stay in use."""
     return memoryview(made).cast("B").cast("q")
 
 
 def part(column: Any, low: int, high: int) -> Any:
-    """Return a part of scratch memory, whose contents nobody needs: here it is new, and has zeros."""
+    """Return a part of scratch memory, to write before it is read. As Python it is a new list of zeros."""
     return [0] * (high - low)
 
 
 small = zeros
-"""Return a column of that many small integers, which may be any."""
+"""Return a column of that many integers of 32 bits, arbitrary until they are written."""
 
 small_part = part
 """Return a part of scratch memory that holds small integers."""
@@ -231,27 +231,31 @@ def has(column: Any, low: int, high: int, value: int) -> bool:
 
 
 def sort(keys: Any, values: Any, scratch: Any, count: int) -> None:
-    """Sort the first pairs of a key and a value by key, stably, in scratch memory for as many pairs."""
+    """Sort the first ``count`` pairs ``keys[i], values[i]`` stably by key; ``scratch`` holds as many."""
     order = sorted(range(count), key=keys.__getitem__)
     keys[:count] = [keys[i] for i in order]
     values[:count] = [values[i] for i in order]
 
 
 def sort_by(column: Any, low: int, count: int, key: Any, keys: Any, values: Any, scratch: Any) -> None:
-    """Sort a stretch of a column stably by the key of each of its integers, in the scratch memory."""
+    """Sort ``count`` integers of a column from ``low`` on, stably, each integer ``x`` by ``key[x]``.
+
+    The last three columns are scratch memory, which only compiled code needs.
+    """
     own = column[low : low + count]
     own.sort(key=key.__getitem__)
     column[low : low + count] = own
 
 
 def order_by(keys: Any, order: Any, limit: int) -> None:
-    """Write the places of some keys, ordered stably by key; keys are less than ``limit``."""
+    """Write ``0 .. len(keys) - 1`` to ``order``, sorted stably by their keys, which are below ``limit``."""
     order[:] = sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def copy(column: Any, at: int, other: Any, begin: int, count: int) -> None:
     """Copy some integers of another column to a place; the caller keeps the place inside the column."""
     own = other[begin : begin + count]
+    # A slice of a list is cut short without a word where the list ends, and -1 would count from its end.
     if begin < 0 or len(own) != count:
         missing()
     column[at : at + count] = own
@@ -290,5 +294,8 @@ def highest(column: Any, count: int) -> int:
 
 
 def count_distinct(column: Any, count: int, stamp: Any, mark: int) -> int:
-    """Return how many of the first integers of a column are distinct; C marks each of them in a stamp."""
+    """Return how many of the first ``count`` integers of a column are distinct.
+
+    Compiled, ``stamp[x] = mark`` notes each integer ``x`` that was met; no stamp may have the mark before.
+    """
     return len(set(column[:count]))

@@ -42,13 +42,14 @@ def own(x: Any) -> Any:
 
 
 def merge_key(recorder: Any, number: int, operands: Any) -> Hashable:
-    """Return what two calls must have in common to be one call, where equal calls are merged.
+    """Return a key that two calls share only if they are equal, for graphs that merge equal calls.
 
     These are the number of the signature and the entries of the columns as bytes, so that numbers are told
     apart by their types and bits: 0.0 is not -0.0. The signature says how many entries of each column there
     are, but for ``members``, of which ``lengths`` says it. Arrays and what is loose count by
     ``recorder._merges_by``, since the caller may have changed an array between the two calls.
     """
+    # As bytes, NaN equals itself and 0.0 is not -0.0, and a key of any length is hashed at once.
     whole = array("q", [number, *operands.refs, *operands.ints, *operands.lengths, *operands.members])
     key = whole.tobytes() + array("d", operands.floats).tobytes()
     values = [*operands.arrays, *operands.loose]
@@ -56,7 +57,7 @@ def merge_key(recorder: Any, number: int, operands: Any) -> Hashable:
 
 
 def quick_key(op: Any, operands: tuple[Any, ...], static: Mapping[str, Any]) -> tuple[Hashable, ...]:
-    """Return what the calls of one form have in common; types stand before values, so 1 is not True."""
+    """Return the key of a call's form. Each value stands after its type, so that 1 is not True."""
     values = static.values()
     names = (tuple(static), *map(type, values), *values) if static else ()
     return (op, *map(type, operands), *names)

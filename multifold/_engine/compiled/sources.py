@@ -23,6 +23,7 @@ def uncompiled() -> dict[str, ModuleType]:
         spec = spec_from_file_location(full, Path(__file__).with_name(f"{name}.py"))
         if spec is None or spec.loader is None:
             raise ImportError(f"The source of {full} is not there.")
+        # Registered before it runs, as the import system does, since later modules of the list import it.
         found[name] = sys.modules[full] = module_from_spec(spec)
         spec.loader.exec_module(found[name])
     return found

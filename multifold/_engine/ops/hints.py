@@ -28,7 +28,7 @@ APART = (
 )
 
 OWN = (AttributeError, ImportError, KeyError, NameError, NotImplementedError)
-"""Errors of an op's own code, which one row has as well as many."""
+"""Errors of an op's own code. One row raises them as many rows do, so running one row shows nothing new."""
 
 GUESSED = (
     "the fold met no array and no model of a framework, so it ran on NumPy; for another one name it: "
@@ -140,13 +140,15 @@ def hint_for(failure: Failure) -> str:
             found = hint if isinstance(hint, str) else hint(failure)
             if found is not None:
                 return found
+    # `APART` tells the user to try one row alone. That helps only where several rows ran, and where the
+    # error can depend on their number.
     return BREAKPOINT if failure.rows == 1 or isinstance(error, OWN) else APART
 
 
 def shapes_hint(error: Exception, numbers: bool) -> str | None:
     """Return what to do where a framework says that two shapes do not meet; None if it does not say so.
 
-    ``numbers`` says whether one of them may be that of numbers.
+    ``numbers`` says whether one of them may be ``(n,)``, the shape of an operand of n numbers.
     """
     if re.search(BROADCAST, str(error)):
         return COLUMN if numbers else SHAPES
@@ -177,13 +179,18 @@ def has_no_rows(failure: Failure) -> bool:
 
 
 def arguments(failure: Failure) -> str | None:
-    """Return what to do where an op takes other arguments; None if it took them and called another so."""
+    """Return what to do where an op takes other arguments than it got.
+
+    None if the error is about another function, which the op called.
+    """
     op = failure.op
     name = failure.signature.op
     found = re.search(r"([\w.<>]+)\(\) (?:takes|missing|got)", str(failure.error))
     if found is None:
         return None
     owners = [base.__name__ for base in type(op).__mro__]
+    # The op may have called another function with wrong arguments. Then `fold.add` passed the right ones,
+    # and this hint would mislead.
     if found[1] != getattr(op, "__qualname__", "") and found[1].partition(".")[0] not in owners:
         return None
     if isinstance(failure.model, type):
@@ -203,9 +210,12 @@ def dtypes(failure: Failure) -> str | None:
     backend = failure.backend
     known = set[str]()
     model, *parts = owners_of(backend, failure.model, failure.op)
+    # The op's own modules are asked before the model, whose other parts may be in another dtype. The first
+    # that has floats decides.
     for owner in (*parts, model):
         arrays = [owner] if backend.owns(owner) else backend.arrays_of(owner)
         known = known or {name for name in map(dtype_name, arrays) if "float" in name}
+    # Modules in two dtypes may take either, so then no operand stands out.
     own = known.pop() if len(known) == 1 else None
     for where, leaf in zip(places(failure.signature, failure.leaves), failure.leaves, strict=True):
         for name in map(dtype_name, leaves_of(leaf.values if isinstance(leaf, Ragged) else leaf)):
@@ -232,8 +242,13 @@ def squeezes(failure: Failure) -> bool:
 
 
 def numbers(failure: Failure) -> str | None:
-    """Return what to do where an op has received a number of Python of the other type."""
+    """Return what to do where an op has received a Python int and needs a float, or the other way round.
+
+    None if no operand is such a number.
+    """
     said = str(failure.error)
+    # Most ops compute in floats, so an int is at fault. A lookup says that it wants integers, so there it
+    # is a float. Other texts that name an integer dtype may mean either.
     wanted = {"int": "float"}
     if re.search(INTEGERS, said):
         wanted = {"float": "int"}
@@ -251,6 +266,7 @@ def own_hint(failure: Failure) -> str | None:
 
 
 Row = tuple[str, str | Callable[[Failure], str | None], Callable[[Failure], Any] | None]
+"""A pattern of error texts; a hint, or what finds one, or None; whether it fits. None fits always."""
 
 HINTS: Sequence[Row] = (
     (r"\(\) (takes|missing|got) ", arguments, None),
@@ -259,6 +275,7 @@ HINTS: Sequence[Row] = (
     (r"\btuple\b", TUPLE, received(tuple)),
     (r"\b(str|string)\b|<U|annot convert", TEXT, received(str)),
     (r"\bRagged\b", RAGGED_ROWS, received(Ragged)),
+    # An error of multifold has a hint of its own, and its text would match some of the patterns below.
     ("", own_hint, None),
     (r"\bunpack\b", NO_ROWS, has_no_rows),
     (r"must be int|interpreted as an integer|integer scalar", SETTING, lambda f: f.recorded("int")),
@@ -275,6 +292,8 @@ HINTS: Sequence[Row] = (
     (INTEGERS, numbers, None),
     # What frameworks say of dtypes, but not Python's "unsupported operand type(s)", of an operator.
     (r"(?is)^(?!.*unsupported operand).*(type|float|half)", dtypes, None),
+    # If NumPy is a guess, what the rows above do not explain is most likely a model of another framework,
+    # whatever NumPy says of it.
     ("", GUESSED, lambda f: f.guessed),
     (r"(?i)dtype|scalar type|integer|\bu?int\d+\b", numbers, None),
     ("inplace|read-only", IN_PLACE, None),  # the second is what NumPy says

@@ -56,11 +56,15 @@ def look_up(
         if signature not in ops:
             found = find(backend, model, op)
             if not callable(found):
+                # Launches order their calls as suits the wiring. The message names the line that was
+                # recorded first.
                 first = min(int(some.min()) for some in own)
                 found = resolve(backend, model, op, plan.site(first))
             if among and mark_of(found) == MIXING:
                 refuse_mixing(signature.name, among)
             ops[signature] = found
+        # A function that is made anew for each call has one call, in one launch. Only such functions are
+        # compared below.
         if not isinstance(op, str) and len(own) == 1 and len(own[0]) == 1:
             single.append((op, int(own[0][0])))
     again = made_anew(single) if len(single) > 1 else None
@@ -96,6 +100,7 @@ def made_anew(ops: Iterable[tuple[Any, int]]) -> int | None:
     known: dict[Any, tuple[Any, int]] = {}
     for op, call in ops:
         op = inspect.unwrap(op)  # a compiler's wrapper names the function inside
+        # The library makes functions for the user, too, and the user could not define those once.
         if isinstance(op, FunctionType) and not str(op.__module__).startswith("multifold"):
             other, where = known.setdefault(op.__code__, (op, call))
             if other is not op:
@@ -156,6 +161,7 @@ def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: st
 def lookup(backend: Backend, model: Any, path: str) -> Any:
     """Follow a dotted path from the model; `MISSING` if it ends early."""
     model = backend.unwrap(model)
+    # The whole path comes first: a key may have a dot in it, as in {"encoder.cell": cell}.
     found = step(model, path)
     if found is not MISSING or "." not in path:
         return found
@@ -193,6 +199,8 @@ def step(model: Any, name: str) -> Any:
     if isinstance(model, (dict, Mapping)):  # a plain dictionary is known by its class
         if name in model:
             return model[name]
+        # Every mapping has methods such as `update` and `pop`. Whoever records an op of that name means an
+        # entry, which is missing here.
         if hasattr(dict, name) and not defines(type(model), name):
             return MISSING
     # Attributes come before positions, since a slice of a sequence of layers may keep their names.
@@ -201,6 +209,7 @@ def step(model: Any, name: str) -> Any:
         if any(map(str.isdecimal, getattr(model, "_modules", ()))):
             return MISSING  # a torch.nn.Sequential names its layers "0", "1": not their positions
         try:
+            # A mapping was asked by name above. Asked for a number, a defaultdict would make an entry.
             return MISSING if isinstance(model, Mapping) else model[int(name)]
         except (LookupError, TypeError):
             return MISSING

@@ -14,11 +14,13 @@ from multifold.backend import Ragged
 from multifold.errors import MultifoldError
 
 NAMED = 10
-"""Examples that a note names."""
+"""How many calls a note looks at: it names the examples that recorded them."""
 
 
 def error_text(error: Exception) -> str:
     """Return the type and text of an error, without the full stop that many texts end with."""
+    # As a string, an error of multifold ends with its hint, which would stand in the middle of the new
+    # text.
     text = error.message if isinstance(error, MultifoldError) else error
     return f"{type(error).__name__}: {text}".rstrip(". :")
 
@@ -77,11 +79,14 @@ def dtype_name(x: Any) -> str:
 
 
 def raised_by(calls: Iterable[int], whose: Callable[[int], str]) -> str:
-    """Return a note that names those who recorded some calls; "" where nobody is known.
+    """Return a note that names the examples that recorded some calls; "" where no example is known.
+
+    ``whose`` returns what messages call the example of a call, or "".
 
     >>> raised_by([3, 4, 7], lambda call: f"example {call // 2}")
     'Raised by example 1, example 2, example 3 of fold.run.'
     """
+    # `whose` may search the results of all examples for each call, so it is asked about a few calls only.
     found = dict.fromkeys(map(whose, [*calls][:NAMED]))
     found.pop("", None)
     return f"Raised by {', '.join(found)} of fold.run." if found else ""

@@ -50,7 +50,7 @@ GLOBAL = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "STORE_NA
 """Python's instructions for the names of a module."""
 
 FEW = 64
-"""Entries of a container in which something is looked for each time that an op runs."""
+"""A container with more entries is taken for data and not looked into, as each trial would pay for it."""
 
 MANY = 256
 """Objects that are reached at most. Those far away are data, as the trees that a training loop binds."""
@@ -89,10 +89,11 @@ def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
 
 
 def used_by(backend: Backend, op: Any) -> list[Any]:
-    """Return the modules that an op calls, as far as its code names them; itself, if it is one.
+    """Return the framework's modules that an op calls, found by the names in its code.
 
-    Of a model whose parts are named it calls these. Its code is also that of functions and methods around
-    it, which are of the same module.
+    Where the code says ``self.norm`` or ``net.norm``, that is the part ``norm``, and not the whole model.
+    The code of functions and methods that it names is read as well, if they are of the same Python module.
+    If the op is a module of the framework itself, it is among the result.
     """
     owner = owner_of(op, None)
     used = [x for x in makers(op) if x is not owner]
@@ -133,6 +134,8 @@ def reached(
     """
     homes = {package_of(part) for root in roots for part in makers(root)}
     seen = dict[int, Any]()  # kept, since the id of an object that is gone may be another one's
+    # A queue, so that the search is breadth first: if `MANY` ends it, what is left out is farthest from the
+    # op.
     todo = deque((root, True) for root in roots)
     while todo:
         x, is_root = todo.popleft()
@@ -140,6 +143,7 @@ def reached(
             continue
         seen[id(x)] = x
         is_own = is_root or package_of(x) in homes or (is_home is not None and is_home(x))
+        # The class of a SimpleNamespace is from `types`, but its attributes are the user's own.
         inside = parts_of(backend, x, most, is_own or type(x) is SimpleNamespace)
         yield x, inside is not None
         if len(seen) > MANY:
@@ -154,7 +158,8 @@ def parts_of(backend: Backend, x: Any, most: int, is_own: bool) -> Iterable[Any]
     if type(x) in CONTAINERS or type(x) is tuple:
         if len(x) > most:
             return None
-        # Functions in it are other ops.
+        # Functions in a container are other ops, as in a model {"leaf": leaf, "join": join}. This op does
+        # not reach what those reach.
         entries = x.values() if isinstance(x, dict) else x
         return [part for part in entries if not isinstance(part, FunctionType)]
     if isinstance(x, functools.partial):
@@ -179,22 +184,23 @@ def around(function: FunctionType) -> Iterator[Any]:
     yield from bound_by(function)
     for name in globals_of(function.__code__):
         found = function.__globals__.get(name)
-        # A function of another module is one of a library.
+        # A function of another module counts as one of a library: its code is not followed.
         if not isinstance(found, FunctionType) or found.__globals__ is function.__globals__:
             yield found
 
 
 def names_of(code: CodeType) -> Iterator[str]:
-    """Yield the names that code and the functions in it look up outside of them."""
+    """Yield the names of globals and attributes that code, and the functions inside of it, use."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from names_of(inner)
 
 
+# `dis` takes the code apart instruction by instruction, and each trial asks again about the same code.
 @functools.lru_cache(maxsize=4096)
 def globals_of(code: CodeType) -> tuple[str, ...]:
-    """Return the names that code and the functions in it look up in their module, and not in an object.
+    """Return the names of globals that code, and the functions inside of it, use; attributes are left out.
 
     >>> globals_of(compile("def f(x): return x.run(size)", "", "exec").co_consts[0])
     ('size',)
@@ -209,5 +215,5 @@ def bound_by(function: FunctionType) -> Iterator[Any]:
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
     for cell in function.__closure__ or ():
-        with suppress(ValueError):  # it is empty
+        with suppress(ValueError):  # an empty cell: the variable is not assigned yet
             yield cell.cell_contents

@@ -48,7 +48,7 @@ MOST = 4096
 """Entries of a container. A longer one is data of the user, which takes long to copy and compare."""
 
 DEPTH = 4
-"""Containers in containers that are compared. A tree may know its parents."""
+"""How deep nested containers are compared. A tree whose nodes know their parents would never end."""
 
 
 class KeptState:
@@ -71,7 +71,8 @@ class KeptState:
 
     @contextmanager
     def again(self, start: Sequence[Any] | None = None) -> Iterator[None]:
-        """Let everything be as it was, or as ``start`` has it; in the end put back what is there now."""
+        """Set all slots to the state that was kept, or to ``start``; on leaving, put back that of now."""
+        # No copies: a recorded backward pass may hold these very arrays, so these very arrays come back.
         now = [slot.read() for slot in self.slots]
         try:
             self.write(self.before if start is None else start)
@@ -81,12 +82,15 @@ class KeptState:
                 slot.write(value)
 
     def write(self, values: Sequence[Any]) -> None:
-        """Write copies of values to the slots."""
+        """Write copies of values to the slots, so that what runs next can't change the values."""
         for slot, value in zip(self.slots, values, strict=True):
             slot.write(slot.copy(value))
 
     def begin_anew(self, numbers: Sequence[int]) -> None:
-        """Let each random generator begin anew, from a seed that these numbers and its place make."""
+        """Seed each random generator from ``numbers`` and its place among the slots.
+
+        Equal numbers lead to equal draws, and no two generators draw alike.
+        """
         for place, slot in enumerate(self.slots):
             if slot.seed is not None:
                 slot.seed(int(np.random.SeedSequence([*numbers, place]).generate_state(1)[0]))
@@ -96,14 +100,14 @@ class KeptState:
         return [slot.copy(slot.read()) for slot in self.slots]
 
     def drew(self, start: Sequence[Any]) -> bool:
-        """Return whether random numbers were drawn since the slots were as ``start`` has it."""
+        """Return whether random numbers were drawn since `read` returned ``start``."""
         return any(
             slot.random and not self.same(slot.read(), before)
             for slot, before in zip(self.slots, start, strict=True)
         )
 
     def moved_alike(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
-        """Return whether random numbers have moved on by the same in two states.
+        """Return whether two states, as `read` returns them, agree in all random generators.
 
         >>> from multifold._numpy.backend import NumpyBackend
         >>> kept = KeptState(NumpyBackend(), [])
@@ -134,6 +138,8 @@ class KeptState:
         if isinstance(x, random.Random):
             return bool(x.getstate() == y.getstate())
         if isinstance(x, (dict, list, tuple, deque)):
+            # What nests too deeply counts as changed. The trial then looks whether the change has any
+            # effect.
             if not depth or len(x) != len(y):
                 return False
             if isinstance(x, dict):
@@ -143,12 +149,13 @@ class KeptState:
             hosts = [v if isinstance(v, np.ndarray) else self.backend.to_numpy(v) for v in (x, y)]
             host, other = map(np.atleast_1d, hosts)
             return close(host, other, tolerance_of(x, host))
+        # `==` of any other object is the user's code: it may raise, or return an array.
         return bool(x == y) if isinstance(x, (*VALUES, set)) else x is y
 
 
 @contextmanager
 def aside(backend: Backend, owners: Sequence[Any]) -> Iterator[None]:
-    """Undo what runs meanwhile: what it does to random generators, state of the model, and gradients."""
+    """Undo, on leaving, what ran inside did to random generators, state of the model, and gradients."""
     with KeptState(backend, owners).again(), backend.apart(owners):
         yield
 
@@ -159,6 +166,7 @@ def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
     yield StateSlot(python_state, set_python_state, random=True, seed=random.seed)
     roots = [*backend.stateful(owners)]
     found = [*reached(backend, roots, MOST)]
+    # What `reached` does not look into may be a module of the framework, whose state the backend knows.
     yield from backend.slots([*owners, *[x for x, inside in found if not inside]])
     for x, inside in found:
         if isinstance(x, GENERATORS):
@@ -184,11 +192,8 @@ def own_slots(backend: Backend, x: Any, is_model: bool) -> Iterator[StateSlot]:
         yield StateSlot(attributes.read, attributes.write, copied)
 
 
-# ---- names: attributes, and variables around a function --------------------------------------------
-
-
 class Bindings:
-    """What some names of a table stand for.
+    """The values of some names in a dictionary, such as an object's attributes.
 
     Parameters
     ----------
@@ -208,12 +213,12 @@ class Bindings:
         self.but = but
 
     def read(self) -> dict[str, Any]:
-        """Return what they stand for."""
+        """Return the values by name; names without a value are left out."""
         names = self.own if self.only is None else self.only
         return {name: self.own[name] for name in names if name in self.own and name not in self.but}
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Let them stand for these."""
+        """Give the names these values, and delete the names that have none among them."""
         for name in self.read().keys() - values.keys():
             del self.own[name]
         for name, value in values.items():
@@ -221,17 +226,15 @@ class Bindings:
                 self.own[name] = value
 
 
-# ---- containers: they stay the same object, since others may know them -------------------------------
-
-
 def contents(x: Any) -> Any:
-    """Return what is in a container."""
+    """Return the contents of a container as a new dict, set or list."""
     return dict(x) if isinstance(x, dict) else set(x) if isinstance(x, set) else list(x)
 
 
 def refill(x: Any, values: Any) -> None:
-    """Let a container have these contents."""
+    """Give a container these contents. It stays the same object, since others may hold it."""
     now = contents(x)
+    # Most containers were not changed. Emptying one for a moment would disturb a thread that reads it.
     if len(now) == len(values) and all(map(operator.is_, leaves(now), leaves(values))):
         return
     x.clear()
@@ -257,8 +260,6 @@ def copy_of(backend: Backend, x: Any) -> Any:
     return backend.copy(x) if backend.owns(x) else x
 
 
-# ---- cells -----------------------------------------------------------------------------------------
-
 NOTHING = object()
 """What is in a cell of a closure that holds nothing."""
 
@@ -267,7 +268,7 @@ def content(cell: CellType) -> Any:
     """Return what is in a cell of a closure."""
     try:
         return cell.cell_contents
-    except ValueError:  # it is empty
+    except ValueError:  # the variable is not assigned yet
         return NOTHING
 
 
@@ -279,11 +280,8 @@ def write_cell(cell: CellType, value: Any) -> None:
         setattr(cell, "cell_contents", value)  # noqa: B010 - a variable of the user
 
 
-# ---- random numbers ------------------------------------------------------------------------------
-
-
 def numpy_state() -> tuple[Any, ...]:
-    """Return NumPy's global random state."""
+    """Return NumPy's global random state; its 624 keys become bytes, which are compared at once."""
     state: Any = np.random.get_state()
     name, keys, *rest = state
     return name, keys.tobytes(), *rest
@@ -296,7 +294,7 @@ def set_numpy_state(state: tuple[Any, ...]) -> None:
 
 
 def python_state() -> tuple[Any, ...]:
-    """Return Python's global random state; bytes are compared at once."""
+    """Return Python's global random state; its 625 numbers become bytes, which are compared at once."""
     version, numbers, *rest = random.getstate()
     return version, np.array(numbers, np.uint32).tobytes(), *rest
 
@@ -316,9 +314,11 @@ def generator_slots(x: Any) -> Iterator[StateSlot]:
             read=lambda: copy.deepcopy(bits.state),
             write=write,
             random=True,
+            # A `Generator` has no `seed`, so it takes the state of a new bit generator that was seeded.
             seed=lambda seed: write(type(bits)(seed).state),
         )
     elif isinstance(x, np.random.RandomState):
         yield StateSlot(lambda: x.get_state(legacy=False), x.set_state, random=True, seed=x.seed)
+    # Not a subclass: `SystemRandom` has no state to read, and raises.
     elif type(x) is random.Random:
         yield StateSlot(x.getstate, x.setstate, random=True, seed=x.seed)

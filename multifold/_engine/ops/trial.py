@@ -3,9 +3,9 @@
 Each row of a launch belongs to another node, so no row of the result may depend on the operands of another
 one. ``softmax(x, 0)`` or ``x - x.mean(0)`` breaks that, and so does ``x * s`` with numbers of shape
 ``(n,)`` beside rows of n numbers; no framework complains. So the first launch of an op is run six times
-more, with as many rows. Once each odd row is replaced by another row, once each even one; then one row is
-put in all places, four times another one. What was not replaced must come to the same result; a row that
-was put in another place must come to the result of the place that it is from:
+more, with as many rows: once each odd row is replaced by another row, once each even one, and four times
+one row, another one each time, is put in all places. A row that was not replaced must come to the same
+result; a row that was put in another place must come to the result of the place that it is from:
 
 >>> import numpy as np
 >>> from multifold._numpy.backend import NumpyBackend
@@ -58,26 +58,32 @@ from multifold._engine.record.freezing import snapshot
 from multifold.backend import Ragged
 
 ENOUGH = 16
-"""Rows that have been tried before an op is believed. A launch whose rows could not tell counts for one."""
+"""Rows that have been tried before an op is believed. A launch whose rows could not tell counts for one.
+
+A higher number finds ops that mix rows more rarely, and runs more launches several times.
+"""
 
 NOISE = 16
-"""How many times as much as by the rounding of operands a result may change by that inside of an op."""
+"""A result may be off by this many times as much as it moves when its operands move by a rounding step.
+
+An operand is rounded once; what an op computes from it is rounded at each step inside.
+"""
 
 BELIEVED = "is believed to keep its rows apart. It could not be tried"
 """What a warning says of an op that has no trial, between its name and the reason."""
 
 ALIKE = (0.0, 0.3, 0.7, 1.0)
-"""Which rows are put in all places, where they are in the order of their sums: the first one is at 0.0."""
+"""Which rows are put in all places: the rows in the order of their sums go from 0.0, the first, to 1.0."""
 
 
 class Deviation(NamedTuple):
-    """What an op does with other rows beside a row, where that is not what it does in the launch."""
+    """How an op treats a row when other rows stand beside it, if that is not how it did in the launch."""
 
     text: str
     error: Exception | None = None
-    """What it raises, if it raises."""
+    """The exception that the op raises, if it raises one."""
     state: bool = False
-    """Whether it is the state on the model that other rows have changed."""
+    """Whether the results are right, but the op leaves another state on the model."""
 
 
 class Arrangement(NamedTuple):
@@ -86,7 +92,11 @@ class Arrangement(NamedTuple):
     source: np.ndarray
     """For each place the row of the launch that is put there."""
     halved: np.ndarray
-    """The places whose numbers are halved: those that are the same in all rows, or all in their own row."""
+    """The places whose numbers are halved.
+
+    Where another row stands there, only the arrays that are the same in all rows are halved: to replace the
+    row does not change them. Where the own row stands there, all arrays are.
+    """
     up: bool = False
     """Whether they grow by their half instead."""
     nudged: bool = False
@@ -99,7 +109,7 @@ class Arrangement(NamedTuple):
 
 
 class Untried(Exception):
-    """An op cannot be tried, for the reason that is said."""
+    """Raised where an op cannot be tried; the text is the reason."""
 
 
 @dataclass
@@ -127,7 +137,7 @@ class Trial:
     model : object
         The model that runs, whose state stays as it is.
     maker : callable, optional
-        The op as the model has it, where ``op`` is made of it.
+        The op as the model has it, if ``op`` is something made from it, as a step of a program is.
     any_size : bool
         Whether the op takes any number of rows.
     """
@@ -144,11 +154,11 @@ class Trial:
     maker: Callable[..., Any] | None = None
     any_size: bool = True
     telling: bool = True
-    """Whether other rows could have told."""
+    """Whether the trial could have shown that rows mix: not so where replacing rows changes nothing."""
     draws: bool = False
     """Whether the op has drawn random numbers."""
     left: list[Any] | None = None
-    """The state that the launch has left, where that is not the one of now."""
+    """The state right after the launch; None if that is still the state now."""
 
     def __post_init__(self) -> None:
         self.backend = self.values.backend
@@ -163,8 +173,6 @@ class Trial:
                 if not self.batched or self.batched[i]
             }
 
-    # ---- the trial ---------------------------------------------------------------------------------
-
     @property
     def has_values(self) -> bool:
         """Whether the operands have values; only then is there anything to compare."""
@@ -172,9 +180,11 @@ class Trial:
 
     @property
     def worth(self) -> int:
-        """How many rows this trial counts for, of the `ENOUGH` that are asked: drawn numbers hide much."""
+        """How many rows this trial counts for, of the `ENOUGH` that are asked."""
         if not self.telling:
             return 1
+        # Where an op draws random numbers, only rows in their own places are compared. That shows less, so
+        # such an op is tried in four launches at least.
         return min(self.rows, ENOUGH // 4 if self.draws else ENOUGH)
 
     def changed_operand(self) -> int | None:
@@ -200,13 +210,17 @@ class Trial:
             return self._deviation(result)
 
     def _deviation(self, result: Any) -> Deviation | None:
-        """Do what `deviation` says, in the context in which nothing sees it."""
+        """Do what `deviation` says. The caller has entered `Backend.apart`: no hook or tape sees it."""
         expected = self.host(result)
         batched = [self.leaves[i] for i in self.hosts]
         columns = sizes_of((), result)
         if expected is None or not self.has_values:
+            # Without values only shapes can show that rows mix, and the second run is traced. So it is made
+            # only where shapes look like it: as many columns as rows, or numbers beside wider rows.
             return self.misshapen(result) if self.rows in columns or self.meets else None
         if any(x.shape[:1] != (self.rows,) for x in expected):
+            # The result breaks the rule of rows, which is not for a trial to judge; it shows nothing about
+            # mixing.
             self.telling = False
             return None
         made = self.any_size and self.rows in columns and self.rows not in sizes_of(batched)
@@ -215,11 +229,15 @@ class Trial:
             return what
         halves = self.sides(range(1))
         told = [arrangement for arrangement in halves if self.changes(arrangement)]
+        # An operand that stays the same could hide mixing, and so could a result of zeros, as that of
+        # ``x - x.mean(0)`` on equal rows.
         self.telling = (
             len(told) == len(halves) and all(map(self.varies, self.hosts)) and any(map(nonzero, expected))
         )
         told += [self.alike(at) for at in ALIKE]
-        if len(self.kinds) > 1:  # nodes that differ in the number of their members
+        # Where nodes differ in the number of their members, the reverse order moves each node's members to
+        # another place among all of them.
+        if len(self.kinds) > 1:
             told.append(Arrangement(self.itself.source[::-1], self.itself.halved))
         more = range(0)
         left = self.kept.read() if self.left is None else self.left
@@ -227,6 +245,8 @@ class Trial:
             arrangement = told.pop(0)
             what = self.compared(arrangement, expected, left)
             if what is not None:
+                # A difference may also be rounding, or random. Only now does the op run again on its own
+                # rows: an op that keeps rows apart never pays for that.
                 what = self.confirmed(arrangement, expected)
             if what is not None:
                 return what
@@ -254,10 +274,13 @@ class Trial:
             )
 
         low, high = 0, self.rows
+        # If the first, the middle and the last row fail alone, the op itself is wrong, and no row is to
+        # blame.
         if not self.has_values or all(map(fails, (low, high // 2, high - 1))):
             return None
         while high - low > 1:
             middle = (low + high) // 2
+            # The row that fails is one of ``low .. high - 1``: one run says in which half of them.
             low, high = (low, middle) if fails(*range(low, middle)) else (middle, high)
         return low if fails(low) else None
 
@@ -290,6 +313,7 @@ class Trial:
         if any(type(leaf) is Ragged for leaf in self.leaves):
             return None
         count = self.rows + 2
+        # The two rows more repeat the last row, since indices of the backend must be inside of the array.
         index = self.values.numbers(np.minimum(np.arange(count), self.rows - 1), int)
         leaves = [
             self.values.gather(leaf, index) if i in self.hosts else self.copied(leaf)
@@ -325,13 +349,16 @@ class Trial:
         drew |= moved
         self.draws |= drew
         if isinstance(found, Exception):
-            if arrangement.halved.any():  # to numbers that the op does not take
+            # Half of a number may be none that the op takes: a size of 1 becomes 0.
+            if arrangement.halved.any():
                 self.telling = False
                 return None
             return Deviation(f"when {self.told(arrangement)}, it raised {error_text(found)}", error=found)
         hosts = self.host(found)
         if hosts is None or shapes_of(hosts) != shapes_of(expected):
             return Deviation(f"when {self.told(arrangement)}, its result had another form")
+        # A row in another place must bring the result of its own place along, unless random numbers belong
+        # to the place. A halved row has no result to compare with.
         sure = ~arrangement.moved if drew else ~arrangement.halved
         noise = [x[arrangement.source] for x in noise]
         changed = self.changed(found, hosts, [x[arrangement.source] for x in expected], sure, noise)
@@ -357,7 +384,7 @@ class Trial:
         """Return what a comparison has found, if the op can be compared at all.
 
         The same rows, run again, must come to the same result; and where the number of random draws
-        follows the values of the rows, the rows behind the first one that was replaced have other draws.
+        follows the values of the rows, the rows after the first one that was replaced have other draws.
         """
         once, now, drew = self.run(self.itself)
         if isinstance(once, Exception):
@@ -372,10 +399,13 @@ class Trial:
         if what is None or what.state or what.error is not None:
             return what
         if self.backend.draws(self.op, self.nested(self.taken(self.itself)), self.static):
-            drew = True  # by a key that is not moved on
+            # A key of JAX draws the same numbers each time, so no state has shown that the op draws.
+            drew = True
             what = self.compared(arrangement, hosts, now, drew, noise)
         if not drew or not self.draws_follow(now):
             return what
+        # Replace the second half only: the first half draws its numbers before, and keeps them. If it comes
+        # to the same results, the draws explain what was found.
         behind = self.replacements(np.arange(self.rows) >= self.rows // 2)
         return None if self.compared(behind, hosts, now, noise=noise) is None else what
 
@@ -395,6 +425,8 @@ class Trial:
         noise = []
         for x, got, wanted in zip(leaves_of(opened(found)), hosts, expected, strict=True):
             moved = differences(got, wanted).reshape(self.rows, -1).max(axis=1, initial=0)
+            # Never more than the tolerance: an op that answers a rounding step with a leap could excuse any
+            # mixing.
             noise.append(np.minimum(NOISE * moved, tolerance_of(x, got) * scale))
         return noise
 
@@ -424,6 +456,7 @@ class Trial:
         kept = self.kept
         with kept.again(start), self.backend.apart(self.parts):
             begin = kept.read()
+            # An op may change a list among its keyword arguments, so each run gets a copy.
             operands = self.nested(self.taken(arrangement))
             try:
                 found = self.backend.call(self.op, operands, snapshot(self.static))
@@ -434,8 +467,6 @@ class Trial:
                     raise Untried("there is too little memory to run it again") from None
                 found = error
             return found, kept.read(), kept.drew(begin)
-
-    # ---- rows --------------------------------------------------------------------------------------
 
     @cached_property
     def itself(self) -> Arrangement:
@@ -458,6 +489,8 @@ class Trial:
                 source[row] = near
             else:
                 source[row] = next((x for look, x in self.kinds[sizes].items() if look != own), row)
+        # Replacing a row does not change an operand that is the same in all rows. So it is halved in the
+        # replaced places, which shows an op that mixes by that operand.
         constant = any(
             same and bool((halved(array) != array).any())
             for i, arrays in self.hosts.items()
@@ -513,7 +546,7 @@ class Trial:
 
     @cached_property
     def looks(self) -> list[tuple[Any, bytes]]:
-        """What distinguishes rows: how many members each has in ragged operands, and its bytes."""
+        """Of each row: how many members it has in each ragged operand, and the bytes of all operands."""
         sizes = [*zip(*[self.lengths[i].tolist() for i in self.ragged], strict=True)] or [()] * self.rows
         parts = [b""] * self.rows
         for i, arrays in self.hosts.items():
@@ -526,7 +559,7 @@ class Trial:
 
     @cached_property
     def kinds(self) -> dict[Any, dict[bytes, int]]:
-        """By how many members rows have: the first row of each look."""
+        """Number of members in ragged operands -> the bytes of each distinct row -> the first such row."""
         found: dict[Any, dict[bytes, int]] = {}
         for row, (sizes, look) in enumerate(self.looks):
             found.setdefault(sizes, {}).setdefault(look, row)
@@ -543,7 +576,7 @@ class Trial:
         return np.concatenate([[0], np.cumsum(lengths)])
 
     def changes(self, arrangement: Arrangement) -> bool:
-        """Return whether putting other rows in the place of some changes anything."""
+        """Return whether an arrangement differs from the launch: a row is elsewhere, or a number halved."""
         replaced = arrangement.source != np.arange(self.rows)
         return bool(replaced.any()) or any(map(self.varies, self.hosts))
 
@@ -579,6 +612,8 @@ class Trial:
         at = ranges(bounds[source], members)
         halves = np.repeat(arrangement.halved, members)
         own = halves & np.repeat(source == places, members)
+        # `tree_map` below visits the arrays in the order of `leaves_of`, so each ``next(hosts)`` is the
+        # copy on the host of the array at hand.
         hosts = zip(self.hosts[number] or (), self.constant[number], strict=True)
 
         def replaced(x: Any) -> Any:
@@ -592,13 +627,12 @@ class Trial:
             return optree.tree_map(replaced, opened(leaf))
         values = optree.tree_map(replaced, opened(leaf.values))
         lengths = self.lengths[number][source]
+        # If no length has changed, the launch's own arrays of lengths need no new transfer.
         if (lengths == self.lengths[number]).all():
             return Ragged(values, leaf.lengths, leaf.segment_ids)
         segments = np.repeat(places, lengths)
         like = self.backend.like
         return Ragged(values, like(leaf.lengths, lengths), like(leaf.segment_ids, segments))
-
-    # ---- results -----------------------------------------------------------------------------------
 
     def changed(
         self,

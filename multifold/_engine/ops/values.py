@@ -75,10 +75,11 @@ def steps_to(parts: Sequence[Part], number: int) -> Steps:
 
 
 def array_at(steps: Steps, count: int) -> int | None:
-    """Return which array of a flat tuple of so many a part is; None if it is none of them."""
+    """Return the position of a part among the ``count`` arrays of a flat tuple; None for other parts."""
     if len(steps) != 1:
         return None
     key, length = steps[0]
+    # `follow` takes care of a negative key, and refuses a `split` of another length.
     return key if type(key) is int and 0 <= key < count and length in (None, count) else None
 
 
@@ -144,6 +145,7 @@ def is_flat(value: Any) -> TypeGuard[tuple[Any, ...]]:
     if type(value) is not tuple:
         return False
     for entry in value:  # noqa: SIM110 - all() with a generator is slower
+        # For optree None is no leaf but an empty container, so a tuple with one is left to it.
         if entry is None or isinstance(entry, CONTAINERS):
             return False
     return True
@@ -261,10 +263,8 @@ class Values:
         """Return a context in which the framework computes on the device."""
         return self.backend.placed(self.device)
 
-    # ---- what two values have in common ----------------------------------------------------------
-
     def class_of(self, value: Any) -> Hashable:
-        """Return what values must have in common for their rows to be concatenated."""
+        """Return a value's class: what values must have in common for their rows to be concatenated."""
         if not isinstance(value, CONTAINERS):
             return self.backend.signature(value)
         leaves, structure = optree.tree_flatten(value)
@@ -279,6 +279,7 @@ class Values:
         distinct = frozenset(classes)
         if len(distinct) == 1:
             return next(iter(distinct))
+        # The framework is asked once for each set of classes: each launch that meets them asks again.
         if distinct not in self._agreed:
             self._agreed[distinct] = self._promoted(list(distinct))
         return self._agreed[distinct]
@@ -327,13 +328,11 @@ class Values:
                 return Mismatch(text, array=False)
             try:
                 found = backend.rows(leaf)
-            except (IndexError, TypeError):
+            except (IndexError, TypeError):  # an array of 0 dimensions has no rows
                 found = None
             if found != rows:
                 return Mismatch(miscount(found, rows), array=True)
         return None
-
-    # ---- the backend's primitives, on containers too ---------------------------------------------
 
     def concat(self, values: Sequence[Any]) -> Any:
         """Concatenate the rows of values whose classes agree."""
@@ -386,8 +385,6 @@ class Values:
             return backend.unprotected(value)
         return optree.tree_map(backend.unprotected, value)
 
-    # ---- numbers and NumPy arrays go to the device -----------------------------------------------
-
     def narrowed(self, leaves: Sequence[Any], floats: Sequence[int]) -> Sequence[Any]:
         """Return the operands of a launch, in which no float of Python lifts the rows beside it.
 
@@ -401,6 +398,7 @@ class Values:
             if i not in floats:
                 parts = leaves_of(leaf.values if type(leaf) is Ragged else leaf)
                 beside.update([x.dtype for x in parts if backend.owns(x)])
+        # All floats of Python have one dtype on a backend, so the first operand of them says it.
         own = leaves[floats[0]].dtype
         if beside <= {own}:  # most launches
             return leaves
@@ -416,7 +414,9 @@ class Values:
             return self.backend.constant(x, self.device)
         except Exception:
             if self.device is not None:
-                self.sent([np.zeros(1, self.backend.number_dtype(int))])  # or is it the device that fails?
+                # Either the dtype fails or the device. One plain number tells: if it can't be sent either,
+                # `sent` raises the error that names the device.
+                self.sent([np.zeros(1, self.backend.number_dtype(int))])
             raise
 
     def sent(self, arrays: Sequence[np.ndarray]) -> Sequence[Any]:
@@ -458,6 +458,7 @@ class Values:
         """Return the index arrays of a wiring, and numbers by type: a transfer for each type."""
         numbers = wiring.numbers_of(columns)
         count = len(wiring.indices)
+        # Index arrays and operands of integers have one dtype, so one transfer takes both.
         ints = self.upload([*wiring.indices, *numbers.pop(int)], int)
         found = {kind: self.upload(arrays, kind) for kind, arrays in numbers.items()}
         return ints[:count], {**found, int: ints[count:]}
@@ -499,6 +500,7 @@ class Values:
 
         def make(shape: tuple[int, ...], dtype: str) -> Any:
             number = PYTHONS.get(dtype)
+            # A dtype that no number of Python has, as float16, is made of floats by a cast.
             found = self.numbers(np.zeros((0, *shape)), number or float)
             return found if number else self.backend.cast(found, dtype)
 
@@ -528,7 +530,7 @@ def float_name(dtype: Any) -> str | None:
     """Return the name of a dtype among `FLOATS`; None if it is none of them."""
     try:
         name = name_of_dtype(dtype)
-    except RecordError:  # as that of a key of JAX
+    except RecordError:  # a dtype without a NumPy name, as that of JAX's random keys
         return None
     return name if name in FLOATS else None
 

@@ -39,13 +39,14 @@ from multifold._engine.record.signature import Signature
 from multifold.backend import Ragged
 
 MOST = 1024
-"""Verdicts of one op; beyond them all are forgotten, as an op of ever new static values would need."""
+"""How many verdicts an op may have before all of them are forgotten.
 
-# ---- by what an op is known again --------------------------------------------------------------------
+An op with ever new static values adds one for each, and never asks for the old ones again.
+"""
 
 
 def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
-    """Yield by what an op is known again: pairs of whether a part counts by its value, and the part.
+    """Yield the parts by which an op is known again, each after whether it counts by value or by identity.
 
     A function counts by its code and what it binds, since a lambda in a training step is another object
     each time. A float counts by its type, and an array of JAX that it binds by shape and dtype: each step
@@ -71,7 +72,7 @@ def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
         bound = [part for x in bound_by(op) for part in identity(x, seen)]
         if all(by_value or type(x).__weakrefoffset__ for by_value, x in bound):
             yield from [(False, op.__code__), *bound]
-        else:  # it binds what is not known again, as an iterator
+        else:  # an object that it binds takes no weak reference, as an iterator: so it is itself only
             yield False, op
     elif kind in (tuple, list, dict) and len(op) <= FEW:
         seen[id(op)] = len(seen)
@@ -84,9 +85,6 @@ def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
         yield False, op
 
 
-# ---- verdicts ------------------------------------------------------------------------------------
-
-
 class Known:
     """The verdicts of one op, and weak references to what it consists of."""
 
@@ -94,7 +92,7 @@ class Known:
         self.refs = refs
         self.counts: Counter[Hashable] = Counter()
         self.alike: set[Hashable] = set()
-        """Classes of rows that were found to be of a key with enough trials, which is quicker to ask."""
+        """What launches with enough trials have in common: the launcher looks here before at ranks."""
         self.untried: dict[Hashable, str] = {}
         """Why the op is believed without a trial, by the keys for which it is."""
 
@@ -127,12 +125,13 @@ class Verdicts:
         key = tuple([x if by_value else id(x) for by_value, x in parts])
         objects = [x for by_value, x in parts if not by_value]
         known = self.known.get(key)
-        # Python gives the id of an object that is gone to a new one.
+        # Python may give the id of an object that is gone to a new one, so the objects are compared, too.
         if known is not None and all(ref() is x for ref, x in zip(known.refs, objects, strict=True)):
             return known
         if not new:
             return None
         try:
+            # The first of its parts that goes takes the verdicts along: the op can't come back without it.
             known = Known([weakref.ref(x, lambda _: self.known.pop(key, None)) for x in objects])
         except TypeError:  # to some objects there are no weak references
             return None
@@ -152,13 +151,11 @@ class Verdicts:
 
 
 VERDICTS = Verdicts()
-"""Those of this process."""
+"""The verdicts of this process, which all threads and folds share."""
 
-
-# ---- by what a verdict is known ------------------------------------------------------------------
 
 KEYS: WeakKeyDictionary[Signature, Hashable] = WeakKeyDictionary()
-"""What `key_of` has found."""
+"""Signature -> what `key_of` has found for it."""
 
 
 def key_of(signature: Signature) -> Hashable:

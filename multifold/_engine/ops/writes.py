@@ -58,7 +58,7 @@ class Watch:
         return [backend.to_numpy(x).tobytes() for x in self._arrays if backend.owns(x)]
 
     def refuse_changes(self) -> None:
-        """Raise `OperandChanged` if the op has written to one of them."""
+        """Raise `OperandChanged` if the op has written to one of the arrays."""
         facts = self._backend, self._numbers, self._leaves
         refuse_changed(*facts, self._versions, self._backend.versions(self._arrays))
         if self._copies is not None:
@@ -82,6 +82,7 @@ def refuse_changed(
     pairs = zip(numbers, leaves, strict=True)
     each = [number for number, leaf in pairs for x in all_arrays([leaf]) if backend.owns(x)]
     changed = next(number for number, x, y in zip(each, before, after, strict=True) if x != y)
+    # `HINTS` finds what to do by the word "inplace", which PyTorch's own errors of this kind have, too.
     raise OperandChanged(f"operand {changed} was changed by an inplace operation")
 
 

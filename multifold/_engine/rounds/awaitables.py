@@ -56,7 +56,7 @@ class Unawaited:
             raise
 
     def close(self) -> None:
-        """Give the request up."""
+        """Give the request up: nothing will await it. One that holds coroutines closes them."""
 
     def __getattr__(self, name: str) -> NoReturn:
         self._refuse(error=NoAttributeError)  # so that `hasattr` says no
@@ -110,7 +110,7 @@ class GatherRequest(Unawaited):
         self.coroutines: list[Coroutine[Any, Any, Any]] | None = coroutines
 
     def taken(self) -> None:
-        """Say that the coroutines are tasks now: they can be run once."""
+        """Let go of the coroutines, which are tasks now. Awaited a second time, the request is refused."""
         self.coroutines = None
 
     def problem(self, recorder: Awaiting) -> tuple[str, str] | None:

@@ -86,7 +86,7 @@ class CallTable(TableBase):
         self._reads_whole: list[int] = []  # the signatures with shared nodes
         self._awaited = set[int]()  # the signatures of calls that examples have waited for
         self.order: list[int] = []  # in which signatures run in a round of one launch of each
-        # of each signature, and the first of those awaited
+        # The place of each signature in `order`, and the place of the first one that examples wait for.
         self._rank = NO_INTEGERS
         self._last = 0
 
@@ -100,16 +100,14 @@ class CallTable(TableBase):
         return bool(self._whole) and not self._whole.isdisjoint(calls.tolist())
 
     def alone(self, selection: Selection) -> Integers:
-        """Return the calls that a selection runs and whose whole results are read, as it counts them."""
+        """Return the calls that a selection runs and whose whole results are read, as numbers in it."""
         if not self._whole:
             return NO_INTEGERS
         whole = [i for i, call in enumerate(selection.kept.tolist()) if call in self._whole]
         return np.array([i for i in whole if i >= selection.first], np.int64)
 
-    # ---- growing -------------------------------------------------------------------------------
-
     def note_signatures(self) -> bool:
-        """Take in new signatures; return whether calls of some of all read a result whole."""
+        """Take in new signatures; return whether any signature, new or old, reads a result whole."""
         signatures = self.graph.signatures
         if len(self._widths) < len(signatures):
             self._widths = np.array([[getattr(s, name) for name in COLUMNS] for s in signatures], np.int64)
@@ -132,19 +130,17 @@ class CallTable(TableBase):
                 at = self.at(REFS, calls).reshape(len(calls), -1)[:, graph.signatures[number].shared_refs]
                 self._whole.update([graph.refs[i] & CALL_MASK for i in at.ravel().tolist()])
 
-    # ---- operands of calls of one signature ----------------------------------------------------
-
     def signature_of(self, calls: Integers) -> Integers:
         """Return the signature's number of each of some calls."""
         found: Integers = np.asarray(self.graph.signature)[calls]
         return found
 
     def places(self, column: int, calls: Integers, position: int) -> Integers:
-        """Return where some calls have an operand in a column, one of `COLUMNS`."""
+        """Return where each of some calls of one signature has operand ``position`` of a column."""
         return self.at(column, calls).reshape(len(calls), -1)[:, position]
 
     def numbers(self, name: str, calls: Integers, position: int) -> np.ndarray:
-        """Return the number that each of some calls has for an operand, by the name of the column."""
+        """Return the number that each of some calls has as operand ``position`` of the column ``name``."""
         found: np.ndarray = np.asarray(getattr(self.graph, name))[
             self.places(COLUMNS.index(name), calls, position)
         ]
@@ -161,6 +157,7 @@ class CallTable(TableBase):
         that it waits for to the next in one round, if between them it needs one launch of each op.
         """
         self.extend()
+        # None says that `order` is out of date: a signature is new, or is awaited for the first time.
         while (found := self.frontier(awaited, self._rank, self._last)) is None:
             self._awaited.update(self.signature_of(awaited).tolist())
             count = len(self.graph.signatures)
@@ -168,8 +165,6 @@ class CallTable(TableBase):
             self._rank = np.argsort(self.order)
             self._last = count - len(self._awaited)
         return found
-
-    # ---- the calls of a round ------------------------------------------------------------------
 
     def select(self, read: Integers) -> Selection:
         """Return what has to be run for some calls, and what that reads; number these calls."""
@@ -189,6 +184,7 @@ class CallTable(TableBase):
         given = selection.given
         count = len(selection.kept)
         numbers, counts, launch, row = self.place(given, count)
+        # Rows that have moved are in other results now, so they are looked up once more.
         if len(given) and store.settle(numbers, counts, given, last):
             numbers, _, launch, row = self.place(given, count)
         return numbers, Place(launch, row, store.rows(numbers))

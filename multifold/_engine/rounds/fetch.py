@@ -69,14 +69,14 @@ def readable(backend: Backend) -> Iterator[None]:
 
 @dataclass(slots=True)
 class HostRows:
-    """Rows on the host: of each source, a part of a result, the leaves and the structure of its value.
+    """Rows of several sources on the host; a source is a part of a result.
 
     Attributes
     ----------
     leaves, structures : lists
-        Of each source.
+        The arrays of each source, and how they nest.
     source, at : int64 arrays
-        Of each reference, the source and the row in the leaves of it.
+        The source that each reference reads, and the row in its leaves.
     straight : bool
         Whether the references are all rows of one source, in their order.
     """
@@ -151,7 +151,7 @@ def on_host(run: Run, leaves: list[Any]) -> list[np.ndarray]:
 
 
 def taken_apart(hosts: list[np.ndarray], structure: Any, count: int) -> list[Any]:
-    """Return the rows of a value whose leaves are on the host; ``count`` says how many if it has none."""
+    """Return the rows of a value, given its leaves on the host; without leaves there are ``count`` rows."""
     if not hosts:  # the op returned nothing but None, or an empty tuple
         return [optree.tree_unflatten(structure, ()) for _ in range(count)]
     columns = [host.tolist() if host.ndim == 1 else list(host) for host in hosts]  # numbers of Python's

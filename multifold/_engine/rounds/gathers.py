@@ -11,7 +11,7 @@ plan, and its result has a page, the next launches of its signature are run here
 
 Which rows the launches of a round read and write is known before any of them runs, if each goes to the page
 that launches of its signature went to before. So one look at the table and one upload serve all of them.
-A result that is of another form after all is kept by itself, and the launches behind it look again.
+A result that is of another form after all is kept by itself, and the launches after it look again.
 
 A launch of three calls ``join(left, right)``. The left rows are rows 4 and 7 of page 1 and row 2 of page 2,
 the right ones rows 5, 9 and 8 of page 1. Calls that read the same page as each operand are a *group*: here
@@ -63,8 +63,7 @@ Launches = Sequence[tuple[int, int, int]]
 
 Sources = tuple[int, ...]
 """What the groups of a launch read: ``part << 40 | result`` of each operand of the first group, then of
-each
-operand of the second one, and so on. `CALL_MASK` takes the number of the result out."""
+each operand of the second one, and so on. `CALL_MASK` takes the number of the result out."""
 
 Groups = Sequence[tuple[Sources, list[int]]]
 """Of each launch, what its groups read, and where each group begins; at last how many calls there are."""
@@ -73,7 +72,7 @@ Leaf = tuple[Page, int]
 """A page, and which of its arrays."""
 
 Note = Callable[[Integers, LaunchTimes], None]
-"""Is told of each launch that has run: its calls, and when."""
+"""Is called after each launch, with its calls and its times."""
 
 
 class Operands(NamedTuple):
@@ -95,7 +94,7 @@ class Gathers:
     table : CallTable
         What is recorded.
     before : Gathers, optional
-        Those of a table before it that has ended, and that ran the same model.
+        The gathers of an earlier table that has ended and ran the same model.
 
     Attributes
     ----------
@@ -189,7 +188,7 @@ class Gathers:
             page.take(new[own])
         if not pages:
             return 0, False
-        # This stores the rows of the launches before these run, so that those behind can read them.
+        # The table notes all rows now, before any launch runs, so that later launches can look theirs up.
         calls, rows, groups = table.launch_rows(ready[first : first + stretches[-1].stop], asked, new)
         ran = 0
         try:
@@ -203,7 +202,7 @@ class Gathers:
                 if stop is not None and stop():
                     return ran, False
                 if table.result[calls[own][0]] != page.number:
-                    return ran, True  # the launches behind it were to read it from its page
+                    return ran, True  # it is not in its page, where the launches after it would look for it
             return ran, again
         finally:  # what did not run has no row after all
             for page, own in [*zip(pages, stretches, strict=True)][ran:]:
@@ -261,7 +260,7 @@ class Gathers:
         return found, iter(index), again
 
     def _reads_of(self, backend: Backend, number: int, sources: Sources) -> LaunchReads | None:
-        """Return how calls of a signature are read whose groups read from some sources.
+        """Return how to gather the operands of a launch whose groups read some sources.
 
         None if some of these are in no page, or an operand is of several classes.
         """
@@ -280,11 +279,9 @@ class Gathers:
         return reads
 
     def _moved(self, values: Values, sources: Sources) -> bool:
-        """Move what some sources are parts of to pages; return whether anything was elsewhere."""
+        """Move the results that some sources are parts of to pages; return whether any was elsewhere."""
         moved = [self.store.move(x, values) for x in {source & CALL_MASK for source in sources}]
         return any(moved)
-
-    # ---- one launch ----------------------------------------------------------------------------
 
     def _launch(
         self,
@@ -432,7 +429,7 @@ NO_LENGTHS: Mapping[int, np.ndarray] = {}
 
 @final
 class LaunchReads:
-    """How the operands of a launch are gathered whose calls read from some sources.
+    """How the operands of a launch are gathered from the sources that its calls read.
 
     Parameters
     ----------
@@ -499,7 +496,7 @@ class LaunchReads:
 
 
 def looked_up(loop: Loop, signature: Signature) -> bool:
-    """Look up the op that launches of tables before have called; return whether there is one."""
+    """Look up the op that launches of earlier tables have called; return whether there is one."""
     ops = loop.launcher.ops
     if signature not in ops:
         found = next((op for known, op in ops.items() if known.key == signature.key), None)
@@ -511,12 +508,12 @@ def looked_up(loop: Loop, signature: Signature) -> bool:
 
 def size_of(backend: Backend, signature: Signature, count: int) -> int:
     """Return in how many rows so many calls of a signature run."""
-    # A ragged operand has to have a call of the surplus, for a surplus of its rows.
+    # A ragged operand is padded by rows, too, and these rows need a padding call that they belong to.
     return backend.padded_rows(count + bool(signature.ragged)) if backend.pads else count
 
 
 def one_class(leaves: Sequence[Leaf | None]) -> Hashable | None:
-    """Return what rows of some leaves have in common; None if there is no such class, or no leaf."""
+    """Return the class of the rows of some leaves; None if they have several, or a leaf is missing."""
     classes = {None if leaf is None else leaf[0].classes[leaf[1]] for leaf in leaves}
     return classes.pop() if len(classes) == 1 else None
 

@@ -40,7 +40,7 @@ from multifold._engine.rounds.fetch import LEAF
 from multifold.backend import Backend
 
 ROWS = 256
-"""So many rows a new page may have, however long they are."""
+"""How many rows a new page may have, however long they are."""
 
 NUMBERS = 1 << 18
 """Numbers for which a new page may have room: 1 MB of float32."""
@@ -62,12 +62,12 @@ class Page:
     single : bool
         Whether the results are arrays, rather than tuples of them.
     classes : tuple
-        What rows of each leaf have in common with others that fit to them.
+        The class of the rows of each leaf: rows of one class may be put together.
     structure : PyTreeSpec
         How the leaves nest in a result.
     hosts : list of arrays, or None
-        NumPy's views of the leaves, where it has some of all pages and nothing is padded: see
-        `Backend.host_view`.
+        NumPy's views of the leaves (`Backend.host_view`). None if a leaf of any page has no such view, or
+        if launches are padded.
     rows : int
         For how many rows there is room.
     """
@@ -81,11 +81,11 @@ class Page:
         self._keep([values.backend.gather(x, index) for x in ((value,) if single else value)])
         self.classes = tuple(map(values.backend.signature, self.leaves))
         self.structure = LEAF if single else optree.tree_structure((0,) * len(self.leaves))
-        # row SPARE is never taken
         self.rows = rows
+        # Where launches are padded, row SPARE is never taken: surplus rows are written there.
         self._kept = int(values.backend.pads)
         self.width = numbers_in(self.leaves) // rows  # numbers in a row
-        self.calls = np.zeros(1, np.int64)  # of a stored result, where messages look for a name
+        self.calls = np.zeros(1, np.int64)  # as a `Stored` has: messages name its first call
         # The rows that were written last, and what each leaf got.
         self._written: tuple[Integers, Sequence[Any]] = self.calls[:0], ()
         self._left: int = rows - self._kept
@@ -174,7 +174,7 @@ class Page:
 
 
 def padded(backend: Backend, rows: Integers, surplus: int, size: int = 0) -> Integers:
-    """Return numbers of rows, and a ``surplus`` one up to the size that the backend pads so many to.
+    """Return numbers of rows, padded by the number ``surplus`` to the size that the backend has for them.
 
     ``size`` is that of a launch which is padded already.
     """

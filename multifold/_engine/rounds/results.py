@@ -46,7 +46,7 @@ def merged_results(
     classes_of : callable
         Is called after ``compute``, for references that it computed.
     agreed : callable
-        Is called with such classes.
+        Is called with classes that ``classes_of`` has returned.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def fail_misfits(
     agreed: Agreed,
     tasks: Tasks,
 ) -> None:
-    """Fail the examples whose rows can't be put together with those of the examples before.
+    """Fail the examples whose rows can't be put together with the rows of earlier examples.
 
     The first example with rows in a group says of which class they are: others may have none in it.
     """

@@ -58,7 +58,7 @@ LoopOf = Callable[[Columns, Loop | None], Loop]
 """Returns what runs the plan of a round, from its calls and the loop of the round before."""
 
 Ask = tuple[Any, list[Node]]
-"""Who waits, and the nodes whose values it waits for: an `ExampleTask`; in a server also an `Answer`."""
+"""An `ExampleTask`, or in a server an `Answer`, and the nodes whose values it waits for."""
 
 MISSES = 8
 """Gathers are given up after more than 8 launches that needed a plan, and one more for 8 that did not."""
@@ -122,8 +122,6 @@ class Rounds:
             return None
         return put_together(asked, self.last(asked), len(tasks.results))
 
-    # ---- rounds in which values are awaited ----------------------------------------------------
-
     def attempt(self, waiting: Sequence[Ask]) -> None:
         """Run a round for some tasks; if a launch fails, raise that in those tasks that need it."""
         by_halves(
@@ -165,8 +163,6 @@ class Rounds:
             return found
         done = self.compute(calls, calls[whole], waits=(examples, refs))
         return fetch(done.run, self.table.renumbered(refs), whole)
-
-    # ---- rounds without a plan -----------------------------------------------------------------
 
     def gathered_values(
         self, gathers: Gathers, values: Values, refs: Integers, examples: Integers
@@ -252,11 +248,11 @@ class Rounds:
             if not launches or (stop is not None and stop()):
                 return
             self.misses += 1
+            # One plan for the next launch alone lets `learn` give its result a page, so that the launches
+            # after it may be gathered again. If that fails too often, one plan takes all that is left.
             count = len(launches) if self.gives_up else 1
             self.compute(ready[launches[0][1] : launches[count - 1][2]], NO_INTEGERS)
             launches = launches[count:]
-
-    # ---- rounds by a plan ----------------------------------------------------------------------
 
     def compute(
         self,
@@ -315,7 +311,7 @@ class Rounds:
         plan = self.recorder._plans.plan(frame, runs=True)
         values = store.values(given)
         if last:
-            store.clear()  # so that each result is free after its last reader
+            store.clear()  # `values` has the results now, and the run drops each after its last reader
         keep = partial(self.keep, numbers, len(given))
         failed = None if self.stop is None else keep
         stays = table.renumbered(calls) if only else NO_INTEGERS
@@ -365,8 +361,6 @@ class Rounds:
             if call in self.table.select(asked.calls).kept:
                 return f"example {example}"
         return ""
-
-    # ---- the end ---------------------------------------------------------------------------------
 
     def attempt_results(self, taken: dict[int, Outputs]) -> None:
         """Run what the results of some examples need; fail the examples for which that fails."""

@@ -116,8 +116,6 @@ class Store:
         # Numbers in the results now, without pages; and with pages, right after the last sweep.
         self._held = self._held_before = 0
 
-    # ---- keeping -------------------------------------------------------------------------------
-
     def keep(self, calls: Integers, first: int, run: Run) -> None:
         """Keep the results of a round that was run.
 
@@ -159,8 +157,6 @@ class Store:
         stored: Stored = self.results.pop(number)
         self._held -= stored.numbers
         return stored
-
-    # ---- appending in place --------------------------------------------------------------------
 
     def move(self, number: int, values: Values) -> bool:
         """Move a stored result to the page of its form; return whether it was moved."""
@@ -218,8 +214,6 @@ class Store:
             if len(mine):
                 page.give_back(table.row[mine])
                 table.result[mine] = 0
-
-    # ---- reading -------------------------------------------------------------------------------
 
     def settle(self, numbers: Integers, counts: Integers, given: Integers, values: Values | None) -> bool:
         """Divide results that a round reads, and put them together; return whether rows have moved.
@@ -331,8 +325,6 @@ class Store:
                     "cse=True an equal call is the same node.",
                 )
 
-    # ---- dividing, putting together, sweeping --------------------------------------------------
-
     def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, values: Values) -> None:
         """Divide the results of which a round reads few rows, until none of them is too sparse."""
         while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
@@ -420,7 +412,7 @@ class Store:
         return self._held + sum(page.rows * page.width for page in self.pages.values())
 
     def clear(self) -> None:
-        """Drop all results; pages stay, without any."""
+        """Drop all results. Pages stay, with all of their rows free."""
         self.results = {}
         self._held = 0
         for page in self.pages.values():

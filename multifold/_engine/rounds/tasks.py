@@ -88,7 +88,7 @@ class ExampleTask:
         return not self._left
 
     def leave(self) -> dict[ExampleTask, Any]:
-        """Wait for no child any more; return all children and what they returned."""
+        """Stop waiting for the children; return each of them with what it returned."""
         children = self._children
         self._children = {}
         return children
@@ -116,7 +116,7 @@ class Tasks:
     started : int
         The number of examples.
     owners : Owners or None
-        What notes whose calls are whose; by default nothing does.
+        Notes which example has recorded each call; None, the default, notes nothing.
     """
 
     def __init__(self, recorder: Awaiting, context: Callable[[], Hashable], *, collect: bool) -> None:
@@ -196,7 +196,7 @@ class Tasks:
         return request is not None and request.nodes is nodes
 
     def answer(self, tasks: Iterable[ExampleTask], values: Iterator[Any]) -> None:
-        """Let tasks go on with the values that they wait for, each from the front of all that are left."""
+        """Let tasks go on with the values that they wait for; each takes as many from ``values``."""
         waits = self._open
         ready = self._ready
         for task in tasks:
@@ -252,8 +252,6 @@ class Tasks:
             return error
         raise error
 
-    # ---- one step of one task ------------------------------------------------------------------
-
     def _open_task(self, task: ExampleTask) -> None:
         self._open[task] = None
         self._ready.append((task, task.begin, None))
@@ -272,7 +270,7 @@ class Tasks:
         self._take(task, request, raised)
 
     def _note(self, task: ExampleTask) -> None:
-        """Note whose the calls are that a task has recorded in a step."""
+        """Note that the calls recorded in a step are those of the task's example."""
         if self.owners is not None:
             self.owners.note(task.example)
 
@@ -286,7 +284,7 @@ class Tasks:
             raise
 
     def _understand(self, task: ExampleTask, request: Any, error: BaseException | None) -> None:
-        """Tell a request from an end or an error; see `_take`."""
+        """Act on a step: the task has returned, has raised, or waits; see `_take`."""
         if isinstance(error, StopIteration):
             if self._left_open():
                 self._failed(task, in_a_with(self.named(task.example)))

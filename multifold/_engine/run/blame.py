@@ -47,7 +47,7 @@ def by_halves(
         Whether one still asks: blaming one may end what others asked for.
     together : callable, optional
         Is called with those that fail together while no half of them does, and the error. Without it that
-        error is dropped: both halves have run, so nobody lacks anything.
+        error is dropped: both halves have run, so each of them has what it asked for.
 
     Returns
     -------
@@ -68,6 +68,8 @@ def by_halves(
             return True
         middle = len(left) // 2
         blamed = False
+        # Asked again before each half: blaming one of the first half may end what the second half asked
+        # for.
         for half in (left[:middle], left[middle:]):
             if still := [one for one in half if still_asks is None or still_asks(one)]:
                 blamed |= by_halves(still, run, blame, still_asks=still_asks, together=together)

@@ -48,7 +48,7 @@ class ComputedRows(NamedTuple):
 
 
 Known = tuple[int, tuple[Hashable, ...]]
-"""The type of a call, and the class of the rows of each of its operands; None where it is not known yet."""
+"""The type of a call, and the class of the rows of each batched operand; None for a class not known yet."""
 
 
 def divide(met: ComputedRows, types: Integers, pending: Integers) -> Integers:
@@ -63,6 +63,7 @@ def divide(met: ComputedRows, types: Integers, pending: Integers) -> Integers:
     predicted: dict[int, int] = {}  # pending call -> a launch of a call that returned the like
     shown: dict[Hashable, int] = {}  # (type, classes of operands) -> such a launch
     numbers: dict[Known, int] = {}
+    # A copy: `key` goes on to read the old types while the new ones are written.
     refined = types.copy()
 
     def key(call: int) -> Known:
@@ -94,6 +95,7 @@ def agree(met: ComputedRows, calls: Integers) -> bool:
     float32 besides.
     """
     for column in zip(*(classes_of(met, call, {}) for call in calls.tolist()), strict=True):
+        # Ragged operands without rows have no class: what they are said to lack must match the others'.
         missing = {one for one in column if type(one) is MissingRows}
         known = set(column) - missing
         if len(known) > 1 or not all(met.values.may_lack_rows(x, y) for x in known for y in missing):
@@ -124,6 +126,7 @@ def classes_of(met: ComputedRows, call: int, predicted: Mapping[int, int]) -> tu
             found.append(slot.value)
             continue
         distinct = {row_class(ref): None for ref in refs}
+        # Rows whose class is not known yet may turn out to fit, so they are no reason to refuse.
         distinct.pop(None, None)
         one = met.values.agreed(distinct) if distinct else None
         if distinct and one is None:

@@ -53,6 +53,7 @@ from multifold._engine.run.run import Run, Sections
 from multifold.errors import MultifoldError
 
 NONE: frozenset[int] = frozenset()
+"""No calls whose whole results are wanted."""
 
 
 @dataclass
@@ -107,6 +108,8 @@ class Loop:
         backend = self.values.backend
         launcher = self.launcher
         pieces = plan.in_pieces(self.pieces)
+        # An op that is marked as mixing, as batch norm in training, would see other statistics in each
+        # piece.
         if pieces is not plan and not has_mixing(plan.columns.signatures, backend, launcher.model):
             plan = pieces
         plan = plan.wired()
@@ -134,25 +137,27 @@ class Loop:
         plan = run.plan
         notes = run.notes
         schedule = plan.schedule
-        # The wiring has numbered its launches after the ones that earlier rounds of awaited values ran.
+        # Results of earlier rounds come first in the numbering of launches; this plan's come after them.
         first = len(run.place.rows) - len(schedule)
         while True:
             began = perf_counter()
             sections = Sections(run, wiring)
             notes.took("upload", began)
-            # What is asked for whole is among the calls that run in launches of their own.
+            # A result that is asked for whole has no section that waits for the output: it stays itself.
             kept = np.concatenate([stays, plan.asked.whole_calls])
             before = len(notes.calls)
             done = sections.launch_all(keep={*run.place.launch[kept].tolist()})
             notes.pieces(before, schedule.continued)
             if done == len(schedule) or sections.stopped:
                 return sections
+            # `unique` restores the order of recording, and leaves out what a padded launch repeats.
             pending = np.unique(schedule.calls[schedule.bounds[done] :])
             run.forget_after(first + len(notes.calls), pending)
             schedule, wiring = self.again(run, pending)
 
     def again(self, run: Run, pending: Integers) -> tuple[Schedule, Wiring]:
         """Schedule and wire the calls that are left, by types that tell different rows apart."""
+        # The same steps as for the first plan, in the same order: padding, then pieces, then the wiring.
         plan = run.plan
         began = perf_counter()
         types = divide(run.computed, plan.types, pending)
@@ -198,6 +203,7 @@ def loop_of(
         debug=debug,
         tries=tries,
         among=among,
+        # The model is the same as in the rounds before, so what was looked up and tried there holds here.
         ops={} if before is None else before.launcher.ops,
         passed=set() if before is None else before.launcher.passed,
         untried={} if before is None else before.launcher.untried,

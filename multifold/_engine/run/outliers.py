@@ -31,7 +31,7 @@ from multifold.errors import MultifoldError
 from multifold.operands import MissingRows
 
 FEW = 3
-"""Shapes of other calls that are told. An op whose rows have more of them is meant to take any."""
+"""How many shapes of other calls a note lists. An op whose rows have more of them is meant to take any."""
 
 Shape = tuple[int, ...]
 
@@ -45,12 +45,15 @@ def other_shapes(met: ComputedRows, call: int) -> str:
     kinds = [slot.kind for slot in signature.slots]
     for number, other in enumerate(columns.signatures):
         if other.name == signature.name and [slot.kind for slot in other.slots] == kinds:
+            # None stands for the signature itself, which says the shapes of arrays that the caller has
+            # recorded.
             for one in [*np.flatnonzero(columns.signature == number).tolist(), None]:
                 for found, shape in zip(others, shapes_of(met, other, one), strict=True):
                     found.update([] if shape is None else [shape])
     told = []
     for place, shape, found in zip(places(signature, kinds), own, others, strict=True):
         found.discard(shape)
+        # With many other shapes the op is meant to take any, and a list of them would explain nothing.
         if shape is not None and found and len(found) <= FEW:
             told.append(f"rows of shape {' or '.join(sorted(map(str, found)))} as operand {place}")
     return f"Other calls of '{signature.name}' have {' and '.join(told)}." if told else ""
@@ -64,6 +67,7 @@ def shapes_of(met: ComputedRows, signature: Signature, call: int | None) -> list
     try:
         rows = iter(() if call is None else classes_of(met, call, {}))
     except MultifoldError:  # of a ragged operand whose rows differ
+        # The error of the launch is under way already, and the note must not replace it.
         rows = iter(())
     return [shape_in(next(rows, None) if slot.kind.rows else slot.key) for slot in signature.slots]
 

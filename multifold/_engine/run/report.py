@@ -2,8 +2,8 @@
 
 A run appends what happens to its `Notes`, and makes a `Report` with them when it has ended. That is a few
 lists, for a run of 1,000 rounds keeps a thousand reports. What else can be said of the calls, such as
-their operands, their levels and a bound on the launches, `multifold.explain` finds out of the graph if
-somebody asks.
+their operands, their levels and a bound on the launches, `multifold.explain` finds out of the graph when
+`Fold.explain` is called.
 
 Times are measured on the host. A framework that queues work for a device returns from an op before the
 device is done, so the time of such an op says how long queueing took.
@@ -28,7 +28,7 @@ Waits = tuple[Integers, Integers]
 """Numbers of examples, and the reference that each of them waits for."""
 
 NOBODY: Waits = (NO_INTEGERS, NO_INTEGERS)
-"""Nobody waits: for the last round, which runs what the results need, and for a run without ``await``."""
+"""No example waits: in the last round, which runs what the results need, and in a run without ``await``."""
 
 
 class LaunchTimes(NamedTuple):
@@ -70,7 +70,7 @@ class Notes:
     spans : list of Span
         The phases of the run outside the launches.
     classes : dict of (launch, part) to Hashable
-        What the rows of a launch's result had in common, as far as somebody has looked. While a round runs
+        What the rows of a launch's result have in common, for the parts that were read. While a round runs
         by a plan, launches are counted from its first given result on.
     divisions : int
         How often a launch had to be divided and the rest was scheduled again.
@@ -87,8 +87,6 @@ class Notes:
     divisions: int = 0
     continued: list[int] = field(default_factory=list)
 
-    # ---- noting --------------------------------------------------------------------------------
-
     def launched(self, calls: Integers, times: LaunchTimes) -> None:
         """Note a launch that has run."""
         self.calls.append(calls)
@@ -97,6 +95,8 @@ class Notes:
     def took(self, phase: str, begin: float) -> float:
         """Note a phase that lasted from a moment until now, and return now."""
         now = perf_counter()
+        # The class itself would call a function of Python, and a run of 1,000 rounds makes thousands of
+        # these.
         self.spans.append(tuple.__new__(Span, (phase, begin, now)))
         return now
 
@@ -110,14 +110,13 @@ class Notes:
         numbers = [first + number for number in continued]
         self.continued += [number for number in numbers if number < len(self.calls)]
 
-    # ---- the rounds of a run -------------------------------------------------------------------
-
     def renumbered(self, numbers: Integers, given: int) -> Notes:
         """Return the notes of a round by the numbers that its calls and launches have outside of it.
 
         Call ``i`` of the round is call ``numbers[i]`` of the graph, and the first ``given`` launches are
         results of rounds before.
         """
+        # Classes of given results are left out: the report of the round that computed them has them.
         own = {(launch - given, part): x for (launch, part), x in self.classes.items() if launch >= given}
         return replace(self, calls=[numbers[launch] for launch in self.calls], classes=own)
 
@@ -132,14 +131,14 @@ class Notes:
         self.divisions += others.divisions
         self.continued += [first + launch for launch in others.continued]
 
-    # ---- times ---------------------------------------------------------------------------------
-
     def phases(self) -> list[Span]:
         """Return all phases outside the launches.
 
         A plan may have been made an hour before it runs; its phases are moved to end where the run begins.
         """
         found: list[Span] = []
+        # The phases lie back to back before the run, so that a timeline shows them without the hour
+        # between.
         begin = self.began - sum(self.prepared.values())
         for phase, seconds in self.prepared.items():
             found.append(Span(phase, begin, begin + seconds))
@@ -202,6 +201,7 @@ class Report(NamedTuple):
         """Return whether it ran just the calls of a schedule, and the same ones by themselves."""
         return (
             self.graph is schedule.graph
+            # `unique` restores the order of recording, and leaves out what a padded launch repeats.
             and np.array_equal(self.ran(), np.unique(schedule.calls))
             and np.array_equal(self.alone, alone)
         )

@@ -119,8 +119,6 @@ class Run:
             untried=self.launcher.untried,
         )
 
-    # ---- results -----------------------------------------------------------------------------------
-
     def is_alone(self, calls: Integers) -> bool:
         """Return whether the calls of a launch are one whose whole result is wanted."""
         return bool(self.alone) and int(calls[0]) in self.alone
@@ -135,7 +133,7 @@ class Run:
         return follow(result, self.steps(part), self.no_part, launch)
 
     def steps(self, part: int) -> Steps:
-        """Return the way to a part."""
+        """Return the keys that lead to a part: ``[1]["c"]`` is ``((1, None), ("c", None))``."""
         # A model has few parts, such as [0] and [1] of an LSTM's state, and each launch reads them again.
         if part not in self._steps:
             self._steps[part] = steps_to(self.plan.columns.parts, part)
@@ -175,8 +173,6 @@ class Run:
             f"The result of op '{name}' for {nodes}, first recorded at {where}, {what}.", PARTS_HINT
         )
 
-    # ---- classes of rows -----------------------------------------------------------------------------
-
     def note(self, launch: int, part: int, found: Hashable) -> None:
         """Note the class of a part of a result."""
         if self.common is None:
@@ -186,8 +182,6 @@ class Run:
             self.uniform = found == self.common
         self.notes.classes[launch, part] = found
 
-    # ---- operands ------------------------------------------------------------------------------------
-
     def shared(self, value: Any) -> Any:
         """Return a shared value; a NumPy array becomes one of the backend, once a run."""
         if not isinstance(value, np.ndarray):
@@ -196,8 +190,6 @@ class Run:
         if id(value) not in self._shared:
             self._shared[id(value)] = self.values.shared(value)
         return self._shared[id(value)]
-
-    # ---- a launch that has to be divided -------------------------------------------------------------
 
     @property
     def computed(self) -> ComputedRows:
@@ -242,7 +234,7 @@ class Sections:
         self.waiting: dict[int | None, Any] = {}
         self.plain = not wiring.loose
         self.stopped = False
-        self.no_rows: dict[Hashable, Any] = {}  # by what they would be
+        self.no_rows: dict[Hashable, Any] = {}  # values of ragged operands without rows, by `Slot.key`
         self.indices, self.numbers = run.values.upload_all(wiring, self.columns)
 
     def launch_all(self, keep: Container[int]) -> int:
@@ -286,6 +278,8 @@ class Sections:
             self.rows[launch.number],
             launch.calls,
             self.site,
+            # Outcomes are remembered by the classes of rows. Loose values have none in the notes, and a
+            # result that is read whole may have any form, so for these nothing is remembered.
             self.classes(launch) if self.plain and not alone else None,
             lambda: self.lengths(launch),
             (lambda result: self.parts_read(launch, result)) if alone else None,
@@ -308,6 +302,7 @@ class Sections:
         run = self.run
         others = other_shapes(run.computed, int(launch.calls[0]))
         whose = run.plan.frame.whose
+        # The launcher has named the example already if it found the one row that fails.
         if others and whose is not None and not getattr(error, "__notes__", ()):
             note(error, raised_by(np.unique(launch.calls).tolist(), whose))
         note(error, others)
@@ -320,6 +315,8 @@ class Sections:
         classes = self.run.notes.classes
         return tuple(
             [
+                # An operand without rows has no section and no class. Nothing is noted for (-1, 0), which
+                # stands for loose values, so `get` returns None.
                 classes.get(sources[operand.sections[0]] if operand.sections else (-1, 0))
                 for operand in launch.operands
             ]
@@ -334,24 +331,27 @@ class Sections:
         }
 
     def parts_read(self, launch: LaunchWiring, result: Any) -> Any:
-        """Return what is read by rows of a result that is read whole, too: it may have any shape."""
+        """Return the parts of a result that are read by rows, which must have one row a node.
+
+        The same result is also read whole (`Node.no_batch`), so its other parts may have any shape.
+        """
         if not isinstance(result, CONTAINERS):
             return result if launch.readings else ()
         parts = [reading.part for reading in launch.readings]
         return [self.run.part_of(result, launch.number, p) if p else result for p in parts]
 
-    # ---- operands ----------------------------------------------------------------------------
-
     def agree(self, launch: LaunchWiring) -> bool:
         """Return whether the rows of each operand may be concatenated."""
         mixed = []
         for operand in launch.operands:
+            # Rows of one section come from one result and have its class; only loose values may differ.
             if len(operand.sections) > 1 or not self.plain:
                 found = self.operand_classes(operand)
                 if len(found) > 1:
                     mixed.append(found)
         if mixed:
-            # One query says that widths differ. That dtypes do may be right: then each call is asked.
+            # Classes that nothing brings together settle it at once. If they can be promoted, as two dtypes
+            # can, each call is asked whether it would be promoted alone, too.
             return None not in map(self.values.agreed, mixed) and agree(self.run.computed, launch.calls)
         return not self.signatures[launch.signature].says_rows or self.rows_as_said(launch)
 
@@ -377,6 +377,7 @@ class Sections:
             # Launches of one op have one object for a class, which need not be compared with itself.
             distinct = list({id(x): x for x in kept}.values())
             return distinct if len(distinct) == 1 else list(dict.fromkeys(distinct))
+        # A dict and no set, so that the error of classes that differ names them in the order of the rows.
         found: dict[Hashable, None] = {}
         for section in operand.sections:
             if sources[section][0] >= 0:
@@ -388,6 +389,7 @@ class Sections:
 
     def assemble(self, operand: Operand) -> Any:
         """Return the rows of an operand: its sections, one after the other, permuted if they must be."""
+        # Taken out of `waiting`, a section is free as soon as it is concatenated or read.
         take = self.waiting.pop if self.plain else self.section
         sections = operand.sections
         if len(sections) == 1:  # most operands: no list of one is made for them
@@ -417,6 +419,8 @@ class Sections:
             lengths = self.numbers[int][wired.lengths]
             segments = self.numbers[int][wired.segments]
             return Ragged(rows, self.backend.protected(lengths), self.backend.protected(segments))
+        # An op may change a list that it is given. The recorded one is for all runs, so each launch gets a
+        # copy.
         return self.run.shared(slot.value) if slot.kind.shared else snapshot(slot.value)
 
     def ragged_rows(self, slot: Slot, operand: Operand) -> Any:
@@ -468,14 +472,13 @@ class Sections:
         """Return the beginning of an error: which launch, and where it was recorded."""
         return naming(self.signatures[launch.signature], launch.calls, self.site)
 
-    # ---- sections ------------------------------------------------------------------------------
-
     def store(self, number: int, readings: Sequence[Reading], result: Any, outcome: Outcome | None) -> None:
         """Store the sections that are read of a result, of which ``outcome`` is known."""
         run = self.run
         values = []
         for reading in readings:
             part = reading.part
+            # What the launcher knows of a result saves a query of the framework for each part.
             read = None if outcome is None else outcome.read(result, part, run.steps)
             if read is None:
                 value = run.part_of(result, number, part) if part else result
@@ -498,12 +501,15 @@ class Sections:
             _, whole, sizes, slices, gathered_sizes, gathered, gather = reading
             backend: Any = self.values if isinstance(value, CONTAINERS) else self.backend
             if protects:
+                # Protected before it is cut: one view for all sections, which are read-only as views of it.
                 value = backend.protected(value)
             for section in whole:
                 waiting[section] = value
             if slices:
                 waiting.update(zip(slices, backend.split(value, sizes), strict=True))
-                waiting.pop(None, None)  # rows that are gathered instead
+                # `split` also returns the stretches between the slices, under the number None. Their rows
+                # are gathered, or not read at all.
+                waiting.pop(None, None)
             if gather is not None:
                 value = backend.gather(value, self.indices[gather])
                 if len(gathered) == 1:
@@ -515,6 +521,7 @@ class Sections:
         """Return the value of each group that was asked for: its rows, or a whole result."""
         groups = self.run.plan.asked.groups
         rows = self.wiring.outputs
+        # The caller asks for outputs after the run, outside of the context in which the launches ran.
         with self.values.placed():
             found = [*map(self.group, rows, (x for x in groups if not isinstance(x, int)))]
             if len(rows) < len(groups):

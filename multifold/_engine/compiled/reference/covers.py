@@ -134,7 +134,7 @@ def cover(
     cycles : int64 array
         How many types lie on one cycle with each type, as `typed_levels` returns it.
     bound : int
-        How many launches any schedule has: with as many there is nothing left to search.
+        A lower bound on the launches of any schedule: one that has as few ends the search.
     most : int
         How many launches the schedule may have. It has fewer than one launch for each type and depth.
 
@@ -166,6 +166,7 @@ def cover(
     place = np.cumsum(circle) - 1
     within = circle[sources] & circle[readers]
     part = number[types[circle]], levels[circle], place[sources[within]], place[readers[within]]
+    # With one type for all calls, the typed level is the depth.
     depths = calls.typed_levels(0 * types, sources, readers)[0]
     most = min(most, len(np.unique(np.stack([types, depths]), axis=1).T) - 1) - others
     launch = both_ways(*part, width, bound - others, most)
@@ -190,6 +191,7 @@ def both_ways(
     of_last = np.ascontiguousarray(types[::-1])  # the last call first
     turned = of_last, np.ascontiguousarray(last - readers[::-1]), np.ascontiguousarray(last - sources[::-1])
     heights, cycles, _ = calls.typed_levels(*turned)
+    # On a cycle of very many types, levels count the calls of all of them. One type's bound is only 1.
     counted = cycles[types] <= calls.COUNTERS if len(types) else cycles  # the others are counted jointly
     levels = np.where(counted, levels, 1)
     heights = np.where(counted, heights[::-1], 1)
@@ -247,8 +249,10 @@ class Weighed:
             options = sorted(self.option(x, type_, i) for i, x in enumerate(states) for type_ in x.ready)
             found: dict[int, State] = {}
             for left, _, type_, i in options:
+                # Options are sorted by what is left, so all after one that is too long are too long.
                 if len(found) == width or number + left > most:
                     break
+                # Two orders of the same launches lead to one set of calls, which is kept once.
                 done = states[i].done | sum(1 << call for call in states[i].ready[type_])
                 if done not in found:
                     state = found[done] = self.after(states[i], type_, done)
@@ -258,9 +262,11 @@ class Weighed:
         return None
 
     def option(self, state: State, type_: int, number: int) -> tuple[int, int, int, int]:
-        """Return by what the launch of a type in a state of a number is ranked: the lowest is best."""
+        """Return the rank of launching a type next in state ``number`` of the beam; the lowest is best."""
         ready = state.ready[type_]
         tallest = max(state.unrun[type_])
+        # The rest needs a launch less only if all calls of the greatest height of the type are ready: else
+        # one of them is left, and still needs as many.
         critical = sum(self.heights[call] == tallest for call in ready) == state.unrun[type_][tallest]
         return state.left - critical, state.weight - sum(self.weights[x] for x in ready), type_, number
 

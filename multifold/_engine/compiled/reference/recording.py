@@ -90,7 +90,7 @@ class GraphBase:
     def __init__(self, node_type: type[Any], merges: bool) -> None:
         self.node_type = node_type
         self.merged: dict[Hashable, int] | None = {} if merges else None
-        self.signature: list[int] = []  # a list, whose `append` is quicker than that of an array
+        self.signature: list[int] = []  # a list: `array.array.append` is three times slower
         self.refs: list[int] = []
         self.ints = array("q")  # its append refuses what does not fit into 64 bits
         self.floats: list[float] = []
@@ -106,7 +106,10 @@ class GraphBase:
         self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def route(self, letters: str) -> Any:
-        """Return what the quick path has to know of a form, on any graph, made ready from its letters."""
+        """Return what the quick path needs of a form: its letters, and the column for each operand.
+
+        None in place of a column stands for a node, and in place of all columns for nodes only.
+        """
         columns = {"n": None, "i": "ints", "f": "floats", "a": "arrays"}
         sinks = [columns.get(letter, letter) for letter in letters]
         return letters, sinks if any(sinks) else None
@@ -133,14 +136,14 @@ class GraphBase:
         return [len(getattr(self, name)) for name in ENTRIES]
 
     def since(self, marks: list[int]) -> SimpleNamespace:
-        """Return what a call put into the columns, with what is loose counted from its first."""
+        """Return what a call put into the columns; loose values are counted from its own first one."""
         entries = {name: getattr(self, name)[first:] for name, first in zip(ENTRIES, marks, strict=True)}
         loose = marks[ENTRIES.index("loose")]
         entries["members"] = [ref if ref >= 0 else ref + loose for ref in entries["members"]]
         return SimpleNamespace(**entries)
 
     def rows(self, recorder: Any, items: tuple[Any, ...]) -> bool:
-        """Append the rows of a ragged operand, or nothing; return which."""
+        """Append the rows of a ragged operand; return False, and append nothing, if one is no known row."""
         first = len(self.members)
         kept = len(self.loose)
         members = self.members
@@ -159,12 +162,13 @@ class GraphBase:
                 del members[first:], loose[kept:]
                 return False
             loose.append(x)
+            # Loose value i of the graph stands as the row -1 - i.
             members.append(-len(loose))
         self.lengths.append(len(items))
         return True
 
     def leaves(self, items: Sequence[Any]) -> bool:
-        """Append the items of a list or tuple, or nothing; return which."""
+        """Append the items of a list or tuple; return False, and append nothing, if one is refused."""
         for i, x in enumerate(items):
             try:
                 if type(x) is float:
@@ -174,6 +178,8 @@ class GraphBase:
                 elif x._graph is self:
                     self.refs.append(x._ref)
                 else:
+                    # As for an int of more than 64 bits: what was put is taken back below, and `_record`
+                    # finds out what is wrong.
                     raise OverflowError
             except OverflowError:
                 self.take_back_leaves(items[:i])
@@ -186,7 +192,7 @@ class GraphBase:
             (self.floats if type(x) is float else self.refs if isinstance(x, NodeBase) else self.ints).pop()
 
     def take_back(self, letters: str, operands: tuple[Any, ...], refused: Any) -> None:
-        """Remove what a call put into the columns before the operand that was refused."""
+        """Remove what a call put into the columns before its operand ``refused``, or all if it has none."""
         columns: dict[str, Any] = {"n": self.refs, "i": self.ints, "f": self.floats, "a": self.arrays}
         for letter, x in zip(letters, operands, strict=True):
             if x is refused:
@@ -247,6 +253,7 @@ class RecorderBase:
                [6., 6.]])]
         """
         graph = self._graph
+        # The frame says the line of the call, in case an error names it later.
         frame = sys._getframe(1) if graph.frame is None else graph.frame
         try:
             key = quick_key(op, operands, static) if static else (op, *map(type, operands))
@@ -285,12 +292,16 @@ class RecorderBase:
         except (OverflowError, TypeError):
             graph.take_back(letters, operands, x)
             return self._record(op, operands, static, frame)
+        # Another thread has recorded a call in the meantime, and the operands of both lie mixed in the
+        # columns.
         if len(column) > call:
             raise graph.tear()
         if marks is not None:
+            # An equal call is only found by its entries in the columns, so they are put first and taken
+            # back if there is one.
             first = graph.merged.setdefault(merge_key(self, number, graph.since(marks)), call)
             if first < call:
-                graph.take_back(letters, operands, self)  # all of them
+                graph.take_back(letters, operands, self)  # no operand is `self`, so all are taken back
                 return graph.node_type(graph, first)
         if len(graph.loose) > kept:
             graph.loose[kept:] = map(own, graph.loose[kept:])
