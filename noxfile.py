@@ -257,7 +257,8 @@ def wheels(session: nox.Session) -> None:
         pip = (python, "-m", "pip", "install", "--quiet")
         wheel = core.suffix == ".whl"
         here = {"PIP_FIND_LINKS": str(house)} | ({"CC": "no-compiler"} if wheel else {})
-        session.run(*pip, f"{core}[cli,test]", "multifold-bench", "multifold-compat", env=here, external=True)
+        with_core = (f"{core}[cli,test]", "multifold-bench", "multifold-compat")
+        session.run(*pip, *with_core, env=here, external=True)
         for name, packages in FRAMEWORKS.items():
             if wheel and name != "numpy":  # its adapter is there, and fits
                 session.run(*pip, "--dry-run", f"multifold-{name}", *packages, env=here, external=True)
