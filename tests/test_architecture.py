@@ -221,11 +221,14 @@ def test_compiled_modules_are_imported_at_the_one_door():
         assert not found or room_of(name) == "_engine.compiled", f"{name} imports {found}"
 
 
-def test_no_modules_of_the_core_import_each_other_in_a_circle():
+@pytest.mark.parametrize("package", ["multifold", *(f"multifold_{name}" for name in PROJECTS)])
+def test_no_modules_of_a_package_import_each_other_in_a_circle(package):
     """Not for the type checker either: a reader follows those imports, too."""
+    folder = "multifold" if package == "multifold" else f"backends/{package[10:]}/{package}"
+    modules = modules_of(ROOT / folder)
     everything = {
-        name: (imports(path.read_text(), known=frozenset(CORE), types=True) & set(CORE)) - {name}
-        for name, path in CORE.items()
+        name: (imports(path.read_text(), known=frozenset(modules), types=True) & set(modules)) - {name}
+        for name, path in modules.items()
     }
     circles = [" and ".join(circle) for circle in cycles(everything)]
     assert not circles, f"importing each other in a circle: {circles}"
@@ -265,6 +268,20 @@ def test_an_adapter_imports_its_own_framework_and_the_contract(name):
         found = {x for x in found if not CONTRACT.fullmatch(x)}
         strange = {x for x in found if x.partition(".")[0] not in own}
         assert not strange, f"{module} imports {strange}: neither declared nor in the contract"
+
+
+SHAPE = {"__init__", "backend", "cells", "kit", "lazy", "modules", "ops", "trials"}
+"""What each adapter has under the same name, as a module or a folder."""
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_an_adapter_has_the_shape_of_all(name):
+    folder = PROJECTS[name].parent / f"multifold_{name}"
+    assert {path.stem for path in folder.iterdir()} >= SHAPE
+    classes = [
+        x.name for x in ast.parse((folder / "backend.py").read_text()).body if isinstance(x, ast.ClassDef)
+    ]
+    assert f"{name.capitalize()}Backend" in classes
 
 
 @pytest.mark.parametrize("name", PROJECTS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,9 @@ import jax
 import numpy as np
 
 from multifold.backend import StateSlot
+
+DRAWS = ("random_bits", "random_split", "random_fold_in", "threefry", "rng_bit_generator", "rng_uniform")
+"""Primitives of JAX that make random numbers."""
 
 
 def slots(parts: Sequence[Any]) -> Iterator[StateSlot]:
@@ -67,3 +70,17 @@ def advice(parts: Sequence[Any]) -> str | None:
                     f"{type(part).__name__} has got all rows of its launch at once."
                 )
     return None
+
+
+def draws(fn: Callable[[], Any]) -> bool:
+    """Return whether a function draws random numbers."""
+    try:
+        text = str(jax.make_jaxpr(fn)())
+    except Exception:  # noqa: BLE001 - what it raises is no answer
+        return False
+    return draws_in(text)
+
+
+def draws_in(text: str) -> bool:
+    """Return whether a traced function, as JAX prints it, draws random numbers."""
+    return any(word in text for word in DRAWS)

@@ -58,7 +58,7 @@ def encode(fold, n):
 
 def test_eager_runs_of_new_numbers_of_rows_count_and_programs_do_not(monkeypatch):
     compilations = eager.Compilations()
-    monkeypatch.setattr(multifold_jax, "COMPILATIONS", compilations)
+    monkeypatch.setattr(multifold_jax.backend, "COMPILATIONS", compilations)
     jax.monitoring.register_event_duration_secs_listener(compilations.listen)
     fold = multifold.Fold(backend="jax")
     model = {"double": lambda x: jnp.sinh(x) * 2}

@@ -11,6 +11,7 @@ from pathlib import Path
 import equinox
 import jax
 import jax.numpy as jnp
+import model_checks
 import multifold_jax
 import numpy as np
 import pytest
@@ -124,7 +125,7 @@ def test_models_have_the_values_of_numpy_and_gradients_of_differences(name):
     rng = np.random.default_rng(2)
     for parameter, x in backend.kit.parameters(gradients).items():
         direction = rng.normal(size=x.shape)
-        slope = models.slope(make, record, parameter, direction, weights)
+        slope = model_checks.slope(make, record, parameter, direction, weights)
         np.testing.assert_allclose((x * direction).sum(), slope, rtol=1e-3, atol=1e-4)
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from multifold_tensorflow.backend import TensorflowBackend
 from multifold_tensorflow.data import dataset
-from multifold_tensorflow.export import export, tensors_of
-from multifold_tensorflow.model import ProgramModel
 from multifold_tensorflow.program import run
-from multifold_tensorflow.tensors import TensorProgram, as_tensors
+from multifold_tensorflow.program.export import export, tensors_of
+from multifold_tensorflow.program.model import ProgramModel
+from multifold_tensorflow.program.tensors import TensorProgram, as_tensors
 
 __all__ = [
     "ProgramModel",

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from multifold_tensorflow import as_tensors, run
-from multifold_tensorflow.slabs import Threads, empty
+from multifold_tensorflow.program.slabs import Threads, empty
 
 import multifold
 from multifold import Fold, Unfold

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from multifold_tensorflow.program import run
-from multifold_tensorflow.tensors import as_tensors
+from multifold_tensorflow.program.tensors import as_tensors
 
 import multifold
 from multifold import LaunchError

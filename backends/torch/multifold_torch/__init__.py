@@ -13,7 +13,7 @@ from multifold_torch.folded import Folded
 from multifold_torch.hooks import tell
 from multifold_torch.kit import TorchKit
 from multifold_torch.program import run
-from multifold_torch.step import ProgramStep
+from multifold_torch.program.step import ProgramStep
 
 if TYPE_CHECKING:
     from multifold_torch.compile import Compiler

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from multifold_torch.backward import TileGradients
-from multifold_torch.feed import Feed
-from multifold_torch.forward import TileRunner
-from multifold_torch.witness import Witness
+from multifold_torch.program.backward import TileGradients
+from multifold_torch.program.feed import Feed
+from multifold_torch.program.forward import TileRunner
+from multifold_torch.program.witness import Witness
 
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged, shared
@@ -539,7 +539,7 @@ class FakeCard:
         self.captured = self.replayed = self.beside = 0
         self.waits = []
         for name in ("can_capture", "beside", "capture"):
-            monkeypatch.setattr(multifold_torch.graphs, name, getattr(self, f"on_{name}"))
+            monkeypatch.setattr(multifold_torch.program.graphs, name, getattr(self, f"on_{name}"))
 
     def on_can_capture(self, device):
         return True
@@ -644,7 +644,7 @@ def test_a_step_that_no_graph_can_hold_runs_as_before_and_says_why(wide, card, m
     def refuse(compute, device, generators):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(multifold_torch.graphs, "capture", refuse)
+    monkeypatch.setattr(multifold_torch.program.graphs, "capture", refuse)
     with pytest.warns(UserWarning, match="without a CUDA graph: operation not permitted") as seen:
         outcome, _, _ = programs_trained()
     for x, y in zip(outcome, folds_trained(), strict=True):
@@ -733,7 +733,10 @@ def test_runs_before_a_capture_note_what_waits_for_the_device_and_pass_other_war
     }
     for name, own in stands_for.items():
         monkeypatch.setattr(torch.cuda, name, own)
-    with warnings.catch_warnings(record=True) as seen, multifold_torch.graphs.beside("cuda") as waits:
+    with (
+        warnings.catch_warnings(record=True) as seen,
+        multifold_torch.program.graphs.beside("cuda") as waits,
+    ):
         warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
         warnings.warn("another", stacklevel=1)
     assert [str(x.message) for x in seen] == ["another"] and modes == ["warn", 0]

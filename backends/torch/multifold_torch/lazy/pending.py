@@ -11,16 +11,13 @@ how often that was changed: a view of an older one is *stale*, and refused where
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import optree
 import torch
 from torch import Tensor
 
 from multifold.lazy.current import CURRENT, after_run, recording_of, refusal
-
-if TYPE_CHECKING:
-    from multifold_torch.lazy.forms import TensorForm
 
 
 class Pending(Tensor):
@@ -48,7 +45,7 @@ class Pending(Tensor):
     """
 
     node: Any
-    form: TensorForm
+    form: Any  # a `TensorForm`, whose module knows this class
     host: Tensor | None
     base: Tensor | None
     place: tuple[Any, Any] | None
@@ -126,7 +123,7 @@ class Settled(Pending):
         return copy.deepcopy(self.value, memo)
 
 
-def pending(node: Any, form: TensorForm, base: Any = None) -> Pending:
+def pending(node: Any, form: Any, base: Any = None) -> Pending:
     """Return a tensor that stands for what a node computes; ``base`` is what it is a view of."""
     recording = recording_of()
     found: Pending = recording.recorder.new(recording, node, form, base)

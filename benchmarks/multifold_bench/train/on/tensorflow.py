@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from multifold_tensorflow.program import run
-from multifold_tensorflow.tensors import as_tensors
+from multifold_tensorflow.program.tensors import as_tensors
 
 import multifold
 

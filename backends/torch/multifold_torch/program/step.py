@@ -20,13 +20,12 @@ import torch
 
 from multifold.errors import LaunchError, type_of
 from multifold.program import Program, refuse_no_program, resolve_ops
-from multifold_torch import graphs
 from multifold_torch.backend import TorchBackend, state_of
-from multifold_torch.feed import Feed
 from multifold_torch.kit import tensors
-from multifold_torch.program import refuse_other, run, run_tiles
+from multifold_torch.program import graphs, refuse_other, run, run_tiles
+from multifold_torch.program.feed import Feed
+from multifold_torch.program.witness import Witness, behind, edge_of
 from multifold_torch.trials import generators
-from multifold_torch.witness import Witness, behind, edge_of
 
 RUNS_BEFORE = 3
 """How many steps of a form run before one is captured."""

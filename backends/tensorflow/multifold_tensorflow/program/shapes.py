@@ -31,7 +31,7 @@ from multifold.program import (
     verify_rows,
 )
 from multifold_tensorflow.backend import TensorflowBackend
-from multifold_tensorflow.tensors import ProgramTensors
+from multifold_tensorflow.program.tensors import ProgramTensors
 
 
 class ResultSpecs:

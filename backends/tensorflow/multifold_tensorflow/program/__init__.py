@@ -2,7 +2,7 @@
 
 What happens in a launch is drawn into the graph once for each kernel; which rows it reads and writes comes
 from the tensors of the program. Launches are ragged, so nothing is padded. Before anything is drawn,
-`multifold_tensorflow.shapes` finds out what the ops return.
+`multifold_tensorflow.program.shapes` finds out what the ops return.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import tensorflow as tf
 from multifold.backend import Ragged
 from multifold.program import Kernel, KernelOperand, Phase, Program, follow, received, resolve_ops
 from multifold_tensorflow.backend import TensorflowBackend
-from multifold_tensorflow.shapes import ResultSpecs, dtype_of, no_trace
-from multifold_tensorflow.slabs import Threads, empty
-from multifold_tensorflow.tensors import RaggedTensors, TensorProgram, as_tensors
+from multifold_tensorflow.program.shapes import ResultSpecs, dtype_of, no_trace
+from multifold_tensorflow.program.slabs import Threads, empty
+from multifold_tensorflow.program.tensors import RaggedTensors, TensorProgram, as_tensors
 
 
 @tf.autograph.experimental.do_not_convert

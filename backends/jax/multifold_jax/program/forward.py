@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from multifold.program import Phase, Program
-from multifold_jax.kernels import Argument, TracedKernel, Tracer, is_real
+from multifold_jax.program.kernels import Argument, TracedKernel, Tracer, is_real
 from multifold_jax.varying import axes_of, vary
 
 Slabs = dict[int, list[Any]]

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from multifold.program import Form, Program
 from multifold_tensorflow.program import run
-from multifold_tensorflow.tensors import ProgramSpec, TensorProgram, as_tensors
+from multifold_tensorflow.program.tensors import ProgramSpec, TensorProgram, as_tensors
 
 FORM = "form"
 """The name of the tensor that says which form a program has."""

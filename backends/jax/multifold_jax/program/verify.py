@@ -6,7 +6,7 @@ values are. So the kernel runs on drawn numbers, beside the trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -16,19 +16,8 @@ import numpy as np
 
 from multifold.backend import Backend
 from multifold.program import RowsSpec, verify_rows
-from multifold_jax.kernels import TracedKernel, Tracer
-
-DRAWS = ("random_bits", "random_split", "random_fold_in", "threefry", "rng_bit_generator", "rng_uniform")
-"""Primitives of JAX that make random numbers."""
-
-
-def draws(fn: Callable[[], Any]) -> bool:
-    """Return whether a function draws random numbers."""
-    try:
-        text = str(jax.make_jaxpr(fn)())
-    except Exception:  # noqa: BLE001 - what it raises is no answer
-        return False
-    return any(word in text for word in DRAWS)
+from multifold_jax.program.kernels import TracedKernel, Tracer
+from multifold_jax.trials import draws_in
 
 
 def verify(backend: Backend, tracer: Tracer, traced: TracedKernel) -> None:
@@ -36,7 +25,7 @@ def verify(backend: Backend, tracer: Tracer, traced: TracedKernel) -> None:
     kernel = tracer.form.kernels[traced.number]
     text = str(traced.jaxpr)
     keys = any(jax.numpy.issubdtype(spec.dtype, jax.dtypes.prng_key) for spec in traced.specs)
-    if kernel.solo or keys or any(word in text for word in DRAWS):
+    if kernel.solo or keys or draws_in(text):
         return
     standing: dict[int, Any] = {}  # what a parameter that has no value is replaced by
     rng = np.random.default_rng(1)

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from multifold_jax.forward import (
+from multifold_jax.program.forward import (
     Data,
     Forward,
     KernelInputs,
@@ -31,7 +31,7 @@ from multifold_jax.forward import (
     stretch,
     walk,
 )
-from multifold_jax.kernels import Argument, TracedKernel, is_real
+from multifold_jax.program.kernels import Argument, TracedKernel, is_real
 from multifold_jax.varying import vary
 
 

@@ -1,7 +1,8 @@
 """Runs a program: a fixed sequence of tiles, the same for all structures of one form.
 
-`multifold_torch.forward` runs the tiles, `multifold_torch.backward` goes back through them, and
-`multifold_torch.feed` is what they read. What ops read besides is seen by `multifold_torch.witness`.
+`multifold_torch.program.forward` runs the tiles, `multifold_torch.program.backward` goes back through them,
+and `multifold_torch.program.feed` is what they read. What ops read besides is seen by
+`multifold_torch.program.witness`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from multifold.backend import Backend
 from multifold.errors import BackendError
 from multifold.program import Form, Program, refuse_no_program, resolve_ops
 from multifold_torch.backend import TorchBackend
-from multifold_torch.backward import TiledFunction, TileGradients
-from multifold_torch.feed import Feed, ProgramData
-from multifold_torch.forward import TileRunner
-from multifold_torch.witness import Witness
+from multifold_torch.program.backward import TiledFunction, TileGradients
+from multifold_torch.program.feed import Feed, ProgramData
+from multifold_torch.program.forward import TileRunner
+from multifold_torch.program.witness import Witness
 
 
 def run(model: Any, program: Program) -> Any:

@@ -21,14 +21,14 @@ import jax
 import jax.export
 import numpy as np
 
-from multifold.backend import Backend
+from multifold import load_backend
 from multifold.errors import BackendError
 from multifold.program import Form, Program, RaggedColumn, Shards, refuse_no_program, resolve_ops
-from multifold_jax.backward import Backward
-from multifold_jax.forward import Data, Forward, KernelInputs, separate, together
-from multifold_jax.kernels import Tracer
+from multifold_jax.program.backward import Backward
+from multifold_jax.program.forward import Data, Forward, KernelInputs, separate, together
+from multifold_jax.program.kernels import Tracer
+from multifold_jax.program.verify import verify
 from multifold_jax.varying import all_axes, refuse_unvarying, vary_all
-from multifold_jax.verify import verify
 
 
 def flatten(program: Program) -> tuple[tuple[Any, ...], Form]:
@@ -98,14 +98,55 @@ for node in (Program, Shards):
 jax.export.register_namedtuple_serialization(RaggedColumn, serialized_name="multifold.RaggedColumn")
 
 
-def run_program(backend: Backend, model: Any, program: Program) -> Any:
-    """Run a program; see `multifold_jax.run`."""
+def run(model: Any, program: Any) -> Any:
+    """Run a program: everything that a minibatch needs, inside one compiled function.
+
+    Traceable by `jax.jit`, `jax.grad`, `jax.vmap` and the like, with the program as an argument: a pytree
+    whose arrays say what is computed, and whose form says what is compiled.
+
+    Parameters
+    ----------
+    model : object
+        Where op names are looked up.
+    program : Program
+        Made by `multifold.Fold.program` of a fold with ``backend="jax"``.
+
+    Returns
+    -------
+    The structure that was asked for, with arrays of JAX.
+
+    Raises
+    ------
+    RecordError
+        For anything but a program, as traces.
+    LaunchError
+        If an op cannot be traced, or returns other than one row for each node.
+
+    Examples
+    --------
+    >>> import jax, multifold, multifold_jax
+    >>> fold = multifold.Fold(backend="jax")
+    >>> def power(fold, n):
+    ...     x = 1.0
+    ...     for _ in range(n):
+    ...         x = fold.add("scale", x)
+    ...     return x
+    >>> def loss(w, program):
+    ...     return multifold_jax.run({"scale": lambda x: w * x}, program).sum()
+    >>> step = jax.jit(jax.grad(loss))
+    >>> for lengths in ([1, 2], [2, 1]):
+    ...     program = fold.program([multifold.trace(power, n) for n in lengths])
+    ...     print(step(3.0, program))  # compiled once
+    7.0
+    7.0
+    """
     refuse_no_program(program)
     if not program.form.tiled:
         raise BackendError(
             "Expected a tiled program, whose sizes are fixed. Received a ragged one.",
             "make it with a fold for JAX: multifold.Fold(backend='jax').program(...).",
         )
+    backend = load_backend("jax")
     # This runs while JAX traces the caller, so once for each form: what it costs is part of compiling.
     tracer = Tracer(backend, resolve_ops(backend, model, program.form), program)
     tracer.trace_all()

@@ -17,7 +17,7 @@ from typing import Any, final
 import torch
 from torch.autograd.function import once_differentiable
 
-from multifold_torch.forward import Place, Tile, TileRunner
+from multifold_torch.program.forward import Place, Tile, TileRunner
 
 Result = tuple[Place, Any]
 """Where a result of a program was read from, and the rows of the slab; None for a whole value."""

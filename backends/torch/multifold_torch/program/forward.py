@@ -2,7 +2,7 @@
 
 Rows lie in slabs, tensors without a gradient that are written in place. What a tile reads is copied out of
 them and becomes leaves of autograd, so the graph of a tile begins at its operands and ends at its results.
-`multifold_torch.backward` goes through these graphs in reverse.
+`multifold_torch.program.backward` goes through these graphs in reverse.
 
 Which tiles there are, of which kernel and of how many rows, follows from the form alone, and nothing on the
 way looks at a value. So the same operations run for each program of a form.
@@ -29,8 +29,8 @@ from multifold.program import (
     raised,
     received,
 )
-from multifold_torch.feed import ProgramData, RaggedReads
-from multifold_torch.witness import Witness
+from multifold_torch.program.feed import ProgramData, RaggedReads
+from multifold_torch.program.witness import Witness
 
 Place = tuple[str, int, int]
 """Where an array lies: ``("slab", i, k)`` is leaf k of slab i, and ``("whole", i, k)`` of a whole value."""
