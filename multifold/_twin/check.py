@@ -20,7 +20,7 @@ import numpy as np
 import optree
 
 from multifold._engine.frameworks.framework_recorder import FrameworkRecorder
-from multifold._engine.ops.closeness import differences, is_inexact, magnitude, tolerance_of
+from multifold._engine.ops.closeness import gap, is_inexact, magnitude, tolerance_of
 from multifold._engine.ops.values import Values
 from multifold._engine.plan.columns import Columns
 from multifold._engine.plan.outputs import Outputs, put_together
@@ -220,17 +220,8 @@ def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float, scale
             f"it. Received {got.shape} {got.dtype}.",
             "an op must return the same row shape and dtype for one row as for many.",
         )
-    if not got.size:
-        return
-    if not is_inexact(got.dtype):
-        same = np.array_equal(got, expected)
-        largest = 0.0 if same else float(np.abs(got.astype(float) - expected.astype(float)).max())
-        limit = 0.0
-    else:
-        largest = float(differences(got, expected).max())
-        limit = rtol * max(scale, magnitude(expected))
-        same = largest <= limit
-    if not same:
+    largest, limit = gap(got, expected, rtol, scale)
+    if largest > limit:
         raise MismatchError(
             f"Expected {what} to equal that of one call at a time. Received a largest difference of "
             f"{largest:.3g}, where {limit:.3g} is allowed.",

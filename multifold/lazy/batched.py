@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import optree
 
-from multifold._engine.ops.closeness import close, magnitude, tolerance_of, unlike
+from multifold._engine.ops.closeness import gap, magnitude, tolerance_of
 from multifold._engine.ops.reach import owners_of
 from multifold._engine.ops.state import aside
 from multifold._engine.record.graph import warn_user
@@ -431,15 +431,21 @@ class Batched:
         """Return whether two results are equal up to the rounding of numbers of some magnitude."""
         backend: Any = self.function.backend
         if backend.owns(x) and backend.owns(y):
-            host, other = backend.to_numpy(x)[None], backend.to_numpy(y)[None]
-            rtol = tolerance_of(x, host)
-            return host.shape == other.shape and not unlike(host, other, rtol, rtol * scale).any()
+            return alike(
+                backend.to_numpy(x), backend.to_numpy(y), tolerance_of(x, backend.to_numpy(x)), scale
+            )
         if isinstance(x, ROUNDED) and isinstance(y, ROUNDED):
-            if np.shape(x) != np.shape(y):
-                return False
             # It is not known beside which numbers they were computed: beside 1, say.
-            return close(np.append(x, 1)[None], np.append(y, 1)[None], OF_READS)
+            return alike(np.asarray(x), np.asarray(y), OF_READS, 1.0)
         return bool(np.all(x == y))
+
+
+def alike(x: np.ndarray, y: np.ndarray, rtol: float, scale: float) -> bool:
+    """Return whether two arrays have one shape and are equal up to rounding."""
+    if x.shape != y.shape:
+        return False
+    difference, allowed = gap(x, y, rtol, scale)
+    return difference <= allowed
 
 
 class LazyTrace(NamedTuple):

@@ -8,8 +8,10 @@ before, so `refine` runs one call for each type and classes of operands, on rows
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,15 @@ import numpy as np
 from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._engine.ops.hints import shapes_hint
 from multifold._engine.ops.lookup import resolve
+from multifold._engine.ops.reach import owners_of
+from multifold._engine.ops.state import aside
 from multifold._engine.ops.trial import Trial
 from multifold._engine.ops.values import Values, is_container, ragged_rows_differ, sizes_of, steps_to
 from multifold._engine.ops.verdicts import key_of, ranks_of
 from multifold._engine.plan.plan import Plan
 from multifold._engine.plan.schedule import make_schedule
 from multifold._engine.record.signature import Signature, Slot
+from multifold._twin.unfold import Replay
 from multifold.backend import Backend
 from multifold.program.checks import Named, follow, has_passed, raised, refuse_mixed
 from multifold.program.kernels import Promoted
@@ -48,8 +53,11 @@ def refine(
     return replace(plan, types=types, schedule=schedule), classes, samples.promoted
 
 
-class Samples:
+class Samples(Replay):
     """What calls return: the results of a few calls that stand for all others.
+
+    It runs calls as the eager twin does, on rows that stand for their own, and leaves the model as it was:
+    running means do not move, and no random number counts as drawn.
 
     Attributes
     ----------
@@ -62,11 +70,10 @@ class Samples:
     """
 
     def __init__(self, plan: Plan, backend: Backend, model: Any) -> None:
+        recorded: Any = SimpleNamespace(loose=plan.loose, site=plan.site)
+        super().__init__(recorded, model, Values(backend, None), debug=False)
         self.plan = plan
         self.columns = plan.columns
-        self.backend = backend
-        self.values = Values(backend, None)
-        self.model = model
         self.results: list[Any] = []
         self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         self.result = np.full(max(len(plan.columns), 1), -1)  # loose values look up call 0
@@ -76,22 +83,22 @@ class Samples:
 
     def class_of(self, value: Any) -> int:
         """Return the number of the class of a value."""
-        return self.classes.setdefault(self.values.class_of(value), len(self.classes))
+        return self.classes.setdefault(self.arrays.class_of(value), len(self.classes))
 
-    def row(self, ref: int) -> Any:
+    def value(self, ref: int) -> Any:
         """Return one row that stands for what a reference reads."""
-        if ref < 0:
-            return self.values.stack([self.plan.loose[~ref]])
         call = ref & CALL_MASK
         steps = steps_to(self.columns.parts, ref >> PART_BITS)
         return follow(self.results[self.result[call]], steps, self.named(call))
+
+    row = value  # whether it is one row shows when the program runs
 
     def classes_of(self, refs: Integers) -> Integers:
         """Return the class of what each reference reads."""
         result = self.result[np.where(refs < 0, 0, refs & CALL_MASK)]
         codes = np.where(refs < 0, refs, result | refs >> PART_BITS << PART_BITS)
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-        found = [self.class_of(self.row(int(ref))) for ref in refs[first].tolist()]
+        found = list(map(self.class_of, self.rows(refs[first].tolist(), self.plan.loose)))
         return np.array(found, np.int64)[inverse.ravel()]
 
     def promoted(self, refs: Integers) -> tuple[tuple[Any, ...], Integers]:
@@ -100,7 +107,7 @@ class Samples:
         distinct = set(numbers.tolist())
         names = list(self.classes)
         some = [names[number] for number in distinct]
-        found: Any = self.values.agreed(some) if len(distinct) > 1 else None
+        found: Any = self.arrays.agreed(some) if len(distinct) > 1 else None
         if found is None:
             return (), refs  # of one class; or no framework promotes them, and the slab refuses them
         dtypes = tuple(leaf[1] for leaf in (found[1:] if is_container(found) else (found,)))
@@ -149,7 +156,7 @@ class Samples:
             return numbers[0]
         names = list(self.classes)
         classes = [names[other] for other in numbers]
-        found = self.values.agreed(classes)
+        found = self.arrays.agreed(classes)
         if found is None:
             call = int(np.searchsorted(self.columns.ragged_starts, number, side="right")) - 1
             raise ragged_rows_differ(classes, f"recorded at {self.plan.site(call)}")
@@ -157,16 +164,28 @@ class Samples:
 
     def run(self, call: int) -> Any:
         """Run one call on rows that stand for its own."""
-        signature = self.signature(call)
+        return self.launch(self.signature(call), self.leaves_of(call), call)
+
+    def launch(self, signature: Signature, leaves: list[Any], call: int) -> Any:
+        """Run one call; its error is that of a program, which has no row yet to show."""
         named = self.named(call)
-        leaves: Sequence[Any] = [self.operand(call, *operand) for operand in signature.operands]
-        if signature.beside:
-            leaves = self.values.narrowed(leaves, signature.beside)
-        fn = resolve(self.backend, self.model, signature.op, named.site)
+        fn = resolve(self.arrays.backend, self.model, signature.op, named.site)
         try:
-            return self.backend.call(fn, signature.nested(leaves), signature.keywords())
+            with self.aside(fn):
+                return self.result_of(fn, signature, leaves)
         except Exception as error:
             raise raised(named, error) from error
+
+    def aside(self, fn: Callable[..., Any]) -> AbstractContextManager[None]:
+        """Return the context in which an op leaves nothing behind."""
+        backend = self.arrays.backend
+        return aside(backend, owners_of(backend, self.model, fn))
+
+    def leaves_of(self, call: int) -> list[Any]:
+        """Return what the op of a call receives."""
+        signature = self.signature(call)
+        leaves = [self.operand_of(call, *operand) for operand in signature.operands]
+        return [*self.arrays.narrowed(leaves, signature.beside)] if signature.beside else leaves
 
     def verify(self, calls: list[int]) -> None:
         """Run the op of three calls on their rows, and refuse it if it mixes them.
@@ -179,40 +198,37 @@ class Samples:
         if not any(batched) or any(slot.kind.ragged for slot in signature.slots):
             return
         leaves: Sequence[Any] = [
-            self.values.concat([self.operand(own, slot, position) for own in calls])
+            self.arrays.concat([self.operand_of(own, slot, position) for own in calls])
             if slot.kind.batched
-            else self.operand(call, slot, position)
+            else self.operand_of(call, slot, position)
             for slot, position in signature.operands
         ]
         if signature.beside:
-            leaves = self.values.narrowed(leaves, signature.beside)
+            leaves = self.arrays.narrowed(leaves, signature.beside)
         named = self.named(call)
-        fn = resolve(self.backend, self.model, signature.op, named.site)
+        fn = resolve(self.arrays.backend, self.model, signature.op, named.site)
         rows = [leaf for leaf, own in zip(leaves, batched, strict=True) if own]
         key = key_of(signature), ranks_of(rows), 3 in sizes_of(rows)
         if has_passed(fn, key):
             return
         trial = Trial(
-            self.values, fn, leaves, 3, batched, nested=signature.nested, static=signature.static,
+            self.arrays, fn, leaves, 3, batched, nested=signature.nested, static=signature.static,
             model=self.model,
         )  # fmt: skip
-        result = trial.launch()
-        if isinstance(result, Exception):
-            raise raised(named, result, shapes_hint(result, trial.meets)) from result
-        refuse_mixed(named, trial, key, result)
+        with self.aside(fn):
+            result = trial.launch()
+            if isinstance(result, Exception):
+                raise raised(named, result, shapes_hint(result, trial.meets)) from result
+            refuse_mixed(named, trial, key, result)
 
-    def operand(self, call: int, slot: Slot, position: int) -> Any:
-        """Return what a call receives for an operand."""
-        kind = slot.kind
+    def operand_of(self, call: int, slot: Slot, position: int) -> Any:
+        """Return what a call receives for one of `Signature.operands`."""
         entry = self.columns.operand(slot, position, call)
-        if kind.ref:
-            return self.row(int(entry))
-        if kind.ragged:
-            rows = [self.row(ref) for ref in self.columns.rows_of(entry).tolist()]
-            return self.values.ragged(rows, slot.value)
-        if kind.column is not None:
-            return self.values.stack([entry])
-        return self.values.shared(entry) if kind.shared else entry
+        if slot.kind.ref:
+            entry = int(entry)
+        elif slot.kind.ragged:
+            entry = self.columns.rows_of(entry).tolist()
+        return self.operand(slot, entry)
 
     def signature(self, call: int) -> Signature:
         """Return the signature of a call."""
@@ -260,6 +276,6 @@ class Samples:
         slots = [slot for slot in signature.slots if slot.kind.ref or slot.kind.ragged]
         return all(
             not (slot.kind.ragged and distinct and any(column[i] < 0 for column, _ in found))
-            or self.values.may_lack_rows(names[distinct[0]], slot.value)
+            or self.arrays.may_lack_rows(names[distinct[0]], slot.value)
             for i, (slot, distinct) in enumerate(zip(slots, known, strict=True))
         )

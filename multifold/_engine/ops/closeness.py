@@ -1,4 +1,7 @@
-"""How close two arrays must be to count as equal: what `Fold.check` and trials of launches compare by.
+"""How close two arrays must be to count as equal, for all that compares results.
+
+`gap` is what `Fold.check`, `Batched.check` and ``multifold compare`` ask of two whole arrays; `unlike` is
+what trials of launches ask of their rows. Both read one table of tolerances.
 
 Two runs of one op add and multiply in another order, so their results differ by rounding. How much that is
 depends on the dtype, and on the magnitude of the numbers:
@@ -78,6 +81,24 @@ def differences(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
         difference = np.abs(wide - reference)
     difference[(wide == reference) | (np.isnan(wide) & np.isnan(reference))] = 0
     return np.where(np.isnan(difference), np.inf, difference)
+
+
+def gap(got: np.ndarray, expected: np.ndarray, rtol: float, scale: float = 0.0) -> tuple[float, float]:
+    """Return how far apart two arrays of one shape are at most, and how far apart they may be.
+
+    That is ``rtol`` times the largest magnitude of what is expected, or of ``scale`` if that is larger: a
+    result that is small because large terms cancel carries the rounding of these. Integers may not differ.
+
+    >>> gap(np.array([1.0, 2.0]), np.array([1.0, 2.5]), rtol=0.1)
+    (0.5, 0.25)
+    """
+    if not got.size:
+        return 0.0, 0.0
+    if is_inexact(got.dtype):
+        return float(differences(got, expected).max()), rtol * max(scale, magnitude(expected))
+    if np.array_equal(got, expected):
+        return 0.0, 0.0
+    return float(np.abs(got.astype(float) - expected.astype(float)).max()), 0.0
 
 
 def close(got: np.ndarray, expected: np.ndarray, rtol: float) -> bool:
