@@ -203,7 +203,7 @@ def build_site(session: nox.Session, *more: str) -> Path:
 @nox.session(tags=["nightly"])
 def coverage(session: nox.Session) -> None:
     """Measure which lines of the core the NumPy tests run, compiled and not; fail below the floor."""
-    packages = ("-e", ".[arrow,cli,examples,serving,test]", "-e", "./benchmarks[plot]")
+    packages = ("-e", ".[arrow,cli,examples,serving,test]", "-e", "./benchmarks[plot]", "-e", "./compat")
     session.install(*packages, "coverage[toml]>=7.10,<8")
     # Where no test looks: pages and tests must name no folder of a machine, and this file names them all.
     session.env["COVERAGE_FILE"] = str(Path(session.create_tmp(), "coverage").resolve())
@@ -257,7 +257,8 @@ def wheels(session: nox.Session) -> None:
         pip = (python, "-m", "pip", "install", "--quiet")
         wheel = core.suffix == ".whl"
         here = {"PIP_FIND_LINKS": str(house)} | ({"CC": "no-compiler"} if wheel else {})
-        session.run(*pip, f"{core}[cli,test]", "multifold-bench", env=here, external=True)
+        with_core = (f"{core}[cli,test]", "multifold-bench", "multifold-compat")
+        session.run(*pip, *with_core, env=here, external=True)
         for name, packages in FRAMEWORKS.items():
             if wheel and name != "numpy":  # its adapter is there, and fits
                 session.run(*pip, "--dry-run", f"multifold-{name}", *packages, env=here, external=True)

@@ -11,6 +11,25 @@ Examples
 ...     return x if n == 0 else fold.add("double", power(x, n - 1))
 >>> fold.apply({"double": lambda x: 2 * x}, [[power(1, n) for n in (1, 2, 3, 4)]])
 [array([ 2,  4,  8, 16])]
+
+General layout
+--------------
+``_engine/`` is the lower of two storeys. It keeps recorded calls as integers, plans which of them share a
+launch, and runs the launches through a backend. It knows nothing of what is above it:
+
+- ``fold.py``: `Fold`, with ``_twin/`` (`Unfold`, `shapes`), ``explain/`` and ``program/`` at its side
+- ``lazy/``: code as it stands (`batched`, `op`, `pending`, `plain`)
+- ``serve/``: requests of many callers (`Server`), and any number of examples (`stream`)
+- ``ops/``, ``models/``, ``sampling/``, ``testing/``: what programs import by these names
+- ``_numpy/``: the adapter of NumPy; those of other frameworks are distributions, found by entry points
+- ``cli/``, ``_measure/``: the command ``multifold``, and what it measures
+
+Both storeys know ``errors.py``, ``backend.py``, ``operands.py`` and ``marks.py``. What begins with an
+underscore is private. This file brings together what most programs need, and loads what takes long to
+import when it is asked for.
+
+To read the code, begin with ``fold.py``. Then follow one minibatch through the docstrings of
+``_engine/record``, ``_engine/plan`` and ``_engine/run``, each of which works through an example.
 """
 
 from __future__ import annotations

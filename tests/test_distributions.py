@@ -115,7 +115,7 @@ OURS = re.compile(r"""(?<=[\s'"])(multifold(?:-[a-z]+)?|\.[\w/]*)(?:\[([\w,]+)\]
 
 def installed():
     """Return each line that installs something, of all pages and sources."""
-    folders = ("backends", "benchmarks", "docs", "examples", "multifold")
+    folders = ("backends", "benchmarks", "compat", "docs", "examples", "multifold")
     files = [*ROOT.glob("*.*"), *(x for folder in folders for x in (ROOT / folder).rglob("*.*"))]
     texts = [file.read_text() for file in files if file.suffix in (".md", ".py", ".sh")]
     return [f" {line}" for text in texts for line in re.findall(r"pip install ([^`#&;\n]+)", text)]

@@ -18,6 +18,7 @@ FOLDERS = [
     "benchmarks/*/*",
     "backends",
     "backends/*",
+    "compat",
     "docs",
     "docs/*",
     "examples",

@@ -32,6 +32,7 @@ PAGES = (
     "../backends/jax/README.md",
     "../backends/mxnet/README.md",
     "../backends/torch/README.md",
+    "../compat/README.md",
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n^```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
 ANY_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

@@ -57,7 +57,7 @@ def a_checkout(context: click.Context, option: click.Parameter, folder: Path) ->
 
 def is_checkout(folder: Path) -> bool:
     """Return whether a folder has the core and the benchmarks beside each other."""
-    return (folder / "multifold" / "_compiled").is_dir() and (folder / "benchmarks").is_dir()
+    return (folder / "multifold" / "_engine" / "compiled").is_dir() and (folder / "benchmarks").is_dir()
 
 
 @click.command()

@@ -3,6 +3,7 @@
 >>> from multifold_bench.models import SPINN
 >>> model = SPINN(vocabulary=4, width=8, classes=3)
 >>> sorted(model.weights())[:3]
+['begin.c', 'begin.h', 'compose.bias']
 """
 
 from __future__ import annotations
