@@ -131,19 +131,11 @@ LATER = {
 }
 """What is loaded when it is asked for, and the module that has it."""
 
-MOVED = {"blocks": "multifold_compat.blocks", "compat": "multifold_compat"}
-"""What is in a distribution of its own."""
-
 
 def __getattr__(name: str) -> object:
     """Load a room of the package that is asked for as an attribute: `multifold.ops`, say."""
     if name in LATER:
         return getattr(importlib.import_module(LATER[name]), name)
-    if name in ("models", "ops", "sampling"):
+    if name in ("blocks", "compat", "models", "ops", "sampling"):  # the first two say where they are now
         return importlib.import_module(f"multifold.{name}")
-    if name in MOVED:
-        raise ExtraMissing(
-            f"Expected {MOVED[name]}. Received multifold.{name}: it is in a distribution of its own.",
-            "pip install multifold-compat; in a checkout: pip install ./compat",
-        )
     raise AttributeError(f"module 'multifold' has no attribute {name!r}")

@@ -43,6 +43,9 @@ MAY_IMPORT = {
     "operands": {"errors"},
     "marks": {"errors"},
     "sampling": {"errors"},
+    # Signposts: what had these names is in a distribution of its own.
+    "blocks": {"errors"},
+    "compat": {"errors"},
     # The engine. Nothing here knows what is below this block.
     "_engine": set(),
     "_engine.compiled": set(),

@@ -715,3 +715,18 @@ def test_what_a_node_of_a_door_is_set_or_asked_is_told_by_another_name():
     with pytest.raises(RecordError, match="as an output"):
         node.get({})
     assert not hasattr(node, "batch") and not hasattr(node, "step")
+
+
+STATEMENTS = ["from multifold.blocks import FC", "from multifold.compat import torchfold"]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+    "statement", ["from multifold.blocks import FC", "from multifold.compat import torchfold"]
+)
+def test_an_import_from_where_a_name_was_says_where_it_is(statement):
+    with pytest.raises(ImportError, match="pip install multifold-compat"):
+        exec(statement)
+
+
+def test_where_names_were_is_a_module_that_tools_can_read():
+    assert not hasattr(multifold.blocks, "__all__") and "multifold_compat" in multifold.compat.__doc__

@@ -1,0 +1,13 @@
+"""TensorFlow Fold's blocks are `multifold_compat.blocks`, in a distribution of their own."""
+
+from multifold.errors import ExtraMissing
+
+
+def __getattr__(name: str) -> object:
+    """Say where a name is now."""
+    if name.startswith("__"):  # Python and its tools ask for these of any module
+        raise AttributeError(name)
+    raise ExtraMissing(
+        "Expected multifold_compat.blocks. Received multifold.blocks: it is in a distribution of its own.",
+        "pip install multifold-compat; in a checkout: pip install ./compat",
+    )
