@@ -721,8 +721,6 @@ STATEMENTS = ["from multifold.blocks import FC", "from multifold.compat import t
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-    "statement", ["from multifold.blocks import FC", "from multifold.compat import torchfold"]
-)
 def test_an_import_from_where_a_name_was_says_where_it_is(statement):
     with pytest.raises(ImportError, match="pip install multifold-compat"):
         exec(statement)
