@@ -112,6 +112,7 @@ class ProgramModel(keras.Model):
         here = tf.distribute.get_replica_context()
         replicas = tf.cast(here.num_replicas_in_sync, loss.dtype)
         metric = next(metric for metric in self.metrics if metric.name == "loss")
+        # With the number of rows as its weight, the log is the mean over the rows of all steps.
         metric.update_state(loss * replicas, sample_weight=count)
         if here.num_replicas_in_sync == 1:
             return loss

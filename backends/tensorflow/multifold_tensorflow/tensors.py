@@ -311,4 +311,5 @@ def _counts(form: Form) -> tuple[int, int, int]:
 
 
 def _spec(x: tf.Tensor, rows: int | None) -> tf.TensorSpec:
+    """Return the spec of arrays like ``x``: of any number of rows for None, of as many for -1."""
     return tf.TensorSpec(x.shape if rows == -1 else (rows, *x.shape[1:]), x.dtype)
