@@ -69,6 +69,7 @@ class Admission:
             if count >= self._most:
                 self._tally.refused()
                 rate = self._tally.rate()
+                # The time until this one and all that wait have ended. A second is a guess without a rate.
                 after = (count + 1) / rate if rate else 1.0
                 raise Overloaded(
                     f"Expected less than {self._most} requests to wait in multifold.Server. {count} do.",

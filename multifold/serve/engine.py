@@ -119,6 +119,8 @@ class Engine(Rounds):
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
         loops = fold._loops(model, among="a server has requests of others in its launches")
+        # Nothing is swept: `take_ended` drops the results of requests that have ended. Whether rows are
+        # written in place follows below.
         super().__init__(fold, tasks, loops, sweep=False, in_place=False)
         self.model = model
         self.calls = calls
@@ -313,7 +315,7 @@ class Engine(Rounds):
         plain = [ask for ask in answers if self.host and isinstance(ask[0], Answer) and ask[0].plain]
         if done := self.arrived(plain):
             self.finish(results_of(done.who, self.host_rows(done, run)))
-            # Left are results with rows of several classes, which only the framework can put together.
+            # `results_of` leaves out results with rows of several classes: those go on below.
             answers = [ask for ask in answers if self.still_asks(ask)]
         if done := self.arrived(answers):
             self.try_results(done.who)

@@ -216,6 +216,7 @@ class Server:
         while portion := [*islice(left, self._queue)]:
             try:
                 while portion:
+                    # Infinity, since None would stand for the server's own timeout.
                     await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
                     worker.divide(worker.backend.pads)
                     portion = portion[: len(portion) // 2 if worker.backend.pads else 0]

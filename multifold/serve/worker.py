@@ -138,6 +138,7 @@ class Worker:
         self.turns += 1
         passes = len(self.engines) > 1 and self.turns % TURNS and now - self.renewed < PASSING
         served = 0
+        # The newest engine is the last one, and sits this turn out.
         for engine in self.engines[: -1 if passes else None]:
             try:
                 served += self.run_round(engine, now)
@@ -231,6 +232,7 @@ class Worker:
         fold = self.folds.pop() if self.folds else Fold(backend=self.named)
         known, gathers = self.learned
         self.learned = model, None
+        # Gathers run the ops of one model, and `swap` may have set another one since.
         before = gathers if known is model else None
         self.renewed = monotonic()
         self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, before))

@@ -70,6 +70,9 @@ class ProgramTensors(NamedTuple):
 class TensorProgram(tf.__internal__.CompositeTensor):
     """A program whose arrays are tensors; made by `as_tensors`.
 
+    It is a `CompositeTensor`: `tf.function`, `tf.data` and `tf.distribute` take it apart into its tensors,
+    and put it together again, by way of `ProgramSpec`.
+
     Attributes
     ----------
     form : Form

@@ -208,6 +208,7 @@ class Code:
         results = [result for _, result in branches if result is not None]  # a case that raises has none
         sizes = {len(result) if isinstance(result, tuple) else None for result in results}
         names: Value = self.new()
+        # All cases return tuples of one size: with a variable for each part the parts stay known.
         if len(sizes) == 1 and None not in sizes:
             names = tuple(self.new() for _ in results[0])
         elif all(isinstance(result, One) for result in results):

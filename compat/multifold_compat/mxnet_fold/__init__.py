@@ -180,6 +180,7 @@ class Fold(Counted):
         # The quick way of calls with axis 0, nearly all, as long as no axis has to move.
         first = len(self._graph.signature)
         node = self.add(op, *map(self._marked, args))
+        # Errors and `explain` name the caller's line, and not one of this module.
         self._graph.recorded_at(sys._getframe(1), first)
         return node
 
