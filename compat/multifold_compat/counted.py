@@ -87,6 +87,7 @@ class Counted(multifold.Fold):
         heights = [0] * len(self)
         # `schedule` of a fold without calls is that of the traces that it ran last.
         sources, readers = self.schedule().columns.edges if heights else ((), ())
+        # Calls read only earlier calls, and edges are ordered by reader, so one pass finds all heights.
         for source, reader in zip(sources, readers, strict=True):
             heights[reader] = max(heights[reader], heights[source] + 1)
         for call, height in enumerate(heights):

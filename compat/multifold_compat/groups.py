@@ -36,4 +36,5 @@ def as_output(group: Iterable[Any]) -> Any:
             f"Received {len(whole)} such nodes among {len(rows)}.",
             "ask for each whole value in a group of its own.",
         )
+    # To the predecessors a truth value is the integer 0 or 1.
     return whole[0] if whole else [int(x) if isinstance(x, bool) else x for x in rows]

@@ -96,7 +96,7 @@ class WholeUnfoldNode(UnfoldNode, SharedNode):
 
 
 def eager(node: Node, unfold: Unfold, cls: type[UnfoldNode] | None = None) -> UnfoldNode:
-    """Return a node of `Unfold` that knows where its value is; of its own class, or of another."""
+    """Return a node as one of `Unfold`, which knows its eager twin; of class ``cls``, or of its own."""
     own = type(node) if isinstance(node, UnfoldNode) else UnfoldNode
     return (cls or own)(node._graph, node._ref).of(unfold)
 

@@ -57,9 +57,6 @@ def evaluate(backend):
     return evaluate
 
 
-# ---- keywords and references ---------------------------------------------------------------------
-
-
 def test_blocks_have_the_keywords_of_the_predecessor(evaluate):
     numbers = td.Map(elem_block=td.InputTransform(py_fn=float) >> td.Scalar(dtype="float32", name="number"))
     added = td.Fold(combine_block=td.Function(add), start_block=td.Zeros(output_type=[]))
@@ -130,9 +127,6 @@ def test_types_have_the_attributes_of_the_predecessor():
     assert td.Map(td.Scalar()).element_block.output_type == td.as_type("float")
 
 
-# ---- what is connected in a composition --------------------------------------------------------------
-
-
 def test_a_result_that_nobody_reads_is_refused():
     composition = td.Composition()
     unread = td.Vector(2, name="unread")
@@ -158,9 +152,6 @@ def test_a_metric_has_labels_if_it_is_given_some(evaluate):
     assert found == (None, {"loss": [1, 2]}, {"loss": ["one", "two"]})
     with pytest.raises(td.BlockError, match=r"\(\?\[...\], object\) as the input of <Metric 'x'>"):
         (td.Scalar(), td.Scalar()) >> td.Metric("x")
-
-
-# ---- whole models ----------------------------------------------------------------------------------------
 
 
 def test_an_lstm_cell_as_a_composition(evaluate):
@@ -266,8 +257,6 @@ def test_other_definitions(case, evaluate):
         start.resolve_to(td.FromTensor(np.ones([], "float32")))
         assert evaluate(block, [3, 4]) == [-8]
 
-
-# ---- the table of names ------------------------------------------------------------------------------
 
 PREDECESSORS = """
 Compiler Tensor Scalar Vector InputTransform SerializedMessageToTree OneHot OneHotFromList Optional

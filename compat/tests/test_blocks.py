@@ -97,9 +97,6 @@ def same(found, expected, rtol=1e-5):
             np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
 
 
-# ---- the calculator: recursion, records, dispatch ------------------------------------------------
-
-
 @given(st.lists(expressions, min_size=1, max_size=4))
 @drawn
 def test_a_calculator_of_blocks_computes_what_python_computes(results, examples):
@@ -129,9 +126,6 @@ def test_a_recursive_block_and_what_it_records_can_be_pickled(results):
     same(results(block, examples), [[7, 4]])
     made = pickle.loads(pickle.dumps(multifold.traces(block, examples)))
     assert made == multifold.traces(calculator(blocks.Scalar()), examples)
-
-
-# ---- values --------------------------------------------------------------------------------------
 
 
 def mapped(*behind):
@@ -210,8 +204,6 @@ def test_a_sequence_becomes_what_python_makes_of_it(name, results, examples):
     found = results(block() >> blocks.Function(ops.tanh), examples)
     same(found, [[np.tanh(float(definition(xs))) for xs in examples]])
 
-
-# ---- wrong compositions --------------------------------------------------------------------------
 
 TENSOR = blocks.Vector(4)
 PAIR = (blocks.Scalar(), blocks.Scalar())
@@ -518,9 +510,6 @@ def test_a_model_of_blocks_has_the_gradients_of_the_loop(backend, seam, to_numpy
         np.testing.assert_allclose(to_numpy(folded[name]), to_numpy(looped[name]), rtol=1e-5, atol=1e-5)
 
 
-# ---- metrics -------------------------------------------------------------------------------------
-
-
 def a_tree_with_metrics():
     """Return a block that sums a tree, notes each sum, and notes each leaf above 2 besides."""
     tree = blocks.ForwardDeclaration(None, [])
@@ -614,9 +603,6 @@ def test_what_is_said_to_return_a_pair_hands_on_two_operands(name, backend, to_n
     block, example, total = PAIRS[name]
     added = block >> blocks.Function(functions.add)
     assert to_numpy(multifold.Fold(backend=backend).run(None, [example], added)).tolist() == [total]
-
-
-# ---- what blocks write -----------------------------------------------------------------------------
 
 
 def a_tree():
@@ -733,9 +719,6 @@ def test_a_composition_that_has_recorded_takes_no_new_connection(fold):
         composition.connect(composition.input, blocks.Scalar())
 
 
-# ---- programs, values that are awaited, and streams ----------------------------------------------------
-
-
 def run_program(backend, model, program):
     """Run a program by the executor of a backend."""
     adapter = "multifold.program" if backend == "numpy" else f"multifold_{backend}"
@@ -790,9 +773,6 @@ def test_blocks_are_kept_in_files(backend, to_numpy, tmp_path):
     totals, metrics = multifold.Fold(backend=backend).run(None, multifold.load(tmp_path / "trees.parquet"))
     assert to_numpy(totals).tolist() == [6, 4]
     assert to_numpy(metrics["sum"][0]).tolist() == [3, 6] and len(metrics["sum"][1]) == 0
-
-
-# ---- blocks that stand in many places ----------------------------------------------------------------
 
 
 def test_a_block_in_many_places_is_asked_shown_and_drawn_once():

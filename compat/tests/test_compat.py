@@ -20,8 +20,6 @@ from multifold import LaunchError, RecordError
 from multifold._engine.record.recorder import Recorder
 from multifold_compat import mxnet_fold, torchfold
 
-# ---- torchfold -----------------------------------------------------------------------------------
-
 
 class Model:
     """Ops on numbers, for any framework."""
@@ -284,9 +282,6 @@ def test_a_door_without_calls_has_no_steps(backend, model):
     assert (fold.total_nodes, fold.steps, fold.cached_nodes) == (0, {}, {})
 
 
-# ---- mxnet-jit-batch -----------------------------------------------------------------------------
-
-
 @pytest.fixture
 def pool(backend):
     """A fold by the names of mxnet-jit-batch."""
@@ -478,9 +473,6 @@ def test_mxnet_fold_runs_ops_inside_its_context(backend, array):
 
     pool([[pool.record(0, op, array([1.0]))]])
     assert context.entered == 0
-
-
-# ---- mxnet-jit-batch: other batch axes, on NumPy -------------------------------------------------
 
 
 @pytest.fixture

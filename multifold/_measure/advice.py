@@ -270,7 +270,7 @@ def advise(
 
 
 def models_of(backend: Backend, fn: Any) -> list[Any]:
-    """Return what has the parameters of a program, and what else it may change."""
+    """Return the objects that have the parameters of a program, and those that it may change besides."""
     owners = owners_of(backend, None, fn)
     known = {id(x) for x in owners}
     return owners + [x for x, _ in reached(backend, [fn]) if backend.hosts(x) and id(x) not in known]
@@ -334,7 +334,7 @@ class AdviceBench:
         return [self.fn(*example) for example in self.examples]
 
     def batched(self, ops: Sequence[Any], seed: int | None) -> Batched:
-        """Return a batched program that returns the list of the loop."""
+        """Return the batched program, which returns a list of results, as the loop does."""
         return Batched(
             self.fn,
             ops=ops,
@@ -388,7 +388,7 @@ class AdviceBench:
         return trial
 
     def compare(self, trial: Batched, results: Sequence[Any]) -> None:
-        """Refuse results of the first examples that are others than those of the loop."""
+        """Refuse results of the first examples that differ from the loop's."""
         if trial.differing(results, self.wanted[: len(results)]) is not None:
             raise RecordError(
                 "it returns other values than the loop, as programs may that draw random numbers."
@@ -403,6 +403,7 @@ class AdviceBench:
         def compute() -> list[Any]:
             return trial.run(self.examples, {})[0]
 
+        # The first run may compile, and is not timed.
         self.step(compute)
         began = perf_counter()
         for _ in range(ROUNDS):
@@ -425,7 +426,7 @@ class AdviceBench:
         return [way._replace(name=name, gain=statistics.median(own)) for name, own in gains.items()]
 
     def replay_of(self, ops: Sequence[Any]) -> Callable[[], list[Any]] | None:
-        """Return what replays the examples of a batched program, if it can be replayed."""
+        """Return a function that replays the examples of a batched program; None if it can't be."""
         run = self.batched(ops, 0)
         made: list[Any] = []
 
@@ -441,16 +442,16 @@ class AdviceBench:
         self.notes.append(REPLAYED)
         return lambda: run.replay(made)
 
-    # ---- what calls of fold.add would take -----------------------------------------------------------
-
     def cells(self, functions: Sequence[FunctionType]) -> dict[FunctionType, bool]:
         """Return the functions that can be cells, and whether they run on rows."""
         found: dict[FunctionType, bool] = {}
         for fn in functions:
+            # On rows first, as an op of `Fold.add` runs.
             for rows in (True, False):
                 timed = Clock(self.backend).timed(fn, rows)
                 cell = cell_of(timed, rows)
                 with contextlib.suppress(Exception), in_place_of({fn: cell}):
+                    # If it runs and was not recorded, it can't be a cell of one example either.
                     if self.check((), FEW).recorder.has_recorded(timed):
                         found[fn] = rows
                     break
@@ -469,6 +470,8 @@ class AdviceBench:
                 explained = trial.explain()
                 found = sum([explained.seconds.get(phase, 0.0) for phase in PHASES]) + clock.seconds
                 ops = [op for part in explained.rounds for op in part.ops if op.name in names]
+                # The clock has timed the functions alone. What cells take around them is left out, since
+                # ops of `Fold.add` have none of it.
                 launching.append(self.backward + found - sum([op.seconds or 0.0 for op in ops]))
         own = self.own_code([*taken], is_own)
         seconds = min(launching) + own + self.recording(len(trial.fold or ()))
@@ -499,6 +502,7 @@ class AdviceBench:
 
         def repeat(fn: FunctionType) -> Callable[..., Any]:
             following = iter(kept[fn])
+            # If it is called more often than before, it gets the last result again.
             return lambda *args, **kwargs: next(following, *kept[fn][-1:])
 
         with contextlib.nullcontext() if self.trains else self.backend.inference():

@@ -66,6 +66,7 @@ def compare(
             steps, rounds, SECONDS, lambda name: advance(f"{backend.name}: {name}")
         )
     timed = {name: times[UNTIMED:] for name, times in seconds.items()}
+    # The loop comes first in `steps`, and dictionaries keep their order.
     slow, quick = map(statistics.median, timed.values())
     return {
         **facts,

@@ -56,7 +56,7 @@ class DatasetError(MultifoldError, ValueError):
 def source_hint(path: PathLike, source: str) -> str:
     """Return where to get the data; or where it lies, if a folder holds nothing but one more folder.
 
-    That is what archives leave which have all their files in a folder of their own.
+    Archives that have all their files in a folder leave such a folder in a folder.
     """
     path = Path(path)
     folder = path if path.is_dir() else path.parent
@@ -141,7 +141,8 @@ class Lines:
                 except UnicodeDecodeError as error:
                     raise self.error(f"expected UTF-8, but {error.reason}.") from error
                 if self.number == 1:
-                    text = text.removeprefix("\ufeff")  # what some editors write in front
+                    # A byte order mark, which some editors write in front.
+                    text = text.removeprefix("\ufeff")
                 yield text.removesuffix("\n").removesuffix("\r")
                 if self._progress is not None:
                     self._progress(self.done)

@@ -68,7 +68,7 @@ def default_device(backend: Backend) -> str:
     array = backend.constant(np.zeros(1, backend.number_dtype(int)), None)
     device = backend.device(array)
     found = str(getattr(array, "device", "cpu") if device is None else device)
-    return found.rpartition("/")[2]  # TensorFlow begins with the job and the benchmark of a cluster
+    return found.rpartition("/")[2]  # of /job:localhost/replica:0/task:0/device:CPU:0, as TensorFlow has it
 
 
 def cores() -> int:

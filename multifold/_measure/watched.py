@@ -35,7 +35,7 @@ ROUNDS = 3
 
 @contextlib.contextmanager
 def in_place_of(others: Mapping[FunctionType, Callable[..., Any]]) -> Iterator[None]:
-    """Put other functions where some are found by name, until the block ends."""
+    """Let callers that find a function by its name find another one, until the block ends."""
     with contextlib.ExitStack() as undo:
         for fn, other in others.items():
             undo.callback(replaced(fn, other))
@@ -43,7 +43,7 @@ def in_place_of(others: Mapping[FunctionType, Callable[..., Any]]) -> Iterator[N
 
 
 def shortest(run: Callable[[], Any], rounds: int = ROUNDS) -> float:
-    """Return the seconds of a function that runs some times, the fewest."""
+    """Run a function some times; return the fewest seconds that it took."""
     times = []
     for _ in range(rounds):
         gc.collect()
@@ -76,9 +76,10 @@ class Clock:
         self.seconds = 0.0
 
     def timed(self, fn: Callable[..., Any], rows: bool) -> Callable[..., Any]:
-        """Return a function that is timed, and that is not tried: its results are compared anyway.
+        """Return ``fn`` as a function whose time is added, and which no trial runs again.
 
-        Where it takes rows, it gets as many of what is one row for all examples.
+        Its results are compared with those of the loop anyway. With ``rows`` it takes rows, and an operand
+        of one row, which all examples share, is repeated to as many rows as the others have.
         """
 
         @trusted
@@ -95,7 +96,7 @@ class Clock:
         return call
 
     def of_each(self, *arguments: Any) -> Any:
-        """Return arguments with a row for each example."""
+        """Return arguments in which arrays of one row are repeated to as many rows as the longest has."""
         backend = self.backend
         arrays = [x for x in optree.tree_leaves(arguments) if backend.owns(x)]
         most = max([x.shape[0] for x in arrays if x.shape], default=1)
@@ -121,7 +122,8 @@ class Onlooker(abc.ABC):
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
-        begin = getattr(self.before, "enable", None)  # one of cProfile is no function
+        # A profiler of cProfile is no function: it is started again by its own method.
+        begin = getattr(self.before, "enable", None)
         if begin is None:
             sys.setprofile(self.before)
         else:
@@ -175,9 +177,10 @@ class OwnCode(Onlooker):
             elif event == "call" and self.is_own(module or ""):
                 own = True
             self.stack.append(own)
+        # What returns here may have begun before the watch, and then it is not on the stack.
         elif len(self.stack) > 1:
             self.stack.pop()
-        self.began = perf_counter()  # what this has taken is nobody's time
+        self.began = perf_counter()  # leaves out what this method itself has taken
 
 
 def home_of(function: Any) -> str | None:
@@ -214,6 +217,7 @@ class WatchedLoop(Onlooker):
             return
         if event == "call":
             self.callers[code].add(self.stack[-1][0] if self.stack else None)
+            # It runs already, so it calls itself, by way of all that was called since.
             if self.active[code]:
                 codes = [own for own, _ in self.stack]
                 self.recursive.update(codes[codes.index(code) :])
@@ -226,6 +230,7 @@ class WatchedLoop(Onlooker):
             self.own[code] += spent - self.inside.pop()
             self.inside[-1] += spent
             self.active[code] -= 1
+            # Of calls inside of each other only the outermost counts: its time holds theirs.
             if not self.active[code]:
                 self.seconds[code] += spent
             if any(map(self.backend.owns, optree.tree_leaves(what))):
@@ -240,6 +245,7 @@ class WatchedLoop(Onlooker):
 
     def functions(self) -> list[FunctionType]:
         """Return the functions that are worth trying as cells, those first that take longest."""
+        # A code object does not say whose code it is, but the collector knows what refers to it.
         found = [x for code in self.candidates() for x in gc.get_referrers(code) if type(x) is FunctionType]
         return [x for x in found if is_found(x)]
 
@@ -251,6 +257,7 @@ class WatchedLoop(Onlooker):
     def candidates(self) -> list[CodeType]:
         """Return the code of functions that may be cells, those first that take longest."""
         looping = {*self.recursive}
+        # Go on to callers, and to theirs: what calls a recursive function is left out as well.
         while more := {x for code in looping for x in self.callers[code] if x} - looping:
             looping |= more
         known = {
@@ -261,5 +268,6 @@ class WatchedLoop(Onlooker):
         return [
             code
             for code, seconds in sorted(self.seconds.items(), key=lambda pair: -pair[1])
+            # A function that only other candidates call runs inside of their launches.
             if code in known and not self.callers[code] <= known and seconds >= LEAST_SHARE * self.total
         ]

@@ -47,7 +47,7 @@ class NumpyBackend(Backend):
         return [x[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
 
     def gather(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        # Quicker than x[rows] for few rows; but `take` copies all of an array that is not contiguous.
+        # For few rows `take` is quicker than x[rows]. But it copies all of an array that is not contiguous.
         return x.take(rows, 0) if x.flags.c_contiguous else x[rows]
 
     def put(self, x: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -100,7 +100,8 @@ class NumpyBackend(Backend):
         return cached_pieces(rows)
 
     def lazy_recorder(self, fn: Any) -> Any:
-        from multifold._numpy.lazy.recorder import NumpyRecorder  # most folds record no code as it stands
+        # Imported late: few folds run code as it stands.
+        from multifold._numpy.lazy.recorder import NumpyRecorder
 
         return NumpyRecorder(fn)
 

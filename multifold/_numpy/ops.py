@@ -28,6 +28,7 @@ def split(x: np.ndarray, sections: int | Sequence[int], axis: int) -> Sequence[n
     if isinstance(sections, int):
         return np.split(x, sections, axis)
     ends = np.cumsum(sections)
+    # `np.split` takes no last end, so a last section of a wrong size would go unnoticed.
     if ends[-1] != x.shape[axis]:
         raise ValueError(f"Sections of {list(sections)} do not cover an axis of {x.shape[axis]}.")
     return np.split(x, ends[:-1], axis)
@@ -120,5 +121,7 @@ def _reduce(ufunc: np.ufunc, values: np.ndarray, lengths: np.ndarray) -> np.ndar
     filled = lengths > 0
     if filled.any():
         starts = np.cumsum(lengths) - lengths
+        # `reduceat` takes each stretch up to the next start. An empty stretch has no rows of its own, so
+        # without its start the others keep their ends.
         result[filled] = ufunc.reduceat(values, starts[filled], axis=0, dtype=values.dtype)
     return result

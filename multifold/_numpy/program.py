@@ -54,6 +54,7 @@ class Interpreter:
         program = self.program
         form = self.form
         for number, source in enumerate(form.sources):
+            # Such a source has no kernel: its rows were given, and are there before the first launch.
             if source.kernel < 0:
                 self.write(number, program.given[source.given], 0)
         for number, phase in enumerate(form.phases):
@@ -92,8 +93,6 @@ class Interpreter:
         if tried is not None:
             tried(result)
 
-    # ---- slabs -----------------------------------------------------------------------------------
-
     def read(self, slab: int, rows: np.ndarray) -> Any:
         """Return rows of a slab."""
         leaves = [array[rows] for array in self.slabs[slab]]
@@ -114,8 +113,6 @@ class Interpreter:
         start = int(self.program.starts[number]) + first
         for array, leaf in zip(self.slabs[slab], leaves, strict=True):
             array[start : start + len(leaf)] = leaf
-
-    # ---- operands --------------------------------------------------------------------------------
 
     def operand(self, kernel: Kernel, operand: KernelOperand, column: Any, first: int, rows: int) -> Any:
         """Return what an op receives for an operand in one launch; it can't write into the program."""

@@ -57,6 +57,7 @@ class Refused(click.ClickException):
     exit_code = 2
 
     def __init__(self, error: BaseException | str) -> None:
+        # Messages have a blank line before their hint, and a command says everything in one line.
         notes = getattr(error, "__notes__", ())  # which example it was
         super().__init__(" ".join(" ".join([str(error), *notes]).split()))
 

@@ -19,7 +19,7 @@ from multifold.cli.output import progress
 from multifold.errors import MultifoldError, RecordError
 
 MOST_WAYS = 4
-"""The loop, the batched program, with functions as cells, and by calls of `Fold.add`."""
+"""Steps of the bar: the loop, the batched program, with functions as cells, and by calls of `Fold.add`."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ def advise(options: AdviseOptions) -> None:
     import multifold  # loads what records programs
 
     with as_python_runs_it(options.program, options.arguments):
+        # Under another name than "__main__", what stands below that test does not run.
         names = runpy.run_path(str(options.program), run_name="advised")
         fn = named(names, options.fn, options.program)
         examples = named(names, options.examples, options.program)

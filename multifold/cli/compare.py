@@ -97,6 +97,7 @@ def compare(options: CompareOptions) -> None:
     else:
         backends = [load(name) for name in dict.fromkeys(options.names)] or usable()
         benchmark = read_benchmark(options.workload, options.data, options.width, max(options.batch, READ))
+        # Two ways for each backend, and before the timed steps two that are not: see `timing.UNTIMED`.
         with progress("", len(backends) * 2 * (2 + options.rounds)) as bar:
             rows = [
                 {"workload": options.workload, **measure(benchmark, backend, options, bar)}
@@ -173,6 +174,7 @@ def remarks(rows: list[Row]) -> list[str]:
     if rows:
         said.append("one by one: a launch for each call; difference: the largest between both results")
     for row in rows:
+        # A first run that takes ten times as long as others has compiled something.
         if row["first_ms"] > 10 * row["fold_ms"]:
             said.append(f"{row['backend']}: {row['first_ms']:,.0f} ms folded for the first time")
     return said

@@ -72,7 +72,7 @@ class Bar:
         self._progress.update(self._task, advance=1, description=what)
 
     def reach(self, done: int, total: int) -> None:
-        """Say how much is done, and how much there is."""
+        """Say how much is done of how much there is, in any unit: 3 of 16 files, or bytes."""
         self._progress.update(self._task, completed=done, total=total)
 
     def say(self, what: str) -> None:
@@ -124,6 +124,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: s
         table.add_column(name.removeprefix("<"), justify=side, no_wrap=name != columns[-1], overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
+    # A measure is never more than the width of its options, so ask for one that no table reaches.
     wide = console.options.update(width=UNWRAPPED)
     if console.measure(table, options=wide).minimum > console.width:
         Console(highlight=False, width=UNWRAPPED).print(table, soft_wrap=True, crop=False)

@@ -113,6 +113,7 @@ class Varieties:
         same = Counter((name, *x) for name, mine in pairs for x in mine.items())
         labels = []
         for name, mine in pairs:
+            # An argument that all launches of the op share tells none of them apart.
             said = ", ".join(
                 f"{x.where.removeprefix('keyword ')}={self.text(name, x, value)}".replace("'", "")
                 for x, value in mine.items()
@@ -138,6 +139,8 @@ class Varieties:
         merged: dict[Hashable, int] = {}
         number = []
         for variety, values in enumerate(self.values):
+            # Varieties of the op become one if they agree in all that still matters. Those of other ops
+            # stay apart, each by its number.
             key: Hashable = variety
             if self.names[variety] == op:
                 key = frozenset(item for item in values.items() if matters(item[0]))
@@ -156,6 +159,7 @@ def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -
     plain = is_plain(signature)
     if not plain:
         yield "op", "", key[0], op_text(signature.op)
+        # Operands without containers have no structure, so their number is compared as well.
         yield "structure", "", (key[1], len(signature.slots)), structure_text(signature)
     else:
         yield "op", "", signature.name, signature.name
@@ -173,6 +177,7 @@ def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -
         value = signature.static[name] if given else None
         text = value_text(value) if given else "absent"
         yield "static", f"keyword '{name}'", freeze(value) if given else ABSENT, text
+    # A call that is read whole shares its launch with no other, so its own number is its value.
     yield "whole", "", call if whole else ABSENT, f"call {call}" if whole else "rows"
 
 
@@ -212,6 +217,7 @@ def varieties(columns: Columns, calls: Integers, alone: Integers, row_class: Row
     row_class : callable, or None
         What a run has seen of the rows of calls, where it had to divide launches.
     """
+    # A keyword of one call is an attribute of all calls of that name: the others lack it.
     keywords: dict[str, dict[str, None]] = {}
     for signature in columns.signatures:
         keywords.setdefault(signature.name, {}).update(dict.fromkeys(signature.static))
@@ -267,6 +273,7 @@ def in_order(keys: Integers) -> tuple[Integers, Integers]:
     (array([0, 1, 3]), array([0, 1, 0, 2]))
     """
     _, first, number = np.unique(keys, return_index=True, return_inverse=True)
+    # `np.unique` numbers the keys by size. Number them by their first appearance instead.
     order = np.argsort(first)
     return first[order], np.argsort(order)[number]
 

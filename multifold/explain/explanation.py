@@ -83,8 +83,6 @@ class Explanation(Facts):
         known = (None, False) if backend is None else (backend.name, backend.pads)
         return cls(schedule, alone, site, *known)
 
-    # ---- to look at -----------------------------------------------------------------------------
-
     def why(self, first: Node | int, second: Node | int) -> Difference:
         """Return why two calls did not share a launch; its text is one sentence.
 
@@ -107,6 +105,7 @@ class Explanation(Facts):
         >>> print(fold.explain().why(high, low))
         Calls 0 and 1 of 'double' differ in the kind of operand 0: an int and a float.
         """
+        # `difference` takes the call that was recorded first: a call can only need earlier ones.
         return difference(self, *sorted((self._call(first), self._call(second))))
 
     def listing(self) -> str:
@@ -177,7 +176,7 @@ class Explanation(Facts):
         return svg(self.picture, animated)
 
     def to_html(self) -> str:
-        """Return a page of its own with the drawing and the tables."""
+        """Return an HTML page with the drawing and the tables, which needs no other file."""
         return "\n".join(page(self, self.to_svg())) + "\n"
 
     def timeline_json(self) -> str:

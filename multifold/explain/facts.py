@@ -125,8 +125,6 @@ class Facts:
     pads: bool = False
     run: Report | None = None
 
-    # ---- calls, launches, types -----------------------------------------------------------------
-
     @property
     def columns(self) -> Columns:
         """The recorded calls."""
@@ -141,6 +139,7 @@ class Facts:
     def members(self) -> tuple[Integers, ...]:
         """The calls of each launch, in the order of recording; as it ran, if it was run."""
         if self.run is not None:
+            # `unique` sorts the calls, and drops repeats: a padded launch has its last call several times.
             return tuple(map(np.unique, self.run.notes.calls))
         return tuple(map(self.schedule.members, range(len(self.schedule))))
 
@@ -174,6 +173,8 @@ class Facts:
     def _row_class(self, call: int, part: int) -> Hashable:
         """Return what the rows of a call's launch had in common when it ran; None if that is not known."""
         at = int(self.at(call))
+        # For a call that is not run, as one of an earlier round, `at` says only where it would stand: at
+        # another call, or past the end.
         if self.run is None or at == len(self.calls) or self.calls[at] != call:
             return None
         return self.run.notes.classes.get((int(self.launch_of[at]), part))
@@ -227,8 +228,6 @@ class Facts:
         firsts = [calls[0] for calls in self.members]
         return tuple(known[i] for i in self.varieties.number[self.at(firsts)].tolist())
 
-    # ---- figures --------------------------------------------------------------------------------
-
     def __len__(self) -> int:
         """The number of launches."""
         return len(self.members)
@@ -280,8 +279,6 @@ class Facts:
         reasons = [reason for op in self.ops for reason in op.reasons]
         return tuple(sorted(reasons, key=lambda reason: -reason.cost))
 
-    # ---- ops and reasons ------------------------------------------------------------------------
-
     @cached_property
     def ops(self) -> tuple[ExplainedOp, ...]:
         """The ops, in the order in which they are first launched."""
@@ -291,6 +288,7 @@ class Facts:
         return tuple(self._op(name, mine) for name, mine in launches.items())
 
     def _op(self, name: str, launches: list[ExplainedLaunch]) -> ExplainedOp:
+        # One flag for each variety: is it of this op?
         mine = np.array([other == name for other in self.varieties.names])
         rows = tuple(map(len, launches))
         bound = int(self.problem.bounds[mine].sum())
@@ -301,6 +299,8 @@ class Facts:
             Reason(name, "pieces", "", (), pieces),
             Reason(name, "order", "", (), len(launches) - pieces - bound, self._other_order(launches[0])),
         ]
+        # A difference between calls is worth telling even where it costs nothing. The other causes only
+        # count launches, and with a cost of 0 they say nothing.
         said = ATTRIBUTES.keys() - {*SAID_IF_COSTLY}
         found = [x for x in reasons if x.cost > 0 or x.cause in said]
         return ExplainedOp(
@@ -342,6 +342,7 @@ class Facts:
         """Yield that calls of one type wait for each other, if any do: then the bound counts levels."""
         types = int(mine.sum())
         if bound > types:
+            # Levels count from 1, so the first bin is empty.
             levels = np.bincount(self.problem.levels[mine[self.varieties.number]])[1:].tolist()
             values = tuple(Value(f"level {level}", n) for level, n in enumerate(levels, 1))
             yield Reason(name, "level", "", values, bound - types)
@@ -352,16 +353,23 @@ class Facts:
         call = int(launch.calls[0])
         variety = int(self.varieties.number[self.at(call)])
         values = self.varieties.values[variety].items()
+        # Which object is shared, or which call is read whole, makes no other shape; what the rows turned
+        # out to be is in `rows` below.
         known = frozenset(x for x in values if x[0].name not in ("shared", "whole", "divided"))
         signature = columns.signatures[columns.signature[call]]
+        # `lengths` has an entry for each ragged operand, those of one call side by side: operand i of a
+        # call is i places after its first.
         entries = columns.ragged_starts[launch.calls]
         ragged = tuple(int(columns.lengths[entries + i].sum()) for i in range(signature.ragged))
         rows = tuple(operand_classes(columns, call, self._row_class).values())
+        # An op without batched operands runs once for all its calls, so its launches have one shape.
         return known, len(launch) if signature.batched else 1, ragged, rows
 
 
 def selects(key: Hashable) -> bool:
     """Return whether a static value, frozen to a key, may say which part of a model is meant."""
+    # `freeze` makes an `Identity` of a function or a module, and of a text the pair (str, text). None is a
+    # call without that keyword.
     if isinstance(key, Identity):
         return callable(key.value)
     return key is None or (isinstance(key, tuple) and key[:1] == (str,))

@@ -19,6 +19,8 @@ Item = Hashable
 """A box, given by its number, or ``(source, column)``: the passage of its arrows there."""
 
 SWEEPS = 8
+"""How often `Layers` goes over all columns to untangle them, and once more to move its boxes."""
+
 GAP = 0.6
 """Height between two components."""
 
@@ -52,6 +54,7 @@ def arrange(
         layers = Layers({box: column[box] for box in boxes}, mine)
         layers.untangle()
         layers.move()
+        # Heights of a component may begin below 0: it is moved to where the one before has ended.
         lowest = min(layers.height.values())
         for box in boxes:
             heights[box] = top + layers.height[box] - lowest
@@ -75,6 +78,7 @@ def components(boxes: Sequence[int], edges: Iterable[Edge]) -> list[list[int]]:
 
     def root(box: int) -> int:
         while parent[box] != box:
+            # Halve the way to the root, which all later questions save.
             parent[box] = parent[parent[box]]
             box = parent[box]
         return box
@@ -96,6 +100,7 @@ class Layers:
         self.height: dict[Item, float] = {}
         last = dict(column)
         for source, target in edges:
+            # All arrows of a box share its passages, which reach to the column before the last reader.
             last[source] = max(last[source], column[target] - 1)
 
         def item(box: int, at: int) -> Item:
@@ -119,11 +124,13 @@ class Layers:
 
     def untangle(self) -> None:
         """Order the columns by the positions of neighbours, as long as fewer arrows cross."""
+        # A sweep may also make things worse, so the best order so far is kept.
         best = dict(self.rows)
         least = self.crossings()
         for sweep in range(SWEEPS):
             if not least:
                 break
+            # Even sweeps go from left to right and look at operands, odd ones back and look at readers.
             neighbours = self.after if sweep % 2 else self.before
             rank = self.ranks()
             for at in list(self.rows)[:: -1 if sweep % 2 else 1]:
@@ -147,6 +154,8 @@ class Layers:
         for row in self.rows.values():
             seen: list[float] = []
             for item in row:
+                # An arrow crosses those from higher items that end below it. Arrows of one item do not
+                # cross each other, so its ends join the list after all of them were counted.
                 ends = sorted(rank[other] for other in self.after[item])
                 total += sum(len(seen) - bisect_right(seen, end) for end in ends)
                 for end in ends:
@@ -165,12 +174,12 @@ class Layers:
 
 
 def width(item: Item) -> float:
-    """Return how much height an item takes."""
+    """Return how much height an item takes: a box 1, the passage of an arrow half of that."""
     return 0.5 if isinstance(item, tuple) else 1.0
 
 
 def walk(boxes: Sequence[int], edges: Sequence[Edge]) -> dict[int, int]:
-    """Return when a walk from the last readers to their operands leaves each box.
+    """Return at which step a walk from the last readers to their operands leaves each box.
 
     Examples
     --------
@@ -190,13 +199,14 @@ def walk(boxes: Sequence[int], edges: Sequence[Edge]) -> dict[int, int]:
             left[box] = len(left)
         elif box not in entered:
             entered.add(box)
+            # It is left when all operands, which come off the stack before it, were left.
             stack.append((box, True))
             stack += [(source, False) for source in reversed(operands[box])]
     return left
 
 
 def mean(values: Mapping[Item, float], items: Sequence[Item], otherwise: float) -> float:
-    """Return the mean value of some items."""
+    """Return the mean value of some items, or ``otherwise`` if there are none."""
     return sum(values[item] for item in items) / len(items) if items else otherwise
 
 
@@ -215,8 +225,11 @@ def spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
         offsets.append(offsets[-1] + (a + b) / 2)
     pools: list[tuple[float, int]] = []  # mean shift, members
     for want, offset in zip(wanted, offsets, strict=True):
+        # Less the room that all items before it take, a centre only has to be no less than the one before
+        # it.
         shift = want - offset
         members = 1
+        # Neighbours that want to pass each other share a pool, and stand at the mean of their wishes.
         while pools and pools[-1][0] > shift:
             other, count = pools.pop()
             shift = (shift * members + other * count) / (members + count)

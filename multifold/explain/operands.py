@@ -39,13 +39,14 @@ def slots_of(signature: Signature) -> Iterator[tuple[str, Slot, int]]:
     The name is ``operand 1``, or ``operand 1['h'][0]`` where operands nest.
     """
     structure = signature.structure
+    # A signature has no structure if no operand nests: then each slot is an operand.
     paths = [(i,) for i in range(len(signature.slots))] if structure is None else structure.paths()
     for (first, *rest), (slot, position) in zip(paths, signature.operands, strict=True):
         yield f"operand {first}{path_text(rest)}", slot, position
 
 
 def path_text(keys: Iterable[Any]) -> str:
-    """Return the way to a part: ``['h'][0]``."""
+    """Return keys as they index a result: ``("h", 0)`` gives ``['h'][0]``."""
     return "".join(f"[{key!r}]" for key in keys)
 
 
@@ -81,12 +82,21 @@ def value_text(value: Any) -> str:
 
 
 def node_text(columns: Columns, ref: int) -> str:
-    """Return a part of a call's result by the number of the call: ``3[0]``."""
+    """Return what a reference says, the number of the call with the way to a part: ``3[0]``."""
     return f"{ref & CALL_MASK}{path_text(columns.parts[ref >> PART_BITS].path)}"
 
 
 def array_class(key: Any) -> tuple[Hashable, ...]:
-    """Return (trailing shape, dtype, where it is, ...) of the class of a leaf array."""
+    """Return (trailing shape, dtype, where it is, ...) of the class of a leaf array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> array_class(("numpy", (4,), np.dtype("float32"))), array_class(((4,), "float32", "cuda:0"))
+    (((4,), 'float32', 'NumPy'), ((4,), 'float32', 'cuda:0'))
+    """
+    # An array of NumPy is recorded as ("numpy", shape, dtype) for all frameworks. An array of the framework
+    # has the backend's signature, most often (shape, dtype, device).
     if isinstance(key, tuple) and key and key[0] == "numpy":
         return key[1], dtype_text(key[2]), "NumPy"
     if isinstance(key, tuple) and len(key) > 1 and isinstance(key[0], tuple):
@@ -99,13 +109,16 @@ def class_text(key: Hashable) -> str:
     if isinstance(key, str) or key is None:
         return "not known" if key is None else f"a number ({key})"
     if isinstance(key, tuple) and len(key) > 1 and not isinstance(key[0], tuple):
-        return "(" + ", ".join(map(class_text, key[1:])) + ")"  # of a container: structure, leaves
+        # A container: first its structure, then the class of each leaf.
+        return "(" + ", ".join(map(class_text, key[1:])) + ")"
     shape, dtype, *device = array_class(key)
     return " ".join([str(shape), str(dtype), *(["on", *map(str, device)] if device else [])])
 
 
 def dtype_text(dtype: Any) -> str:
     """Return the name of a dtype of any framework."""
+    # Scalar types of NumPy have `__name__` and its dtypes `name`, as those of TensorFlow. A dtype of
+    # PyTorch has neither, and is written torch.float32.
     name = getattr(dtype, "__name__", None) or getattr(dtype, "name", None)
     return name or str(dtype).removeprefix("torch.")
 
@@ -139,6 +152,7 @@ def listed(columns: Columns, calls: Sequence[int]) -> Iterator[str]:
 def line(columns: Columns, call: int) -> str:
     """Return one call as it might have been written."""
     signature = columns.signatures[columns.signature[call]]
+    # `Bare` prints its text without quotes, so a list of operands prints as it was written.
     leaves = [Bare(operand(columns, call, slot, position)) for slot, position in signature.operands]
     operands = signature.nested(leaves)
     given = [f"{name}={value_text(value)}" for name, value in signature.static.items()]
@@ -146,7 +160,7 @@ def line(columns: Columns, call: int) -> str:
 
 
 def operand(columns: Columns, call: int, slot: Slot, position: int) -> str:
-    """Return one leaf operand of a call."""
+    """Return one leaf operand of a call as it might have been written: ``3[0]``, ``shared(0.5)``."""
     kind = slot.kind
     entry = columns.operand(slot, position, call)
     if kind.ref:
@@ -154,6 +168,7 @@ def operand(columns: Columns, call: int, slot: Slot, position: int) -> str:
         return f"{text}.no_batch()" if kind.shared else text
     if kind.ragged:
         rows = columns.rows_of(entry).tolist()
+        # A row is a reference to a call, or -1 - i for the loose array i.
         shown = (node_text(columns, x) if x >= 0 else value_text(columns.loose[-1 - x]) for x in rows)
         return f"ragged([{', '.join(shown)}])"
     text = value_text(entry if kind.number is None else entry.item())

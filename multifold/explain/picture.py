@@ -136,6 +136,7 @@ def of_calls(facts: Facts) -> Picture:
             call,
             launch[call],
             heights[call],
+            # Of a function that is defined in another one, its own name is enough in a small box.
             facts.labels[launch[call]].rpartition("<locals>.")[2],
             f"call {call} of {facts.labels[launch[call]]}, launch {launch[call]}, recorded at "
             f"{PurePath(facts.site(call)).name}",
@@ -153,6 +154,7 @@ def of_launches(facts: Facts) -> Picture:
 
     A box of an op that would have too many lanes says its static arguments itself.
     """
+    # How many labels the launches of each op have.
     ways = Counter(op for op, _ in {(launch.op, facts.labels[launch.number]) for launch in facts.launches})
     names = [
         facts.labels[launch.number] if ways[launch.op] <= MOST_LANES else launch.op
@@ -178,7 +180,7 @@ def of_launches(facts: Facts) -> Picture:
 
 
 def pairs(sources: Integers, readers: Integers) -> list[tuple[int, int]]:
-    """Return where each row that a call reads from another comes from and goes to."""
+    """Return (source, reader) for each row that a call reads of another one's result."""
     return list(zip(sources.tolist(), readers.tolist(), strict=True))
 
 
@@ -191,6 +193,7 @@ def colour(number: int) -> str:
     True
     """
     hue = (0.58 + number * GOLDEN) % 1
+    # Three shades in turn tell hues apart that come close to each other after many launches.
     light = (0.74, 0.66, 0.82)[number % 3]
     rgb = colorsys.hls_to_rgb(hue, light, 0.72)
     return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)

@@ -44,6 +44,7 @@ class Wait(NamedTuple):
 
 def explained(reports: Sequence[Report]) -> RoundsExplanation | Explanation:
     """Return the explanation of a run: of its rounds, or of the only one if nothing was awaited."""
+    # A single round in which no example waited is an ordinary schedule, and is shown as one.
     found = RoundsExplanation.of(reports)
     return found.rounds[0] if len(reports) == 1 and not len(reports[0].waits[1]) else found
 
@@ -90,6 +91,8 @@ class RoundsExplanation(Explanation):
     @staticmethod
     def of(reports: Sequence[Report]) -> RoundsExplanation:
         """Return the explanation of some rounds."""
+        # Rounds of one run share a graph, so its columns are copied once for all of them. A round that was
+        # planned as a schedule has its columns there.
         graphs = {id(report.graph): report.graph for report in reports if report.planned is None}
         columns = {key: snapshot(graph) for key, graph in graphs.items()}
         schedules = [
@@ -132,7 +135,7 @@ class RoundsExplanation(Explanation):
 
     @property
     def reports(self) -> tuple[Report, ...]:
-        """What each round has left."""
+        """The report that each round has left."""
         return tuple(part.run for part in self.rounds if part.run is not None)
 
     @cached_property
@@ -140,6 +143,7 @@ class RoundsExplanation(Explanation):
         """The launches with which rounds begin, and which rounds."""
         ends = accumulate(map(len, self.rounds))
         found = enumerate(zip(ends, self.rounds, strict=True))
+        # A round without launches begins nowhere.
         return {end - len(part): number for number, (end, part) in found if len(part)}
 
     @property
@@ -250,6 +254,8 @@ def as_one(reports: Sequence[Report]) -> Report:
     notes = Notes(began=reports[0].notes.began)
     for report in reports:
         notes.joined(report.notes)
+        # `joined` leaves the time of recording out, since it puts parts of one round together. Here each
+        # round has recorded by itself.
         notes.spans.extend(span for span in report.notes.phases() if span.phase == "record")
     alone = np.unique(np.concatenate([report.alone for report in reports]))
     return reports[-1]._replace(notes=notes, policy="rounds", alone=alone)
@@ -260,12 +266,13 @@ def schedule_of(report: Report, columns: Columns) -> Schedule:
     ran = report.ran()
     bound = problem_of(columns, call_types(columns, report.alone), ran).lower_bound
     bounds = starts(np.array([len(calls) for calls in report.notes.calls], np.int64))
+    # A round may have run nothing, and `concatenate` refuses an empty list.
     calls = np.concatenate([*report.notes.calls, NO_INTEGERS])
     return Schedule(columns, report.graph, calls, bounds, bound, report.policy)
 
 
 def waits_of(report: Report) -> tuple[Wait, ...]:
-    """Return who waited for what in a round."""
+    """Return what each example waited for when the round of a report began."""
     examples, refs = report.waits
     pairs = zip(examples.tolist(), refs.tolist(), strict=True)
     return tuple(
@@ -281,7 +288,13 @@ def described(graph: Any, ref: int) -> str:
 
 
 def waiting(waits: Sequence[Wait]) -> list[str]:
-    """Return which examples wait for which ops; examples that wait for one op stand together."""
+    """Return which examples wait for which ops; examples that wait for one op stand together.
+
+    Examples
+    --------
+    >>> waiting([Wait(0, ("double",)), Wait(2, ("double", "stop"))])
+    ['examples 0, 2 for double', 'example 2 for stop']
+    """
     who: dict[str, dict[int, None]] = {}
     for wait in waits:
         for name in wait.names:
@@ -293,7 +306,13 @@ def waiting(waits: Sequence[Wait]) -> list[str]:
 
 
 def examples(numbers: Sequence[int]) -> str:
-    """Return some examples by number, or how many they are."""
+    """Return some examples by number, or how many they are.
+
+    Examples
+    --------
+    >>> examples([3]), examples([0, 2]), examples(range(9))
+    ('example 3', 'examples 0, 2', '9 examples')
+    """
     if len(numbers) > MOST_EXAMPLES:
         return f"{len(numbers):,} examples"
     return f"example{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"

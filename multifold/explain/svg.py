@@ -66,6 +66,7 @@ class Drawing:
     def __init__(self, picture: Picture) -> None:
         self.picture = picture
         self.boxes = {box.number: box for box in picture.boxes}
+        # The title has letters of 14 px, and other text of 11 px.
         self.right = MARGIN + CHARACTER * 1.3 * len(picture.title)
         self.bottom = 0.0
 
@@ -114,6 +115,7 @@ class Calls(Drawing):
     def __init__(self, picture: Picture) -> None:
         super().__init__(picture)
         longest = max((len(box.label) for box in picture.boxes), default=0)
+        # Labels with static arguments, as pool(kernel=3), get more room.
         self.letters = min(longest, 24 if any("(" in x for x in picture.labels) else 14)
         self.width = max(40.0, self.letters * CHARACTER + 12)
         self.pitch = self.width + 44
@@ -121,11 +123,11 @@ class Calls(Drawing):
         self.top = self.heads + 4 * LINE
 
     def x(self, column: int) -> float:
-        """Return the middle of a column."""
+        """Return the x of the middle of a column."""
         return MARGIN + self.width / 2 + column * self.pitch
 
     def y(self, height: float) -> float:
-        """Return the middle of a box."""
+        """Return the y of the middle of a box that stands at a height, in boxes from the top."""
         return self.top + (height + 0.5) * self.ROW
 
     def parts(self) -> Iterator[str]:
@@ -156,6 +158,8 @@ class Calls(Drawing):
         """Yield the ways of all arrows; what arrows of one call have in common is drawn once."""
         passing: dict[int, dict[str, None]] = {}
         for arrow in self.picture.arrows:
+            # Arrows of one call differ in the last curve only. Drawn once for each arrow, the common curves
+            # would look darker, since they are half transparent.
             *way, last = self.way(arrow)
             passing.setdefault(arrow.source, {}).update(dict.fromkeys(way))
             yield f'<path class="arrow" d="{last}" marker-end="url(#tip)"/>'
@@ -228,7 +232,8 @@ class Launches(Drawing):
                 return
 
     def middle(self, box: Box) -> tuple[float, float]:
-        """Return the middle of a launch."""
+        """Return where the middle of the box of a launch is drawn: x and y."""
+        # Where no arrows are drawn, the lanes break into strips, one below the other as lines of a text.
         strip, column = divmod(box.launch, self.columns)
         x = self.left + (column + 0.5) * self.pitch
         return x, self.top + strip * self.strip + (box.height + 0.5) * self.LANE + 5
@@ -278,6 +283,7 @@ class Launches(Drawing):
         """Yield the box of one launch, and its label where there is room."""
         x, y = self.middle(box)
         rows = len(self.picture.launches[box.launch])
+        # By the square root, a launch of a few rows can still be seen beside one of thousands.
         high = 6 + (self.LANE - 26) * sqrt(rows / self.most)
         yield rect(x, y, self.width, high, self.picture.colours[box.launch], min(4.0, self.width / 3))
         if box.number in self.labels:
@@ -290,9 +296,10 @@ class Launches(Drawing):
         x = x + self.width / 2
         to_x = to_x - self.width / 2
         way = curve(x, y, to_x, to_y)
-        if y == to_y and arrow.target > arrow.source + 1:  # around the boxes between
+        if y == to_y and arrow.target > arrow.source + 1:  # in an arc over the boxes between
             top = y - self.LANE * 0.5
             way = f"M{x:.1f} {y:.1f} C{x + 8:.1f} {top:.1f} {to_x - 8:.1f} {top:.1f} {to_x:.1f} {to_y:.1f}"
+        # By the logarithm, since the rows of arrows differ by factors of thousands.
         wide = 0.4 + 2.6 * log2(1 + arrow.rows) / log2(1 + heaviest)
         return (
             f'<path class="arrow wide" d="{way}" stroke-width="{wide:.1f}">'
@@ -327,7 +334,7 @@ def text(x: float, y: float, content: str, kind: str = "") -> str:
 def rect(
     x: float, y: float, width: float, height: float, fill: str, rounding: float, kind: str = "box"
 ) -> str:
-    """Return a box around a middle."""
+    """Return a rectangle whose middle is at ``x, y``."""
     corner = f'x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" rx="{rounding:.1f}"'
     size = f'width="{width:.1f}" height="{height:.1f}"'
     return f'<rect class="{kind}" {corner} {size} fill="{fill}"/>'

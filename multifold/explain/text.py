@@ -41,11 +41,14 @@ def lines(facts: Facts) -> Iterator[str]:
         yield ""
         yield "What keeps calls of one op apart, and the launches that it costs"
         found = [(reason.op, f"{reason.cost:,}", str(reason)) for reason in facts.reasons]
+        # Print a hint once, below the first reason that it helps against, and never an empty one.
         said = {""}
         for line, reason in zip(aligned(found, left=(0, 2)), facts.reasons, strict=True):
             yield line
             if reason.hint not in said:
                 said.add(reason.hint)
+                # `aligned` strips trailing spaces, so the reason is the end of the line, and the hint
+                # begins below its beginning.
                 yield " " * (len(line) - len(str(reason))) + f"hint: {reason.hint}"
     for note in notes(facts):
         yield ""
@@ -75,7 +78,7 @@ def headline(facts: Facts) -> str:
 
 
 def op_table(facts: Facts) -> list[list[str]]:
-    """Return the table of the ops, with its head."""
+    """Return the rows of the table of ops, its head first; milliseconds only if it was run."""
     run = facts.run is not None
     head = ["op", "calls", "launches", "bound", "rows", "mean", "shapes", *["ms"] * run]
     rows = [
@@ -145,7 +148,7 @@ def untried(reasons: Mapping[str, str]) -> Iterator[str]:
 
 
 def shares(facts: Facts) -> list[tuple[str, str, str]]:
-    """Return phase, time and share of the time."""
+    """Return a row for each phase: its name, its time, and its share of the whole time."""
     total = sum(facts.seconds.values())
     return [
         (phase, f"{1e3 * spent:,.2f} ms", f"{spent / total:.0%}") for phase, spent in facts.seconds.items()
@@ -167,9 +170,6 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterat
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield "  ".join(cells).rstrip()
-
-
-# ---- the page ------------------------------------------------------------------------------------
 
 
 def page(facts: Facts, drawing: str) -> Iterator[str]:
@@ -197,14 +197,17 @@ def page(facts: Facts, drawing: str) -> Iterator[str]:
 
 def animation(launches: int) -> str:
     """Return the animation in which each of that many launches has its turn."""
+    # All launches have one animation, as long as the turns of all. `STYLE` delays each, so that it is
+    # opaque in its own turn.
     turn = 100 / max(launches, 1)
     on = "{ opacity: 1; }"
     off = "{ opacity: 0.2; }"
+    # The step to `off` takes a thousandth of a percent: browsers fade between distant keyframes.
     return f"@keyframes run {{ 0%, {turn:.3f}% {on} {turn + 0.001:.3f}%, to {off} }}"
 
 
 def launch_table(facts: Facts) -> list[Sequence[str]]:
-    """Return the table of the launches, with its head."""
+    """Return the rows of the table of launches, its head first."""
     rows = [
         (str(x.number), x.op, f"{len(x):,}", str(x.level), some(x.calls.tolist()), PurePath(x.site).name)
         for x in facts.launches

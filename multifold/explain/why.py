@@ -53,6 +53,7 @@ def difference(facts: Facts, first: int, second: int) -> Difference:
     if attribute is None:
         return ordered(facts, first, second)
     texts = tuple(known.text(known.names[x], attribute, known.values[x].get(attribute)) for x in (a, b))
+    # Texts of functions say file and line, to tell two of one name apart. Two names are enough.
     if attribute.name == "op" and known.names[a] != known.names[b]:
         texts = known.names[a], known.names[b]
     sentence = differing(facts, (first, second), *attribute, texts)
@@ -85,6 +86,7 @@ def ordered(facts: Facts, first: int, second: int) -> Difference:
     low, high = facts.levels[places].tolist()
     earlier, later = sorted(facts.launch_of[places].tolist())
     steps = distance(facts, *places)
+    # Ask for a path between the calls before their levels, which differ then, too: the path says why.
     if steps:
         cause = "level"
         through = f", through {count(steps - 1, 'other call')}" if steps > 1 else ""
@@ -93,9 +95,11 @@ def ordered(facts: Facts, first: int, second: int) -> Difference:
         cause = "level"
         says = f"do not need each other, but are at levels {low} and {high} of their type"
         says += waiting(facts, places)
+    # The calls agree in all that is known, and what a divided launch leaves is scheduled again.
     elif facts.divisions:
         cause = "divided"
         says = "were told apart when a launch was divided, while shapes were not known"
+    # Each launch after the earlier one continues the one before it, so all are pieces of one.
     elif set(range(earlier + 1, later + 1)).issubset(facts.continued):
         cause = "pieces"
         says = f"are in launches {earlier} and {later}, pieces of one that has very many rows"
@@ -111,6 +115,7 @@ def waiting(facts: Facts, places: Sequence[int]) -> str:
     """Return what the call of the later launch waited for when the other one ran, if anything."""
     launch = facts.launch_of.tolist()
     earlier, later = sorted(places, key=launch.__getitem__)
+    # Of all calls that the later one reads, the one that was launched last has held it back.
     last = max(operands(facts, later), key=launch.__getitem__, default=None)
     if last is None or launch[last] < launch[earlier]:
         return ""
@@ -120,15 +125,16 @@ def waiting(facts: Facts, places: Sequence[int]) -> str:
 
 
 def operands(facts: Facts, place: int) -> list[int]:
-    """Return the places of what a call reads, by its own."""
+    """Return where in ``facts.calls`` the calls stand that the call at ``place`` reads."""
     sources, readers = facts.edges
+    # The edges are ordered by reader, so those of one reader are a slice.
     low, high = np.searchsorted(readers, [place, place + 1])
     found: list[int] = sources[low:high].tolist()
     return found
 
 
 def distance(facts: Facts, first: int, second: int) -> int:
-    """Return how many steps lead from a call to a later one that needs it; 0 if it does not."""
+    """Return how many reads lead from one place in ``facts.calls`` to a later one; 0 if none do."""
     front = {second}
     seen = {second}
     steps = 0

@@ -24,7 +24,7 @@ MERMAID_ARROWS = 500
 
 PHASES = 0
 LAUNCHES = 1
-"""The tracks."""
+"""The two tracks of a timeline: phases outside the launches, and the launches."""
 
 
 def dot(picture: Picture) -> Iterator[str]:
@@ -39,9 +39,11 @@ def dot(picture: Picture) -> Iterator[str]:
             yield f"  n{launch} [label={head} fillcolor={colour}]"
             continue
         nodes = "; ".join(f"n{box.number} [label={quoted(box.label)}]" for box in boxes)
+        # One rank puts the heading and the boxes of a launch into one column.
         yield f"  {{rank=same; head{launch} [label={head} shape=plain style=solid]"
         yield f"    node [fillcolor={colour}]; {nodes}}}"
     if picture.unit == "call" and picture.launches:
+        # Invisible arrows between the headings keep the columns in the order of the run.
         heads = " -> ".join(f"head{launch.number}" for launch in picture.launches)
         yield f"  {heads} [style=invis]"
     for arrow in picture.arrows:
@@ -77,24 +79,23 @@ def mermaid(picture: Picture) -> Iterator[str]:
 
 
 def heading(picture: Picture, launch: int) -> str:
-    """Return what is written above a launch."""
+    """Return what is written above a launch: its number, op and rows, as ``3: scale, 12 rows``."""
     explained = picture.launches[launch]
     return f"{launch}: {picture.labels[launch]}, {count(len(explained), 'row')}"
 
 
 def quoted(text: str) -> str:
-    """Return a string as Graphviz reads it."""
+    """Return a string as Graphviz reads it: quoted, with a backslash before what would end it."""
+    # Backslashes come first: later, the ones that protect quotes would be doubled.
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def mermaid_text(text: str) -> str:
     """Return a string as Mermaid reads it: quoted, with entities for what would end it."""
+    # `#` comes first, since the entities for the others contain one.
     for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
         text = text.replace(character, entity)
     return f'"{text}"'
-
-
-# ---- the timeline of a run -----------------------------------------------------------------------
 
 
 def trace_events(facts: Facts) -> str:
@@ -140,5 +141,5 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
 
 
 def metadata(what: str, track: int, name: str) -> dict[str, Any]:
-    """Return the event that names a track."""
+    """Return the event that names a track, or the process; ``what`` is the event's name in the format."""
     return {"name": what, "ph": "M", "pid": 0, "tid": track, "args": {"name": name}}

@@ -59,13 +59,14 @@ class BinaryTreeLSTM(TreeModel, Classifier):
         inputs = width if inputs is None else inputs
         parameters = {
             "embedding": initial.embedding(vocabulary, inputs),
+            # A word has no cells to keep: its gates are take in, out and the candidate.
             **initial.linear("word", inputs, 3 * width),
+            # In the order of `ops.lstm_state`: take in, a gate to keep each of the two parts, out, the
+            # candidate. The slice is that of the two gates, which begin open.
             **initial.linear("compose", 2 * width, 5 * width, slice(width, 3 * width)),
             **initial.linear("output", width, classes),
         }
         super().__init__(parameters, width=width)
-
-    # ---- ops ---------------------------------------------------------------------------------
 
     def leaf(self, word: Array) -> tuple[Array, Array]:
         """Return the states ``(h, c)`` of words: ids ``(n,)`` give ``(n, width)`` each."""

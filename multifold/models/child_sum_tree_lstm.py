@@ -30,12 +30,11 @@ class ChildSumEncoder(TreeModel):
         inputs = width if inputs is None else inputs
         return {
             "embedding": initial.embedding(vocabulary, inputs),
+            # Take in, out and the candidate, as `ops.lstm_state` reads them; then the gate for each child.
             **initial.linear("word", inputs, 4 * width, slice(3 * width, None)),
             "total.weight": initial.weight(width, 3 * width),
             "child.weight": initial.weight(width, width),
         }
-
-    # ---- ops ---------------------------------------------------------------------------------
 
     def embed(self, word: Array) -> Array:
         """Return what the gates read of words: ids ``(n,)`` give ``(n, 4 * width)``.
@@ -47,7 +46,7 @@ class ChildSumEncoder(TreeModel):
     def leaf(self, word: Array) -> tuple[Array, Array]:
         """Return the states ``(h, c)``, each ``(n, width)``, of nodes without children.
 
-        What `node` gives for no rows; ``word`` is as there.
+        They equal those of `node` for nodes with no rows; ``word`` is what `node` takes.
         """
         gates, _ = ops.split(self._read(word), [3 * self.width, self.width], axis=1)
         return ops.lstm_state(gates)
@@ -77,14 +76,13 @@ class ChildSumEncoder(TreeModel):
     def _read(self, word: Array) -> Array:
         return self.embed(word) if len(word.shape) == 1 else word
 
-    # ---- recording ---------------------------------------------------------------------------
-
     def _pairs(self, fold: Any, tree: Any, word: Callable[[Any], int]) -> Iterator[Pair]:
         waiting: list[Pair] = []
         for node in postorder(tree, attrgetter("children")):
             arity = len(node.children)
             embedded = fold.add("embed", word(node))
             if arity:
+                # In postorder the last states that wait are those of the node's own children.
                 h, c = zip(*waiting[-arity:], strict=True)
                 del waiting[-arity:]
                 rows = multifold.ragged(h), multifold.ragged(c)

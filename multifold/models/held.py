@@ -59,6 +59,7 @@ def layers_in(things: Iterable[Any], kinds: tuple[type, ...]) -> list[Any]:
     seen = dict[int, Any]()
     while pending:
         thing = pending.pop()
+        # A method of a layer stands for the layer: `layer.forward`.
         if isinstance(thing, MethodType) and isinstance(thing.__self__, kinds):
             thing = thing.__self__
         if id(thing) not in seen:
@@ -66,6 +67,7 @@ def layers_in(things: Iterable[Any], kinds: tuple[type, ...]) -> list[Any]:
             if isinstance(thing, kinds):
                 found.append(thing)
             else:
+                # The list is a stack: only in reverse do the things inside come off it in order.
                 pending += reversed(list(inside(thing)))
     return found
 

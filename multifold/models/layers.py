@@ -129,6 +129,7 @@ def bottom_up(tree: Any, combine: Callable[[Any, Sequence[Any]], Any]) -> Any:
     """
     values: list[Any] = []
     for node in postorder(tree):
+        # The list is a stack: in postorder the last values are those of the node's own children.
         first = len(values) - len(node.children)
         values[first:] = [combine(node, values[first:])]
     return values[0]

@@ -70,6 +70,7 @@ class Model:
         """Keep parameters and settings as attributes."""
         attributes = grouped(parameters) | dict(settings)
         for name in attributes:
+            # An attribute would hide the op of its name.
             if hasattr(type(self), name):
                 raise WeightsError(
                     f"Expected parameters of a {self.kind.__name__} not to be named like what it "
@@ -119,6 +120,7 @@ class Model:
         """
         backend = registry.load_backend(backend) if isinstance(backend, str) else backend
         if backend.name == "numpy":
+            # `__init__` of a model draws initial values, which the copy has no use for.
             copy = object.__new__(self.kind)
             copy._hold(self.weights(), self.settings)
             return copy
@@ -136,8 +138,6 @@ class Model:
         """Return which methods a framework's base class has too; adapters decide what then."""
         own = [name for name, _ in inspect.getmembers(cls, inspect.isfunction)]
         return [name for name in own if not name.startswith("__") and hasattr(base, name)]
-
-    # ---- weights -----------------------------------------------------------------------------
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return copies of the parameters' values by name, on the host; bfloat16 as float32."""

@@ -62,8 +62,6 @@ __all__ = [
     "zeros_like",
 ]
 
-# ---- putting together and taking apart -----------------------------------------------------------
-
 
 def concat(xs: Sequence[Array], axis: int) -> Array:
     """Return arrays of one dtype side by side along an axis.
@@ -188,12 +186,10 @@ def cast(x: Array, dtype: Any) -> Array:
     >>> cast(np.array([True, False]), "float32")
     array([1., 0.], dtype=float32)
     """
+    # An adapter gets a name or an array of its own, so it needs no table of NumPy's dtypes.
     if isinstance(dtype, (np.dtype, type)):
         dtype = np.dtype(dtype).name
     return table(x).cast(x, dtype)
-
-
-# ---- mathematics ---------------------------------------------------------------------------------
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -305,6 +301,7 @@ def lstm_state(gates: Array, cells: Sequence[Array] = (), kept: Array | None = N
     found = table(gates)
     count = 3 + len(cells)
     columns = gates.shape[1]
+    # A graph of TensorFlow may not know how many columns there are.
     if columns is not None and columns % count:
         raise ValueError(f"{columns} columns cannot be divided among {count} gates.")
     own = getattr(found, "lstm_state", None)
@@ -382,9 +379,6 @@ def max(x: Array, axis: int) -> Array:
     Where several are equal, how the gradient is divided among them is the framework's choice.
     """
     return table(x).max(x, axis)
-
-
-# ---- the rows of each node -----------------------------------------------------------------------
 
 
 def segment_sum(values: Array, segments: Ragged) -> Array:

@@ -23,6 +23,7 @@ def affine(table: Any, xs: Sequence[Array], weight: Array, bias: Array | None) -
 
 def lstm_state(table: Any, gates: Array, cells: Sequence[Array], kept: Array | None) -> tuple[Array, Array]:
     """Return the next state ``(h, c)`` of an LSTM; see `multifold.ops.lstm_state`."""
+    # All gates lie side by side before the candidate, so one sigmoid serves them all.
     count = 2 + len(cells)
     width = gates.shape[1] // (count + 1)
     before, candidate = table.split(gates, [count * width, width], 1)

@@ -43,8 +43,6 @@ class Admission:
         self._draining = False
         self._idle = True  # nothing was there to do when the first of the requests came that wait
 
-    # ---- for callers ---------------------------------------------------------------------------
-
     def open(self) -> None:
         """Let requests come in."""
         with self._lock:
@@ -71,6 +69,7 @@ class Admission:
             if count >= self._most:
                 self._tally.refused()
                 rate = self._tally.rate()
+                # The time until this one and all that wait have ended. A second is a guess without a rate.
                 after = (count + 1) / rate if rate else 1.0
                 raise Overloaded(
                     f"Expected less than {self._most} requests to wait in multifold.Server. {count} do.",
@@ -96,10 +95,8 @@ class Admission:
             self._changed.notify()
 
     def __len__(self) -> int:
-        """How many requests wait. This and the next two are asked between launches, and take no lock."""
+        """How many requests wait; takes no lock, as `serves` and `presses`, asked between launches."""
         return len(self._heap)
-
-    # ---- for the thread ------------------------------------------------------------------------
 
     @property
     def serves(self) -> bool:
@@ -107,7 +104,7 @@ class Admission:
         return self._draining
 
     def presses(self, now: float) -> bool:
-        """Return whether a request was cancelled, waits in vain, or all are to be given up."""
+        """Return whether a request was cancelled, one that waits is late, or all are to be given up."""
         return bool(self._cancelled) or now >= self._first_deadline or not self._draining
 
     def work(self, busy: bool) -> bool:
@@ -128,6 +125,7 @@ class Admission:
                     self._changed.wait()
                     continue
                 # The first one waits for company, but not beyond a deadline.
+                # The heap is ordered by priority, so the request that came first may be anywhere in it.
                 first = min([request.arrived for *_, request in self._heap])
                 left = min(first + self.wait, self._first_deadline) - monotonic()
                 if not self._idle or left <= 0 or not self._open:
@@ -143,7 +141,7 @@ class Admission:
             return [heapq.heappop(self._heap)[-1].start(now) for _ in range(count)]
 
     def take_ended(self, now: float) -> tuple[list[Request], list[Request]]:
-        """Return the requests that wait in vain, taken out of the queue, and all that were cancelled."""
+        """Return the late and cancelled requests of the queue, taken out of it, and all cancelled ones."""
         with self._lock:
             cancelled = self._cancelled
             self._cancelled = []

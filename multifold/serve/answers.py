@@ -62,7 +62,7 @@ class Answer:
 
 
 def results_of(answers: Sequence[Answer], found: HostRows) -> dict[int, Any]:
-    """Return results on the host, by example; without those that have groups of rows of several classes.
+    """Return results on the host, by example; those with a group of rows of several classes are left out.
 
     Whether such rows fit together, and to what, is for the framework to say.
 
@@ -108,10 +108,12 @@ def group_of(found: HostRows, rows: slice) -> Any:
     if not len(at):
         return None
     distinct = set(sources.tolist())
+    # All rows come from one launch, so each leaf is indexed once.
     if len(distinct) == 1:
         (source,) = distinct
         leaves = [leaf[at] for leaf in found.leaves[source]]
         return optree.tree_unflatten(found.structures[source], leaves)
+    # Rows of several launches are stacked only if they agree in structure, dtypes and shapes.
     forms = {(found.structures[i], *[(x.dtype, x.shape[1:]) for x in found.leaves[i]]) for i in distinct}
     if len(forms) > 1:
         return None

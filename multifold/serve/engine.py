@@ -80,7 +80,7 @@ class Arrived(NamedTuple):
     refs : int64 array
         All that they ask.
     whole : list of int
-        The positions of those whose whole result is asked.
+        The positions in ``refs`` of calls whose whole result is asked.
     where : list
         In which parts of results the rows are; see `CallTable.arrived`.
     """
@@ -119,6 +119,8 @@ class Engine(Rounds):
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
         loops = fold._loops(model, among="a server has requests of others in its launches")
+        # Nothing is swept: `take_ended` drops the results of requests that have ended. Whether rows are
+        # written in place follows below.
         super().__init__(fold, tasks, loops, sweep=False, in_place=False)
         self.model = model
         self.calls = calls
@@ -144,18 +146,19 @@ class Engine(Rounds):
         try:
             if self.recorder._meanwhile is not None:
                 self.recorder._meanwhile.close()
-        except MultifoldError as error:  # nobody waits for it
+        except MultifoldError as error:  # no request waits for it
             warn_user(str(error))
 
     def end(self) -> Gathers | None:
-        """Let go of everything, and return what the next engine may know. The fold may be used again."""
+        """Let go of everything, and return the gathers, which the next engine of the model may use.
+
+        The fold is empty then, and may be used again.
+        """
         self.rest()
         self._open.close()
         self.store.clear()
         self.recorder.reset()
         return self.gathers
-
-    # ---- one round -----------------------------------------------------------------------------
 
     def step(
         self, interrupts: Callable[[], bool], in_pieces: bool = False
@@ -179,6 +182,7 @@ class Engine(Rounds):
         if asks:
             self.graph.refuse_changed()
             asks = self.with_room(asks)
+            # Noted before the round, for the report: requests that it answers wait no more afterwards.
             refs, examples, *_ = compiled.awaited(asks, SharedNode)
             numbers = np.array([self.tasks.requests[one].number for one in examples.tolist()], np.int64)
             by_halves(asks, self.run_round, self.blame, still_asks=self.still_asks)
@@ -228,8 +232,6 @@ class Engine(Rounds):
         else:
             self.tasks.throw(who, error)
 
-    # ---- room ----------------------------------------------------------------------------------
-
     def with_room(self, asks: list[Ask]) -> list[Ask]:
         """Return what the next round is for.
 
@@ -259,8 +261,6 @@ class Engine(Rounds):
             return self.table.next_calls(calls)[0]
         self.table.extend()
         return self.table.select(calls).calls
-
-    # ---- running -------------------------------------------------------------------------------
 
     def run_round(self, asks: list[Ask]) -> None:
         """Run what is asked, or one step of it; answer those that have all."""
@@ -303,8 +303,6 @@ class Engine(Rounds):
         self._stopped = self._stopped or self._interrupts()
         return self._stopped
 
-    # ---- answering -----------------------------------------------------------------------------
-
     def answer(self, asks: Sequence[Ask], run: Run | None) -> None:
         """Give tasks their values, and finish requests, if all that they ask has run.
 
@@ -317,12 +315,13 @@ class Engine(Rounds):
         plain = [ask for ask in answers if self.host and isinstance(ask[0], Answer) and ask[0].plain]
         if done := self.arrived(plain):
             self.finish(results_of(done.who, self.host_rows(done, run)))
+            # `results_of` leaves out results with rows of several classes: those go on below.
             answers = [ask for ask in answers if self.still_asks(ask)]
         if done := self.arrived(answers):
             self.try_results(done.who)
 
     def arrived(self, asks: Sequence[Ask]) -> Arrived | None:
-        """Return which of some requests have all that they ask; None if there is none."""
+        """Return those of ``asks`` that have all that they ask for; None if there are none."""
         if not asks:
             return None
         refs, _, sizes, whole = compiled.awaited([*asks], SharedNode)
@@ -333,7 +332,7 @@ class Engine(Rounds):
         return Arrived([who for who, _ in asks], refs, whole, where) if done else None
 
     def values_of_tasks(self, done: Arrived, run: Run | None) -> list[Any]:
-        """Return on the host what tasks wait for."""
+        """Return the values that tasks wait for, as arrays on the host."""
         if not done.whole:
             return separate(self.host_rows(done, run))
         calls = done.refs & CALL_MASK
@@ -357,6 +356,7 @@ class Engine(Rounds):
 
     def plan_results(self, answers: list[Answer]) -> None:
         """Put results together as outputs of a plan, which has no launches since all was computed."""
+        # Loose values of all results are numbered on from those of the graph.
         loose = list(self.graph.loose)
         first = len(loose)
         taken: list[Outputs] = []
@@ -390,8 +390,6 @@ class Engine(Rounds):
             return x
         return self.backend.gather(x, self.loop.values.upload([np.arange(self.backend.rows(x))], int)[0])
 
-    # ---- ending --------------------------------------------------------------------------------
-
     def take_ended(self) -> list[Ended]:
         """Forget the requests that have ended; return each of them, its result, and what it has raised."""
         tasks = self.tasks
@@ -408,6 +406,7 @@ class Engine(Rounds):
     def drop(self, example: int) -> Request:
         """Give a request up: close its coroutines, and forget it."""
         self._finished.pop(example, None)
+        # The error closes the coroutines. `forget` drops it, so no caller sees it.
         self.tasks.fail(example, CancelledError())
         return self.forget(example)
 

@@ -79,6 +79,7 @@ class Request(Future[Any]):
 
     def settle(self, result: Any, error: BaseException | None) -> bool:
         """Set the outcome; return False if the caller has cancelled the request meanwhile."""
+        # From here on no caller can cancel it, so that setting the outcome can't fail.
         if not self.set_running_or_notify_cancel():
             return False
         if error is None:
@@ -88,7 +89,7 @@ class Request(Future[Any]):
         return True
 
     def start(self, now: float) -> Self:
-        """Note when it was taken; return the request."""
+        """Note that the request was taken at ``now``; return the request itself."""
         self.started = now
         return self
 
@@ -121,7 +122,7 @@ def outcome_of(error: BaseException | None) -> str:
 def tell_loops(requests: Sequence[Request]) -> None:
     """Wake callers in event loops, each loop once: waking one takes a lock and a write to its socket."""
     for loop in {request.waiter.get_loop() for request in requests}:
-        with suppress(RuntimeError):  # the loop is closed, so nobody waits
+        with suppress(RuntimeError):  # the loop is closed, and its callers wait no more
             loop.call_soon_threadsafe(hand_over, [x for x in requests if x.waiter.get_loop() is loop])
 
 
@@ -129,6 +130,8 @@ def hand_over(requests: Sequence[Request]) -> None:
     """Give callers their outcomes, in the thread of their event loop."""
     for request in requests:
         waiter = request.waiter
+        # A caller that has given up has cancelled the waiter. `Server.stop(drain=False)` cancels the
+        # request, and its caller still waits.
         if waiter.done() or (request.cancelled() and waiter.cancel()):
             continue
         if error := request.exception():
@@ -140,7 +143,7 @@ def hand_over(requests: Sequence[Request]) -> None:
 
 
 def in_the_thread(request: Request, error: BaseException) -> LaunchError:
-    """Return what is said to a request that was under way when something else failed."""
+    """Return the error for a request that was under way when something else failed with ``error``."""
     found = LaunchError(
         f"The round of {request.name} was ended by {type(error).__name__}: {error}.",
         "it may be the fault of another request, so trying again may help.",

@@ -121,12 +121,11 @@ class Server:
         self._numbers = count()
         self._spans = find_spans()
 
-    # ---- for callers ---------------------------------------------------------------------------
-
     async def __call__(self, example: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
         """Wait for the result of an example; see `submit`. Cancelling the wait cancels the request."""
         waiter = asyncio.get_running_loop().create_future()
         future = self._submit(example, timeout, priority, waiter)
+        # Cancelling a coroutine cancels only the future that it awaits.
         waiter.add_done_callback(lambda done: future.cancel() if done.cancelled() else None)
         return await waiter
 
@@ -173,6 +172,7 @@ class Server:
         try:
             self._admission.submit(request)
         except MultifoldError as error:
+            # No caller gets this future, but its outcome ends the span.
             request.set_exception(error)
             raise
         return request
@@ -189,6 +189,7 @@ class Server:
         from multifold.explain import RoundsExplanation
 
         since = monotonic() - seconds
+        # A copy: the thread appends to the deque meanwhile, and a loop over it would raise.
         reports = [report for began, report in [*self._worker.recent] if began >= since]
         return RoundsExplanation.of(reports)
 
@@ -215,6 +216,7 @@ class Server:
         while portion := [*islice(left, self._queue)]:
             try:
                 while portion:
+                    # Infinity, since None would stand for the server's own timeout.
                     await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
                     worker.divide(worker.backend.pads)
                     portion = portion[: len(portion) // 2 if worker.backend.pads else 0]
@@ -232,8 +234,6 @@ class Server:
         """
         self._worker.swap(model)
 
-    # ---- beginning and ending ------------------------------------------------------------------
-
     def start(self) -> Self:
         """Begin to serve; return the server."""
         if self._thread is not None:
@@ -242,6 +242,7 @@ class Server:
                 "start it once: `with server:` does so as well.",
             )
         self._admission.open()
+        # A daemon, so that a server that is never stopped does not keep the process alive.
         self._thread = threading.Thread(target=self._worker.serve, name="multifold.Server", daemon=True)
         self._thread.start()
         return self
@@ -256,6 +257,7 @@ class Server:
         """
         self._admission.stop(drain)
         thread = self._thread
+        # An op may stop its own server, and a thread can't wait for itself.
         if thread is not None and thread is not threading.current_thread():
             thread.join()
             self._thread = None
@@ -274,6 +276,7 @@ class Server:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # To wait here for the thread would block the event loop, in which callers still take their results.
         await asyncio.to_thread(self.stop, kind is None)
 
 

@@ -25,7 +25,7 @@ from multifold._engine.run.report import LaunchTimes, Report
 from multifold.serve.requests import Request, outcome_of
 
 CANCELLED = CancelledError()
-"""What a request has that its caller has cancelled."""
+"""Stands for the error of a request that its caller has cancelled."""
 
 
 @final
@@ -43,11 +43,11 @@ class Spans:
         self._tracer = trace.get_tracer("multifold")
 
     def request(self, number: int) -> RequestSpan | None:
-        """Begin the span of a request, inside of the caller's; None if nobody collects or samples it."""
+        """Begin the span of a request, inside of the caller's; None if no provider records it."""
         if isinstance(self._tracer, self._trace.ProxyTracer) and isinstance(
             self._trace.get_tracer_provider(), self._trace.ProxyTracerProvider
         ):
-            return None  # nobody has set up a provider
+            return None  # no provider was set up, so no span would go anywhere
         span = self._tracer.start_span("multifold.request", attributes={"multifold.request": number})
         return RequestSpan(self, number, span) if span.is_recording() else None
 
@@ -72,6 +72,7 @@ class Spans:
         wall = wall_clock(time.perf_counter)
         span = self._tracer.start_span(
             "multifold.launch",
+            # With an invalid parent the span is a root, and not a child of whatever span is open here.
             context=self._trace.set_span_in_context(self._trace.INVALID_SPAN),
             links=[self._trace.Link(request.span.get_span_context()) for request in requests],
             start_time=wall(times.begin),
@@ -96,7 +97,7 @@ class RequestSpan:
         self.span = span
 
     def end(self, request: Request) -> None:
-        """End it with the outcome of the request."""
+        """End the span, with the outcome of its request."""
         span = self.span
         error = CANCELLED if request.cancelled() else request.exception()
         if request.started:

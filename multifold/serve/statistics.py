@@ -19,7 +19,7 @@ ROWS = tuple(2.0**power for power in range(len(BOUNDS)))
 """Upper bounds of the buckets of rows a launch: 1, 2, 4 and so on to 4096."""
 
 LATE = 256
-"""After so many requests those before count half for the rate at which requests end."""
+"""After so many requests, those before count half in `Tally.rate`, so that it follows the load."""
 
 
 @dataclass
@@ -138,12 +138,14 @@ class Tally:
         self._stats = ServerStats()
         self._outcomes: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()  # of the attributes of `ServerStats` that only grow
-        self._served = 0.0  # requests of late, and for how long the thread has worked for them
+        # Requests that have ended of late, and for how many seconds the thread has worked for them.
+        self._served = 0.0
         self._busy = 0.0
 
     def stats(self, waiting: int) -> ServerStats:
         """Return all that was counted, and how many requests wait."""
         with self._lock:
+            # Histograms go on counting, so the caller gets copies.
             stats = deepcopy(self._stats)
             counts = self._counts
             return replace(
@@ -168,7 +170,7 @@ class Tally:
             self._counts["joins"] += joins * len(requests)
 
     def ended(self, requests: Sequence[Request], outcomes: Sequence[str]) -> None:
-        """Count the outcomes of requests, and how long those of them that were taken were under way."""
+        """Count the outcomes of requests; of each that was taken, also how long it was under way."""
         now = monotonic()
         times = [now - request.started for request in requests if request.started]
         with self._lock:
@@ -208,4 +210,5 @@ class Tally:
     def rate(self) -> float:
         """Return how many requests end in a second in which the thread works; 0 if none has ended."""
         with self._lock:
+            # A clock with coarse ticks may have seen requests end in 0 s.
             return self._served / max(self._busy, 1e-6)

@@ -62,6 +62,7 @@ class ServedTasks(Tasks):
         self.requests[example] = request
         given = request.let_go()
         self.start(record_again if isinstance(given, Trace) else fn, self.fold, given)
+        # All calls that were recorded since the last note are of this example.
         self.owners.note(example)
 
     def end(self, example: int) -> Request:
@@ -78,7 +79,7 @@ class ServedTasks(Tasks):
         return found
 
     def alive(self, end: int) -> tuple[np.ndarray, int]:
-        """Return whether the request of each call is under way, from a first call to an end, and that call.
+        """Return for calls from a first one to ``end`` whether their requests are under way, and the first.
 
         All calls before the first one are of requests that have ended, and this method has said so before.
         Begin to count the calls of ended requests anew.
@@ -88,6 +89,7 @@ class ServedTasks(Tasks):
         found = np.zeros(self.started, bool)
         found[list(self.requests)] = True
         alive = found[self.owners.of_calls[first:end]]
+        # `argmax` finds the first call whose request is under way; next time, all before it are skipped.
         self._first += int(alive.argmax()) if alive.any() else len(alive)
         return alive, first
 

@@ -34,7 +34,7 @@ nearly done. The requests of the next engine have just come, so they lose least 
 PART = 4
 ROUNDS = 8
 SECONDS = 0.01
-"""Requests begin together where others are under way: a quarter of the number of those at a time.
+"""Where others are under way, requests begin together: a quarter as many at a time as are under way.
 
 A request that begins has to take steps that the others took long ago. If each began by itself, these steps
 would be launches of one or two rows, for which all others wait. No request waits for more than 8 rounds or
@@ -114,7 +114,7 @@ class Worker:
         self.in_pieces = in_pieces
 
     def warmed(self, warm: bool) -> None:
-        """Warn of the next round that compiles, since all should be there; or of none."""
+        """Say whether all is compiled: if ``warm``, the first round that compiles after all warns of it."""
         self.warm = warm
 
     def serve(self) -> None:
@@ -123,7 +123,7 @@ class Worker:
             with self.mode():
                 while self.admission.work(bool(self.under_way)):
                     self.turn()
-        except BaseException as error:  # noqa: BLE001 - nobody waits for a thread, but for futures
+        except BaseException as error:  # noqa: BLE001 - callers wait for futures, and not for this thread
             self.finish(error)
         else:
             self.finish(None)
@@ -132,11 +132,13 @@ class Worker:
         """Take requests, run one round of each engine, and hand out what has ended."""
         now = monotonic()
         if self.presses(now):
+            # Those that have ended leave room for the ones that are taken next.
             self.drop_ended(now)
         self.take(now)
         self.turns += 1
         passes = len(self.engines) > 1 and self.turns % TURNS and now - self.renewed < PASSING
         served = 0
+        # The newest engine is the last one, and sits this turn out.
         for engine in self.engines[: -1 if passes else None]:
             try:
                 served += self.run_round(engine, now)
@@ -160,6 +162,7 @@ class Worker:
         if not engine.tasks.requests:
             engine.rest()
         if waited:
+            # Warn once: the remedy is the same for every compilation that was missed.
             self.warm = False
             warn_user(
                 f"Requests have waited for '{self.backend.name}' to compile, though multifold.Server.warm "
@@ -175,8 +178,6 @@ class Worker:
         """Return whether a round ends before its next launch: some requests have ended, or all shall."""
         now = monotonic()
         return self.presses(now) and (self.drop_ended(now) or not self.admission.serves)
-
-    # ---- beginning -----------------------------------------------------------------------------
 
     def room(self) -> int:
         """Return for how many calls there is room besides those under way."""
@@ -195,7 +196,7 @@ class Worker:
         self.rounds = 0
         busy = bool(self.under_way)
         count = 0
-        # One without calls takes room as well.
+        # A request without calls counts as one, too, or a whole queue of them would be taken at once.
         while len(self.admission) and (room := self.room() - count) > 0:
             taken = self.admission.take(max(1, room // self.engine().tasks.owners.share), now)
             self.tally.taken(taken, busy)
@@ -207,6 +208,8 @@ class Worker:
         """Let a request record what it needs first."""
         engine = self.engine()
         self.moved = True
+        # `started` is the number that the example will have. The request is registered before it records,
+        # so that `lose` finds it if its function ends the engine.
         self.under_way[request.number] = engine, engine.tasks.started
         self.first_deadline = min(self.first_deadline, request.deadline)
         try:
@@ -229,12 +232,11 @@ class Worker:
         fold = self.folds.pop() if self.folds else Fold(backend=self.named)
         known, gathers = self.learned
         self.learned = model, None
+        # Gathers run the ops of one model, and `swap` may have set another one since.
         before = gathers if known is model else None
         self.renewed = monotonic()
         self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, before))
         return self.engines[-1]
-
-    # ---- ending --------------------------------------------------------------------------------
 
     def rest(self) -> None:
         """Let go of engines without requests: their folds forget all calls, and wait for the next one.
@@ -293,13 +295,14 @@ class Worker:
     def lose(self, engine: Engine, error: BaseException) -> None:
         """Fail all requests of an engine that can't go on, and let go of it and of its fold."""
         self.engines.remove(engine)
+        # A list, since `drop` takes each of them out of the mapping.
         for request in list(engine.tasks.requests.values()):
             self.drop(request)
             self.answer(request, None, in_the_thread(request, error))
         engine.end()
 
     def finish(self, error: BaseException | None) -> None:
-        """Give every request that has no outcome an error; without one they are cancelled."""
+        """End all requests that have no outcome: with an error, or, if there is none, as cancelled."""
         for request in [*self.admission.close(), *self.requests()]:
             self.drop(request)
             if error is None:
@@ -320,6 +323,7 @@ class Worker:
         words = ["cancelled" if x.cancelled() else outcome_of(error) for x, _, error in ended]
         self.tally.ended(requests, words)  # first, so that whoever has a result finds it counted
         for (request, result, error), word in zip(ended, words, strict=True):
+            # A caller may have cancelled it after it was counted.
             if not request.settle(result, error) and word != "cancelled":
                 self.tally.cancelled_after_all(word)
         tell_loops([request for request in requests if request.waiter is not None])

@@ -14,7 +14,7 @@ from multifold.backend import Backend, TrainingKit
 
 
 def handed_on(method: str, counted: bool = False) -> Callable[..., Any]:
-    """Return a method that asks the inner backend, and counts that if it is told to."""
+    """Return a method that asks the inner backend the same, and counts the call if ``counted``."""
 
     def ask(self: Counting, *operands: Any) -> Any:
         if counted:
@@ -50,6 +50,7 @@ class Counting(Backend):
     def __init__(self, backend: str | Backend) -> None:
         self.inner = backend if isinstance(backend, Backend) else registry.load_backend(backend)
         self.counts: Counter[str] = Counter()
+        # By these declarations, as `pads` and `puts`, the core decides what it asks of a backend.
         flags = [name for name, default in vars(Backend).items() if isinstance(default, bool)]
         for declared in ("name", "passes", *flags):
             setattr(self, declared, getattr(self.inner, declared))
@@ -60,6 +61,7 @@ class Counting(Backend):
         return self.inner.kit
 
     def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[Any]:
+        # One upload, however many arrays travel in it.
         self.counts["constant"] += 1
         return self.inner.constants(arrays, device)
 
@@ -75,6 +77,7 @@ class Counting(Backend):
 
     def from_host(self, values: np.ndarray) -> Any:
         self.counts["gather"] += 1
+        # The core has gathered these rows itself, in the host's view of an array.
         self.counts["rows"] += len(values)
         return self.inner.from_host(values)
 

@@ -88,9 +88,6 @@ def weights_of(model):
     return {variable.path: variable.numpy() for variable in model.trainable_variables}
 
 
-# ---- what is compared ------------------------------------------------------------------------------
-
-
 def kept_up(strategy, steps):
     """Train, evaluate and predict by Keras; return all that it says, and the weights."""
     keras.backend.clear_session()  # the names of variables begin anew
@@ -154,9 +151,6 @@ def close(got, expected):
         np.testing.assert_allclose(got[name], value, rtol=rtol, atol=rtol / 10, err_msg=name)
 
 
-# ---- replicas in one process -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_two_replicas_train_as_one_process_with_all_examples(way):
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -180,9 +174,6 @@ def test_an_example_that_fails_ends_the_epoch_with_an_error_that_names_it():
     steps = [*STEPS, [trees_of(4, 3), [1, None]]]
     with pytest.raises(tf.errors.OpError, match="Raised by example 1 of multifold"):
         model.fit(strategy.distribute_datasets_from_function(data_of(steps)), verbose=0)
-
-
-# ---- two processes ---------------------------------------------------------------------------------
 
 
 @functools.cache

@@ -82,7 +82,7 @@ class TensorflowBackend(Backend):
         return fn(*operands, **static)
 
     def context(self) -> Hashable:
-        return could_possibly_record()  # not inside of GradientTape.stop_recording()
+        return could_possibly_record()  # False inside of GradientTape.stop_recording()
 
     def device(self, model: Any) -> Any:
         x = model if self.owns(model) else next(named_variables(model), ("", None))[1]
@@ -102,7 +102,7 @@ class TensorflowBackend(Backend):
         return tf.cast(x, dtype)
 
     def to_numpy(self, x: Any) -> np.ndarray:
-        return np.asarray(tf.convert_to_tensor(x).numpy())  # the scalar of a 0-d array otherwise
+        return np.asarray(tf.convert_to_tensor(x).numpy())  # of an array without axes `numpy()` is a scalar
 
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         return (self.hosts(cell) and unrollable(cell)) or super().cell(cell)

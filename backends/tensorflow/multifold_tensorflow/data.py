@@ -45,6 +45,7 @@ def dataset(elements: Callable[[], Iterable[Any]], signature: Any) -> tf.data.Da
     [[2, 4], [2, 4, 6]]
     """
     guard = Guard(elements)
+    # A weak reference, or `atexit` would keep the generator of each data set until the end.
     atexit.register(end_if_alive, weakref.ref(guard))
     return tf.data.Dataset.from_generator(guard.elements, output_signature=signature)
 
@@ -74,6 +75,7 @@ class Guard:
 
     def end(self) -> None:
         """Wait for the element that is being made, and make no other."""
+        # First, so that a generator that waits for the lock makes no other element when it gets it.
         self.ended = True
         with self.working:
             handed_over = self.last + HANDED_OVER
@@ -81,7 +83,7 @@ class Guard:
 
 
 def end_if_alive(guard: weakref.ref[Guard]) -> None:
-    """End a generator of which a data set is left."""
+    """End the generator of a data set, if the data set is still there."""
     found = guard()
     if found is not None:
         found.end()

@@ -41,6 +41,7 @@ class TensorflowKit(TrainingKit):
         with tf.GradientTape() as tape:
             value = fn(model)
         parameters = self.parameters(model)  # now: Keras may have built layers on the way
+        # Where the value is: an eager op without a variable runs on the default device.
         with tf.device(place_of(value)):
             gradients = tape.gradient(value, parameters, unconnected_gradients="zero")
         return value, {name: tf.convert_to_tensor(grad) for name, grad in gradients.items()}

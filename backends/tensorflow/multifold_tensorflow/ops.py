@@ -64,8 +64,8 @@ def lstm_state(
 
 
 def take(x: Any, rows: tf.Tensor) -> tf.Tensor:
-    # Of a variable, an embedding that is, a gradient of the rows alone; a dense one in between,
-    # where TensorFlow would make it dense at once, in a dozen operations.
+    # The gradient of a variable, such as an embedding, holds only the rows that were read. Any other array
+    # gets a dense gradient: TensorFlow would make that of `tf.gather` dense anyway, in a dozen operations.
     x = _array(x)
     return tf.gather(x, rows) if isinstance(x, tf.Variable) else _take(x, rows)
 
@@ -93,6 +93,7 @@ def segment_max(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
     ids = segments.segment_ids
     count = _count(segments)
     largest = tf.math.unsorted_segment_max(values, ids, count)
+    # A segment without rows has the least number there is, and is to have 0.
     filled = tf.reshape(segments.lengths > 0, (-1, *[1] * (values.shape.rank - 1)))
     return tf.where(filled, largest, tf.zeros_like(largest))
 
@@ -100,6 +101,7 @@ def segment_max(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
 def segment_softmax(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
     ids = segments.segment_ids
     count = _count(segments)
+    # The largest value cancels out, so no gradient goes through it.
     largest = tf.math.unsorted_segment_max(tf.stop_gradient(values), ids, count)
     powers = tf.exp(values - tf.gather(largest, ids))
     return powers / _take(segment_sum(powers, segments), ids)
@@ -117,7 +119,7 @@ def _take(x: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, Any]:
 
 
 def _rows(x: tf.Tensor) -> Any:
-    """Return the number of rows, as an integer where it is one; inside of a program it is data."""
+    """Return the number of rows: an int if it is static, and inside of a program a tensor."""
     return tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
 
 

@@ -54,9 +54,6 @@ def run_python(code, **environment):
     return done.stdout.split()
 
 
-# ---- arrays, variables, symbolic tensors ---------------------------------------------------------
-
-
 def test_tensors_and_variables_are_owned_and_what_has_no_rows_is_not():
     assert all(map(backend.owns, [rows(2), tf.Variable(rows(2)), keras.Variable(rows(2))]))
     others = [
@@ -148,9 +145,6 @@ def test_an_op_that_is_a_relaxed_function_keeps_static_rows_inside_another():
     assert inside == (7, 6)
 
 
-# ---- gradients -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("context", [lambda fn: fn, graph], ids=["eager", "function"])
 def test_gradients_of_repeated_and_unread_rows_are_dense_sums(context):
     x = rows(4)
@@ -202,9 +196,6 @@ def test_without_a_tape_a_gather_is_one_operation(monkeypatch):
     )
 
 
-# ---- numbers and devices -------------------------------------------------------------------------
-
-
 def test_numbers_are_int64_and_the_floats_of_keras():
     assert backend.number_dtype(int) == np.int64
     assert backend.number_dtype(float) == np.float32
@@ -240,9 +231,6 @@ def test_arrays_go_to_the_device_that_is_named_or_that_the_model_is_on():
     """
     other = "CPU:1"
     assert run_python(code) == [other, other, other, "None", other, other, "CPU:0", "False"]
-
-
-# ---- models --------------------------------------------------------------------------------------
 
 
 class Module(tf.Module):
@@ -323,8 +311,6 @@ def test_value_and_grad_builds_layers_and_gives_dense_gradients_and_zeros():
     assert not gradients["unused/kernel"].numpy().any()
 
 
-# ---- whole folds ---------------------------------------------------------------------------------
-
 TREES = [3, (1, 2), ((0, 3), 1), (2, ((1, 0), (3, 3)))]
 
 
@@ -378,9 +364,6 @@ def test_a_relaxed_function_is_traced_no_more_when_launches_have_other_sizes():
     for count in (2, 3, 5):
         batched(model, TREES * count)
     assert model.children.experimental_get_tracing_count() == traced
-
-
-# ---- cells ---------------------------------------------------------------------------------------
 
 
 def assert_unrolls_like(cell, layer):
@@ -469,8 +452,6 @@ def test_what_is_no_cell_is_refused():
             backend.cell(other)
 
 
-# ---- what a layer's add_weight returns -----------------------------------------------------------
-
 OPS = {
     "take": lambda x: ops.take(x, tf.constant([1, 1])),
     "stack": lambda x: ops.stack([x, x], axis=0),
@@ -512,9 +493,6 @@ def test_an_await_inside_of_a_function_says_that_there_is_no_value():
 
     with pytest.raises(LaunchError, match="Awaited values could not be read"):
         step()
-
-
-# ---- cells of the user's own, tapes that stop --------------------------------------------------------
 
 
 class Minimal(layers.Layer):

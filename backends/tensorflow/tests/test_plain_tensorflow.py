@@ -148,9 +148,6 @@ def test_a_loop_on_values_goes_on_for_each_example():
     as_loop(program, XS)
 
 
-# ---- cells -------------------------------------------------------------------------------------------
-
-
 def test_a_cell_is_drawn_once_for_any_number_of_rows():
     run = multifold.batched(layer, backend="tensorflow")
     for count in (3, 1, 5):
@@ -210,9 +207,6 @@ def test_a_recurrent_cell_of_keras_is_one_call():
     assert len(run.explain()) == 3
 
 
-# ---- dropout, training, dtypes -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ops", [[], [Block]])
 def test_dropout_draws_for_each_row(ops):
     block = Block()
@@ -259,9 +253,6 @@ def test_batch_normalisation_in_training_is_refused():
     as_loop(lambda x: norm(layer(x)), XS)
     with pytest.raises(RecordError, match="assigns a variable"):
         multifold.batched(lambda x: norm(layer(x), training=True), backend="tensorflow")(XS)
-
-
-# ---- what changes ------------------------------------------------------------------------------------
 
 
 def test_a_variable_that_recorded_calls_use_is_not_assigned():
@@ -323,8 +314,6 @@ def test_new_weights_are_used_in_the_next_run():
     np.testing.assert_allclose(run(XS), 5 * tf.stack(XS))
 
 
-# ---- what is refused ---------------------------------------------------------------------------------
-
 LSTM = keras.layers.LSTMCell(4, dropout=0.5)
 STATE = [tf.zeros((1, 4)), tf.zeros((1, 4))]
 LSTM(XS[0], STATE)
@@ -365,9 +354,6 @@ def test_what_cannot_be_recorded_is_refused_with_a_hint(name):
 def test_an_index_out_of_range_is_an_error_where_it_is_known():
     with pytest.raises(IndexError, match="out of bounds"):
         multifold.batched(lambda x: layer(x)[4], backend="tensorflow")(XS)
-
-
-# ---- runs --------------------------------------------------------------------------------------------
 
 
 def test_what_an_example_keeps_stands_for_its_value_afterwards():

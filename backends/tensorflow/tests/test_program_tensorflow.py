@@ -102,9 +102,6 @@ def test_random_graphs_have_the_values_and_gradients_of_unfold(program, choice):
         np.testing.assert_allclose(gradients[name], gradient, rtol=1e-4, atol=1e-4)
 
 
-# ---- a recursive model, all that users do with it ------------------------------------------------
-
-
 class Tree(keras.Model):
     """Sums a tree's words, child by child, by layers of Keras."""
 
@@ -279,9 +276,6 @@ def test_examples_keep_their_words_beside_the_rows_of_one_trace():
     assert step.experimental_get_tracing_count() == 1
 
 
-# ---- cost ----------------------------------------------------------------------------------------
-
-
 def test_the_loop_moves_rows_and_no_slabs(model, fold):
     """Every operation on a slab, forward and backward, works in place or reads a launch's rows."""
     program = as_tensors(fold.program(traced(MINIBATCHES[0])))
@@ -316,8 +310,6 @@ def test_rows_that_are_read_twice_get_both_gradients():
         close(once(in_place, [1, 2, 1]), [[2.0, 6.0], [1.0, 3.0]])
 
 
-# ---- errors --------------------------------------------------------------------------------------
-
 BROKEN = {
     "looks at values": lambda x: x if x.numpy().any() else -x,
     "rows as wide as there are rows": lambda x: x @ tf.transpose(x),
@@ -351,9 +343,6 @@ def test_a_child_sum_tree_lstm_knows_its_children_in_a_graph():
     traces = [multifold.trace(lambda f, tree: lstm.encode(f, tree)[0], tree) for tree in trees]
     got = tf.function(lambda tensors: run(model, tensors))(as_tensors(fold.program(traces)))
     np.testing.assert_allclose(got, fold.run(model, traces), rtol=1e-5, atol=1e-6)
-
-
-# ---- rows of padding --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tiled", [False, True])

@@ -78,9 +78,6 @@ def mean_of(losses, count):
     return losses.mean() * weight if count else losses.sum()
 
 
-# ---- in a rank -----------------------------------------------------------------------------------
-
-
 def train(rank, how, steps, own=False):
     """Make steps on the shards of this rank; return values, the last gradients, and the weights."""
     module = wrapped(Own() if own else Folded(Encoder(), score), how)
@@ -153,9 +150,6 @@ def fail_at(rank, trees):
     return wrapped(Folded(Encoder(), score), "ddp")(trees[rank]).sum().backward()
 
 
-# ---- what one process does -----------------------------------------------------------------------
-
-
 def expected(steps):
     """Return the values of all examples in each step, the last gradients, and the weights at the end."""
     model = Encoder()
@@ -190,9 +184,6 @@ def compare(found, steps):
                 torch.testing.assert_close(
                     torch.from_numpy(mine[step]), torch.from_numpy(rows), rtol=1e-5, atol=1e-5
                 )
-
-
-# ---- tests ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", WRAPS)

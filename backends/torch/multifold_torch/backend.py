@@ -41,6 +41,7 @@ FLOATS: dict[torch.dtype, np.dtype] = {torch.float64: np.dtype("f8"), torch.floa
 
 FLOAT32: np.dtype = np.dtype(np.float32)
 
+# Made once, since `TorchBackend.context` returns one of them after each step of a task.
 GRADIENTS = (True,)
 NO_GRADIENTS = (False,)
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
@@ -183,6 +184,7 @@ class TorchBackend(Backend):
     def versions(self, xs: Sequence[Any]) -> list[Any]:
         try:
             return list(map(VERSION, xs))  # without a call for each of them
+        # One of them is no tensor, or was made in inference mode, where no changes are counted.
         except (AttributeError, RuntimeError):
             return super().versions(xs)
 
@@ -211,6 +213,7 @@ class TorchBackend(Backend):
         pieces = cached_pieces(rows)
         if pieces > 1:
             target = torch.get_default_device() if device is None else torch.device(device)
+            # Pieces are for the caches of a CPU.
             return pieces if target.type == "cpu" else 1
         return pieces
 
@@ -227,6 +230,7 @@ class TorchBackend(Backend):
         # With `force` one step detaches, copies to the host, and resolves what is lazily conjugated.
         # NumPy has neither bfloat16 nor floats of one byte.
         lacking = x.is_floating_point() and x.dtype not in (torch.float32, *FLOATS)
+        # On a CPU the array would be the tensor's own memory without a copy.
         return (x.float() if lacking else x).numpy(force=True).copy()
 
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
@@ -283,7 +287,7 @@ class TorchBackend(Backend):
         if any(map(is_unsized, modules_in_order(owners))):
             return fn(arrays)  # a lazy module takes its sizes from real rows, as in its first call
         log = logging.getLogger("torch._subclasses.fake_tensor")
-        # it logs what it raises, and the core may try again
+        # The mode logs what it raises, though the core may then try again.
         silent = log.disabled
         log.disabled = True
         try:
@@ -295,7 +299,8 @@ class TorchBackend(Backend):
         return [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in sizes]
 
     def lazy_recorder(self, fn: Any) -> Any:
-        from multifold_torch.lazy import TorchRecorder  # takes a while, and most programs need none
+        # Imported late: it takes a while, and most folds need none.
+        from multifold_torch.lazy import TorchRecorder
 
         return TorchRecorder(fn)
 
@@ -338,6 +343,7 @@ def shared(backend: TorchBackend, values: np.ndarray, device: Any) -> torch.Tens
     """
     key = id(values), torch.empty(0).device if device is None else device
     array, tensor, version = KEPT.get(key, (None, None, 0))
+    # An id may be used again when its array is gone, so the array itself is compared as well.
     if tensor is None or array is None or array() is not values or tensor._version != version:
         tensor = backend.constant(values.copy(), device)
         if tensor.is_inference() or type(tensor) is not torch.Tensor:

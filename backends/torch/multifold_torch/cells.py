@@ -70,6 +70,7 @@ def begin_states(module: Any, weight: str, states: int) -> tuple[torch.Tensor, .
 def step_cell(cell: torch.nn.Module, pair: bool, x: torch.Tensor, *states: torch.Tensor) -> Any:
     """Call a cell, through its hooks."""
     result = cell(x, states if pair else states[0])
+    # A cell returns its output first and then its states. The output of an LSTM is h once more.
     return (result[0], *result) if pair else (result, result)
 
 

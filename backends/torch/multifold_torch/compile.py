@@ -100,6 +100,7 @@ class Compiler:
                 shapes = ", ".join(f"{tuple(x.shape)} {x.dtype}" for x in inputs if torch.is_tensor(x))
                 why = f"it needs graph {graphs} of a budget of {self.budget}, for {shapes}"
                 self.give_up(op, name, why)
+                # This launch has been traced already: it runs what was traced, uncompiled.
                 return graph.forward
             return self.backend(graph, inputs)
 

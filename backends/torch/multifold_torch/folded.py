@@ -76,6 +76,7 @@ class Folded(torch.nn.Module):
         if not isinstance(examples, multifold.Minibatch):
             examples = [] if examples is None else list(examples)
         if not len(examples):
+            # Of the dtype and on the device of the model, as results of examples would be.
             like = next(self.parameters(), torch.empty(0))
             return with_all_gradients(torch.zeros(0, dtype=like.dtype, device=like.device), parameters)
         found = self.run(examples)

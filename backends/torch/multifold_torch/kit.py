@@ -29,6 +29,7 @@ class TorchKit(TrainingKit):
         parameters = self.parameters(model)
         with torch.enable_grad():
             value = fn(model)
+            # `torch.autograd.grad` refuses a value that depends on no parameter.
             if not parameters or not value.requires_grad:
                 return value, {name: torch.zeros_like(x) for name, x in parameters.items()}
             grads = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)

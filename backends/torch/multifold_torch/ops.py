@@ -25,6 +25,7 @@ softmax = torch.softmax
 log_softmax = torch.log_softmax
 sum = torch.sum
 mean = torch.mean
+# `torch.max` along an axis returns the positions as well.
 max = torch.amax
 
 
@@ -41,6 +42,7 @@ def affine(xs: Sequence[torch.Tensor], weight: torch.Tensor, bias: torch.Tensor 
     first, *others = weight.split_with_sizes([x.shape[-1] for x in xs], 0)
     result = torch.mm(xs[0].reshape(-1, first.shape[0]), first)
     for x, part in zip(xs[1:], others, strict=True):
+        # In place, since the gradient of a sum needs none of its terms.
         result.addmm_(x.reshape(-1, part.shape[0]), part)
     return result.reshape(*xs[0].shape[:-1], weight.shape[1])
 
@@ -72,6 +74,7 @@ def lstm_state(
 def split(x: torch.Tensor, sections: int | Sequence[int], axis: int) -> Sequence[torch.Tensor]:
     if not isinstance(sections, int):
         return torch.split_with_sizes(x, list(sections), axis)
+    # `torch.chunk` would return sections of other sizes, or fewer of them.
     if x.shape[axis] % sections:
         raise ValueError(f"An axis of {x.shape[axis]} cannot be cut into {sections} equal sections.")
     return torch.chunk(x, sections, axis)
@@ -106,6 +109,7 @@ def segment_max(values: torch.Tensor, segments: Ragged) -> torch.Tensor:
 
 def segment_softmax(values: torch.Tensor, segments: Ragged) -> torch.Tensor:
     ids = segments.segment_ids
+    # The largest value cancels out, so no gradient goes through it.
     largest = _largest(values.detach(), ids, segments.lengths)
     powers = torch.exp(values - largest.index_select(0, ids))
     return powers / segment_sum(powers, segments).index_select(0, ids)
@@ -147,6 +151,7 @@ def _shares(
 ) -> torch.Tensor:
     """Return which part of its segment's largest element each element is: 1 / ties, or 0."""
     hits = (values == largest.index_select(0, ids)).to(dtype)
+    # NaN equals nothing, so a largest element may have no tie: that divides by 1.
     ties = torch.zeros_like(largest, dtype=dtype).index_add(0, ids, hits).clamp(min=1)
     return hits / ties.index_select(0, ids)
 
@@ -154,4 +159,5 @@ def _shares(
 def _largest(values: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     where = ids.reshape(-1, *[1] * (values.dim() - 1)).expand_as(values)
     result = values.new_zeros(lengths.shape[0], *values.shape[1:])
+    # A segment without rows keeps its 0. In the others that 0 takes no part.
     return result.scatter_reduce(0, where, values, "amax", include_self=False)

@@ -33,9 +33,6 @@ GLOBAL_HOOKS = tuple(
 """The hooks of all modules, by name in `torch.nn.modules.module`."""
 
 
-# ---- modules -------------------------------------------------------------------------------------
-
-
 def modules_in_order(owners: Sequence[Any]) -> dict[torch.nn.Module, None]:
     """Return all modules inside of some objects: modules, mappings of them, objects that have them."""
     found: dict[torch.nn.Module, None] = {}
@@ -52,9 +49,6 @@ def is_unsized(module: torch.nn.Module) -> bool:
     """Return whether a lazy module takes its sizes from the first rows that it meets."""
     uninitialised = getattr(module, "has_uninitialized_params", None)
     return uninitialised is not None and uninitialised()
-
-
-# ---- what an op may change -----------------------------------------------------------------------
 
 
 def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
@@ -98,9 +92,6 @@ def replace(own: dict[str, Any], values: dict[str, Any]) -> None:
         own.update(values)
 
 
-# ---- running again -------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def apart(owners: Sequence[Any]) -> Iterator[None]:
     """Let no hook of a module and none of saved tensors see what runs."""
@@ -131,6 +122,7 @@ def without_hooks(owners: Sequence[Any]) -> Iterator[None]:
         for name in names:
             if own.get(name):
                 kept.append((own, name, own[name]))
+                # The old one comes back as it is, so that handles by which users remove hooks stay good.
                 own[name] = OrderedDict()
     try:
         yield
@@ -143,6 +135,7 @@ def like(x: torch.Tensor, values: np.ndarray) -> torch.Tensor:
     """Return values as a tensor of the dtype, device and, where it has their shape, strides of another."""
     with torch.no_grad():
         source = torch.from_numpy(values)
+        # Rows that `expand` has made are one row in memory, and can't be written one by one.
         overlaps = any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
         if overlaps or x.layout is not torch.strided or x.shape != source.shape:
             found = source.to(device=x.device, dtype=x.dtype)
@@ -173,8 +166,6 @@ def untried(owners: Sequence[Any]) -> str | None:
                 return f"{name} waits for other processes"
     return None
 
-
-# ---- what to do about an op that mixes its rows --------------------------------------------------
 
 SEQUENCES = (torch.nn.RNNBase, torch.nn.MultiheadAttention, torch.nn.Transformer)
 """Layers that have rows on axis 1 unless they are told otherwise."""

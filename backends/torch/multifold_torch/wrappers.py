@@ -29,6 +29,7 @@ def unwrapped(model: Any) -> Any:
     while isinstance(model, WRAPPERS) or is_compiled(model):
         refuse_unsynchronised(model)
         model = model.module if isinstance(model, WRAPPERS) else model._orig_mod
+    # Where FSDP was not imported nothing is sharded, and to import it takes long.
     if "torch.distributed.fsdp" in sys.modules and isinstance(model, torch.nn.Module):
         refuse_sharded(model)
     return model

@@ -385,9 +385,6 @@ def test_without_an_array_or_a_model_the_framework_has_to_be_named():
         multifold.batched(lambda x: x + 1)([1, 2])
 
 
-# ---- programs in programs, and what is around a run ----------------------------------------------------
-
-
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
 def test_a_batched_program_inside_of_another_one_joins_its_results(on_error):
     inner = multifold.batched(lambda x: x + 1, backend="torch", on_error=on_error)

@@ -94,9 +94,6 @@ def test_ops_are_cells_until_the_last_of_several_programs_has_ended():
     assert not hasattr(Model.compose, "multifold_cell")
 
 
-# ---- what a cell may take and return -----------------------------------------------------------------
-
-
 class State(NamedTuple):
     h: torch.Tensor
     c: torch.Tensor
@@ -471,9 +468,6 @@ def test_what_a_cell_returns_of_its_argument_shares_memory_with_it():
         multifold.batched(fn, backend="torch")(XS)
 
 
-# ---- rows ---------------------------------------------------------------------------------------------
-
-
 def test_a_cell_of_rows_takes_them_as_ops_do(as_loop):
     @multifold.op(rows=True)
     def cell(x, y):
@@ -539,8 +533,6 @@ def test_a_cell_of_rows_needs_an_axis_of_one():
     with pytest.raises(LaunchError, match="first axis of its arguments has size 1"):
         multifold.batched(lambda x: cell(MODEL.block(x)), backend="torch")(XS)
 
-
-# ---- what vmap has no rule for -----------------------------------------------------------------------
 
 RECURRENT = {
     "GRU cell": nn.GRUCell(4, 4),
@@ -633,9 +625,6 @@ def test_a_warning_of_a_cell_is_seen():
     assert len(seen) == 2  # when it was learnt, and when it was launched
 
 
-# ---- autograd functions ---------------------------------------------------------------------------
-
-
 class Straight(torch.autograd.Function):
     """A function whose gradient is not that of its forward pass."""
 
@@ -660,9 +649,6 @@ def test_an_autograd_function_keeps_its_gradient(as_loop):
         parameters=[*PARAMETERS, *xs],
     )
     assert Straight.apply(XS[0], 1.0).shape == (4,)
-
-
-# ---- what would go wrong in silence ------------------------------------------------------------------
 
 
 def test_a_container_around_a_cell_that_is_changed_between_its_calls_is_an_error():
@@ -816,9 +802,6 @@ def test_explain_names_no_function_that_makes_no_good_cell(case):
     run(XS * 8)
     assert len(run.explain().ops if "reads" not in case else run.explain().rounds) > 1
     assert [glue.name for glue in run.explain().glue] == wanted
-
-
-# ---- what explain says of programs --------------------------------------------------------------------
 
 
 class Deep(nn.Module):

@@ -23,9 +23,6 @@ TABLE = nn.Embedding(5, 4)
 XS = [torch.randn(4) for _ in range(6)]
 
 
-# ---- old idioms --------------------------------------------------------------------------------------
-
-
 def zero_state(x):
     h = LIN(x)
     return h + h.detach().new(4).fill_(0.0).requires_grad_()
@@ -58,8 +55,6 @@ IDIOMS = {
 def test_an_idiom_computes_what_it_computes_in_the_loop(idiom, as_loop):
     as_loop(IDIOMS[idiom], XS, parameters=[*LIN.parameters()])
 
-
-# ---- writes into tensors that were computed ----------------------------------------------------------
 
 ROW = torch.tensor([1])
 
@@ -204,8 +199,6 @@ def test_what_an_example_has_written_into_stands_for_its_value_afterwards():
         assert pickle.loads(pickle.dumps(out.detach())).shape == copy.deepcopy(out.detach()).shape == (2, 4)
 
 
-# ---- layers ------------------------------------------------------------------------------------------
-
 LAYERS = {
     "convolution of one image": (nn.Conv2d(2, 3, 3), torch.randn(2, 5, 5)),
     "convolution of a minibatch": (nn.Conv2d(2, 3, 3), torch.randn(4, 2, 5, 5)),
@@ -261,9 +254,6 @@ def test_a_convolution_under_autocast_is_that_of_the_loop():
     torch.testing.assert_close(found, wanted)
 
 
-# ---- wrappers ----------------------------------------------------------------------------------------
-
-
 def test_a_wrapper_may_set_the_mode_that_the_network_has(as_loop):
     net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 1)).eval()
 
@@ -315,9 +305,6 @@ def test_copies_of_a_plain_object_share_the_parameters_of_its_networks():
     units = Units()
     multifold.batched(units.reading, own=True)(PLANS).sum().backward()
     assert units.units["a"].weight.grad is not None
-
-
-# ---- state -------------------------------------------------------------------------------------------
 
 
 class Place:
@@ -447,9 +434,6 @@ def test_copies_of_a_model_share_the_launches_of_its_layers():
     assert sum(launch.op == "Linear" for r in run.explain().rounds for launch in r.launches) == 2
 
 
-# ---- random numbers ----------------------------------------------------------------------------------
-
-
 def drawn_before(x):
     h = LIN(x) + torch.randn(4)
     return h * 2 if h.sum() > 0 else h
@@ -472,9 +456,6 @@ def test_numbers_that_are_drawn_before_the_first_read_are_those_of_the_loop(as_l
 def test_numbers_that_are_drawn_after_a_read_warn_however_many_examples_there_are(examples):
     with pytest.warns(UserWarning, match="draw random numbers"):
         multifold.batched(drawn_after, join="list", backend="torch")([torch.randn(4)] * examples)
-
-
-# ---- cells -------------------------------------------------------------------------------------------
 
 
 def test_a_function_is_a_cell_where_another_module_has_imported_it(monkeypatch):
@@ -509,9 +490,6 @@ def test_an_op_that_no_example_calls_is_a_warning_in_the_first_run():
         run(XS)
     with warnings.catch_warnings(action="error"):
         multifold.batched(Called(), ops=[nn.Sequential.forward])(XS)
-
-
-# ---- failures ----------------------------------------------------------------------------------------
 
 
 def looked_up(word, index):

@@ -116,9 +116,6 @@ def test_examples_that_wait_share_launches():
     assert len(run.explain()) <= 9
 
 
-# ---- errors of one example ---------------------------------------------------------------------------
-
-
 def failing(x):
     y = LIN(x)
     if y[0] > 0:
@@ -222,9 +219,6 @@ def test_finally_of_an_example_that_waits_runs_when_another_one_ends_the_run():
     with pytest.raises(KeyboardInterrupt):
         multifold.batched(fn, backend="torch")(XS[:3], [False, True, False])
     assert sorted(ended) == [False, False, True] and torch.is_grad_enabled()
-
-
-# ---- what must be an error ---------------------------------------------------------------------------
 
 
 def test_a_read_inside_of_a_function_of_pytorch_is_refused():

@@ -58,8 +58,6 @@ def assert_same(found, loop):
         assert torch.allclose(x, y, equal_nan=True)
 
 
-# ---- elementwise -------------------------------------------------------------------------------------
-
 DTYPES = (torch.float64, torch.float32, torch.int64, torch.bool)
 SHAPES = ((), (2,), (2, 1), (2, 2), (4, 2, 2))
 PLAIN = [Rows(*shape, dtype=dtype) for shape in SHAPES for dtype in DTYPES]
@@ -101,8 +99,6 @@ def test_a_number_in_a_tensor_of_another_dtype_is_left_to_vmap():
     assert on_both(torch.add, Rows(dtype=torch.float64), Rows(2, dtype=torch.float32))[0] is None
     assert on_both(torch.add, Rows(dtype=torch.float32), parameter(dtype=torch.float64))[0] is None
 
-
-# ---- axes, shapes, products --------------------------------------------------------------------------
 
 ONE, TWO, THREE = Rows(4), Rows(4, 2), Rows(5, 4, 2)
 REDUCTIONS = ("sum", "mean", "argmax", "argmin", "logsumexp", "prod", "amax", "amin", "all", "any")

@@ -114,9 +114,6 @@ def test_random_graphs_have_the_values_and_gradients_of_unfold(any_work, wide, p
         torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
 
 
-# ---- models --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     ("dtype", "values", "gradients"), [("float64", 1e-9, 1e-9), ("float32", 1e-5, 1e-4)]
@@ -142,9 +139,6 @@ def test_a_model_with_two_ops_in_a_loop_has_them_take_turns():
     (loop,) = [phase for phase in form.phases if phase.loop]
     assert [form.kernels[loop.kernels[entry]].name for entry in loop.turn] == ["track", "track", "reduce"]
     assert loop.launches % 3 == 0 and "in turns of 3" in str(fold.programs)
-
-
-# ---- forms ---------------------------------------------------------------------------------------
 
 
 def chain(fold, spec):
@@ -211,9 +205,6 @@ def test_a_program_of_another_backend_is_refused():
     program = Fold(backend="numpy").program([multifold.trace(chain, (1.0, "a"))])
     with pytest.raises(BackendError, match=r"a fixed order(.|\n)*Fold\(backend='torch'\)"):
         run(CHAIN, program)
-
-
-# ---- what gradients reach ------------------------------------------------------------------------
 
 
 def powers(w, lengths=(1, 3, 2)):
@@ -369,9 +360,6 @@ def test_numbers_are_bfloat16_where_that_is_the_default():
     assert got.dtype == expected.dtype == torch.bfloat16 and torch.equal(got, expected)
 
 
-# ---- random numbers ------------------------------------------------------------------------------
-
-
 def test_dropout_drops_as_many_as_it_says_and_the_same_forward_and_backward():
     w = torch.ones(1000, requires_grad=True)
     model = {
@@ -385,9 +373,6 @@ def test_dropout_drops_as_many_as_it_says_and_the_same_forward_and_backward():
     assert torch.allclose(kept, torch.tensor([0.75**3, 0.75**2, 0.75, 0.75]).double(), atol=0.05)
     (gradient,) = torch.autograd.grad(found.sum(), w)
     torch.testing.assert_close(gradient, found.detach().sum(0))
-
-
-# ---- rows of padding --------------------------------------------------------------------------------
 
 
 SINGULAR = {
@@ -455,9 +440,6 @@ def test_what_pads_leaks_no_nan_into_gradients():
     torch.testing.assert_close(*(torch.autograd.grad(x.sum(), w) for x in (got, expected)))
 
 
-# ---- one sequence of operations ------------------------------------------------------------------
-
-
 def test_a_step_is_one_graph_for_dynamo(monkeypatch):
     monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", True)
     model = MODELS["binary-tree-lstm"][0]().on("torch")
@@ -493,9 +475,6 @@ def test_a_step_is_one_graph_for_dynamo(monkeypatch):
     assert len(torch._dynamo.eval_frame._debug_get_cache_entry_list(step)) == 1
 
 
-# ---- errors --------------------------------------------------------------------------------------
-
-
 def add_one(x):
     return x.add_(1)
 
@@ -527,9 +506,6 @@ def test_rows_of_two_shapes_need_the_model():
         run(model, fold.program(outputs))
     for rows, width in zip(run(model, fold.program(outputs, model)), (2, 3), strict=True):
         assert rows.tolist() == [[4.0] * width]
-
-
-# ---- steps ---------------------------------------------------------------------------------------
 
 
 class FakeCard:

@@ -86,9 +86,6 @@ def assert_same(got, expected):
         torch.testing.assert_close(got[name], expected[name])
 
 
-# ---- op names ------------------------------------------------------------------------------------
-
-
 def test_methods_and_submodules_equal_the_loop_in_values_and_gradients():
     model = Encoder()
     fold = Fold()
@@ -174,9 +171,6 @@ def test_named_tuples_of_torch_are_results():
     assert got["at"].dtype == torch.int64
 
 
-# ---- wrappers ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def process_group(tmp_path):
     torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
@@ -246,9 +240,6 @@ def test_ops_are_found_inside_wrapped_submodules():
     torch.testing.assert_close(fold.apply(outer, nodes), model.stack[0](model.leaf(torch.arange(3))))
 
 
-# ---- autograd ------------------------------------------------------------------------------------
-
-
 def test_leaf_arrays_get_gradients():
     fold = Fold()
     linear = nn.Linear(2, 2)
@@ -307,9 +298,6 @@ def test_a_fold_applied_again_sees_the_updated_weights():
     torch.testing.assert_close(fold.apply(Encoder(), nodes).shape, before.shape)
 
 
-# ---- modes ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients_nothing_is_recorded(mode):
     model = Encoder()
@@ -348,9 +336,6 @@ def test_batch_normalisation_uses_its_statistics_in_evaluation():
     fold.check(model.eval(), nodes)
     with pytest.raises((MismatchError, LaunchError)):
         fold.check(model.train(), nodes)
-
-
-# ---- dtypes and devices --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -453,9 +438,6 @@ def test_arrays_of_numpy_are_not_written_to():
     assert (values.tolist(), table.tolist()) == ([[0, 0]], [0, 0])
 
 
-# ---- check and memory ----------------------------------------------------------------------------
-
-
 def test_check_compares_gradients_and_leaves_those_of_the_user_alone():
     model = Encoder()
     fold = Fold()
@@ -514,8 +496,6 @@ def test_memory_of_the_backward_pass_does_not_grow_with_the_number_of_launches()
 
     assert 0 < allocated(64) < 2 * allocated(2)  # a gather for each launch allocates ten times as much
 
-
-# ---- recurrent modules ---------------------------------------------------------------------------
 
 LENGTHS = (2, 5, 1, 3)
 
@@ -678,9 +658,6 @@ def test_one_long_sequence_has_one_split_and_a_linear_gradient(monkeypatch):
     torch.testing.assert_close(expected, x.grad)
 
 
-# ---- what surrounds a fold ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("recorder", [Fold, Unfold])
 @pytest.mark.parametrize(
     "context", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
@@ -754,9 +731,6 @@ def test_names_of_digits_are_names_before_they_are_positions():
         fold.apply(tail, fold.add("0", torch.ones(1, 2)))
 
 
-# ---- cells that change -------------------------------------------------------------------------------
-
-
 def unrolled(fold, cell):
     fold.reset()
     return fold([fold.unroll(cell, 3, torch.ones(1, 3, 2))[0]])[0]
@@ -794,9 +768,6 @@ def test_states_begin_in_the_dtype_that_a_parametrized_module_has_by_now():
     torch.testing.assert_close(fold([outputs])[0], lstm(torch.ones(3, 2, dtype=torch.float64))[0])
 
 
-# ---- what check compares -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_check_knows_how_precise_a_dtype_is(dtype):
     model = nn.ModuleDict({"op": nn.Linear(64, 64)}).to(dtype)
@@ -830,9 +801,6 @@ def test_segment_max_is_differentiable_by_transforms():
     x = torch.tensor([[1.0, -1.0]])
     torch.testing.assert_close(torch.func.grad(largest)(x), torch.tensor([[2.0, 1.0]]))
     torch.testing.assert_close(torch.func.jacfwd(largest)(x), torch.tensor([[2.0, 1.0]]))
-
-
-# ---- shared arrays ------------------------------------------------------------------------------------
 
 
 def test_a_shared_array_is_one_tensor_for_all_runs_and_goes_with_the_fold():

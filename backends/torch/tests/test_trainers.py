@@ -40,9 +40,6 @@ def batch(traces):
     return multifold.merge(traces)
 
 
-# ---- batches -------------------------------------------------------------------------------------
-
-
 def test_traces_and_minibatches_are_no_dataclasses_that_a_trainer_would_walk_into(traces, batch):
     assert not dataclasses.is_dataclass(traces[0])
     assert not dataclasses.is_dataclass(batch)
@@ -76,9 +73,6 @@ def test_default_collate_makes_a_minibatch_of_traces(traces):
 def test_a_loader_merges_traces_without_being_told(traces, workers):
     found = list(DataLoader(traces, batch_size=4, num_workers=workers))
     assert [len(batch) for batch in found] == [4, 2]
-
-
-# ---- precision -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -116,9 +110,6 @@ def test_arrays_keep_their_dtype_where_bfloat16_is_the_default(bfloat16):
     fold = multifold.Fold("torch")
     x = torch.ones(1, 2, dtype=torch.float32)
     assert fold([[fold.add(torch.neg, x.numpy())]])[0].dtype is torch.float32
-
-
-# ---- Folded --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["examples", "generator", "traces", "minibatch"])
@@ -193,9 +184,6 @@ def test_replicas_in_threads_fold_by_themselves():
         thread.join()
     for found in got:
         torch.testing.assert_close(found, module(TREES))
-
-
-# ---- torch.compile -------------------------------------------------------------------------------
 
 
 class Recording(Encoder):

@@ -116,8 +116,6 @@ class Block(Piped):
         """Return the block that this one refers to: None, but for a use of a `ForwardDeclaration`."""
         return None
 
-    # ---- putting together --------------------------------------------------------------------
-
     def __getitem__(self, key: Any) -> Output:
         """Return a reference to one part of what the block returns, for `Composition`."""
         return Output(self, key)
@@ -146,8 +144,6 @@ class Block(Piped):
         composition.connect(sources if len(sources) > 1 else sources[0], self)
         return self
 
-    # ---- types -------------------------------------------------------------------------------
-
     @property
     def input_type(self) -> Known:
         """What goes in, as far as it is known without the blocks around it."""
@@ -170,10 +166,8 @@ class Block(Piped):
         self.returns = fitting(f"as the output of {self!r}", returned, as_type(like), self.hint)
         return self
 
-    # ---- shown -------------------------------------------------------------------------------
-
     def label(self) -> str:
-        """Return what is said about the block behind its class: its op, its key, its name."""
+        """Return what messages say of the block after its class: its op, or its key."""
         return ""
 
     def __str__(self) -> str:
@@ -269,6 +263,7 @@ class Pipe(Block):
         super().__init__(name)
         flat: list[Block] = []
         for block in map(as_block, blocks):
+            # Pipes inside of a pipe are taken apart, unless they have a name or declared types.
             plain = type(block) is Pipe and block.name is None and block.accepts is block.returns is None
             flat += block.blocks if plain else [block]  # type: ignore[attr-defined]
         self.blocks = tuple(flat)
@@ -352,7 +347,7 @@ class FromTensor(Block):
     ----------
     tensor : array
         Of NumPy or of a framework, without an axis of rows. An array of a framework cannot enter a
-        trace; for weights, `Function("start")` behind `Void()` asks the model for one row.
+        trace; for weights, `Void() >> Function("start")` asks the model for one row.
 
     Examples
     --------

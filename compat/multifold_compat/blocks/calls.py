@@ -21,6 +21,7 @@ def expression(block: Any, code: Code, x: Value) -> str:
     op, static = block.call()
     named = [f"{name}={code.constant(value)}" for name, value in static.items()]
     if not all(name.isidentifier() and not iskeyword(name) for name in static):
+        # A keyword such as `class` can only be passed in a dictionary.
         named = [f"**{code.constant(static)}"]
 
     def call(*operands: str) -> str:
@@ -30,6 +31,7 @@ def expression(block: Any, code: Code, x: Value) -> str:
         return call(*map(joined, x))
     if x == "None":
         return call()
+    # Known to be one operand. Of any other expression the type is asked for when an example is recorded.
     if isinstance(x, One) or block.is_layer:
         return call(joined(x))
     return f"{call('*' + x)} if type({x}) is tuple else {call()} if {x} is None else {call(x)}"

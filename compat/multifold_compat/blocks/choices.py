@@ -116,11 +116,11 @@ class OneOf(Block):
         return x if self.before is None else code.of(self.before, x)
 
     def taken(self, code: Code, block: Block, x: Value) -> Value:
-        """Write a case."""
+        """Write what one case does with the input, once it was chosen; return its result."""
         return code.of(block, self.prepared(code, x))
 
     def refuse(self, key: Any, x: Any, cause: Exception | None = None) -> NoReturn:
-        """Refuse a key that is equal to that of no case."""
+        """Refuse a key that no case has."""
         raise BlockError(
             f"Expected a key of a case of {self!r}. Received {key!r}, for the input {x!r}.",
             f"it has the cases {self.label()}; add one for what is missing.",

@@ -39,7 +39,7 @@ class One(str):
 
 
 NOWHERE = 1 << 20
-"""The line of a ``def``: behind the end of any file, so that nobody takes what stands there for the source.
+"""The line of a ``def``: after the end of any file, so that no other text is taken for its source.
 
 AutoGraph of TensorFlow reads the source of what it calls, and would run that of another function.
 """
@@ -59,7 +59,7 @@ def joined(x: Value) -> str:
 
 
 def apart(x: Any, size: int) -> Any:
-    """Return the parts of a node; what is a tuple already as it is."""
+    """Return the ``size`` parts of a node; a value that is a tuple already as it is."""
     return x.split(size) if isinstance(x, Node) else x
 
 
@@ -87,8 +87,6 @@ class Code:
         self.count = 0
         self.total = 0
 
-    # ---- for blocks ------------------------------------------------------------------------------
-
     def of(self, block: Any, x: Value) -> Value:
         """Write what a block does with a value; return its result.
 
@@ -96,6 +94,7 @@ class Code:
         which share parts do not grow; and so is one that stands inside of itself, and one with a
         ``__call__`` of its own.
         """
+        # A block without blocks inside writes few lines, so a call is never worth it.
         long = block.nests and (block.recurs or self.written.get(id(block), 0) > SHORT)
         if long or not self.takes(block):
             return self.let(f"{self.called(block)}(fold, {joined(x)})")
@@ -109,6 +108,7 @@ class Code:
         """Write what a block does; the calls that it records itself have the line that made it."""
         outer = self.line
         before = self.total
+        # While it is being written it counts as long, so that a block inside of itself becomes a function.
         self.written.setdefault(id(block), SHORT + 1)
         if block.records and self.file == block.at[0]:
             self.line = block.at[1]
@@ -171,6 +171,7 @@ class Code:
         """Return the expression of a Python object."""
         if type(value) in PLAIN:
             return repr(value)
+        # `constants` keeps the object alive, so that no other one gets its id.
         name = self.names.setdefault(id(value), f"c{len(self.names)}")
         self.constants[name] = value
         return name
@@ -207,6 +208,7 @@ class Code:
         results = [result for _, result in branches if result is not None]  # a case that raises has none
         sizes = {len(result) if isinstance(result, tuple) else None for result in results}
         names: Value = self.new()
+        # All cases return tuples of one size: with a variable for each part the parts stay known.
         if len(sizes) == 1 and None not in sizes:
             names = tuple(self.new() for _ in results[0])
         elif all(isinstance(result, One) for result in results):
@@ -219,8 +221,6 @@ class Code:
                 self.depth -= 1
         return names
 
-    # ---- the whole ---------------------------------------------------------------------------------
-
     def made(self, block: Any) -> Callable[[Any, Any], Any]:
         """Return the function of a block."""
         self.takes(block)
@@ -231,11 +231,13 @@ class Code:
         for node in ast.walk(tree):
             if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg, ast.keyword)):
                 line = self.lines[node.lineno - 1][1]
+                # Each statement gets the line of the block that it was written for, as tracebacks show it.
                 vars(node).update(lineno=line, end_lineno=line, col_offset=0, end_col_offset=0)
         exec(compile(tree, self.file or "<block>", "exec"), self.constants)
         for name in self.functions.values():
             vars(self.constants[name])["autograph_info__"] = {}  # AutoGraph then calls it as it is
         for table, names in self.tables:
+            # Only now, since the functions that a table names were defined by the `exec` above.
             table.update((key, self.constants[name]) for key, name in names.items())
         made: Callable[[Any, Any], Any] = self.constants[first]
         return made

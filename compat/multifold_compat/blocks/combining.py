@@ -51,6 +51,7 @@ class Fold(Block):
     nests = True
 
     def emit(self, code: Code, x: Value) -> Value:
+        # A variable, and not the expression of the first state, since each turn of the loop sets it.
         state = code.let(joined(code.of(self.start_block, "None")))
         item = code.new()
         with code.under(f"for {item} in {joined(x)}:"):
@@ -140,7 +141,7 @@ class Seen:
         self.several = False
 
     def element(self, kind: Known) -> None:
-        """Note the type of elements in one place."""
+        """Note the type of the elements in one place where the block stands."""
         try:
             self.kind = meet(self.kind, kind)
         except Disjoint:
@@ -160,7 +161,7 @@ class Seen:
         return kind.shape, kind.dtype
 
     def unknown(self, block: Block, remedy: str) -> BlockError:
-        """Return the error of no elements where it is not known what they would be."""
+        """Return the error for an empty sequence of a type that is not known; ``remedy`` is its hint."""
         return BlockError(
             f"Expected elements in the input of {block!r}, whose type is not known. Received none.",
             f"{remedy}, or declare the type of what is before it: Function(op, out=16).",

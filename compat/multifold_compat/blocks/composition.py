@@ -81,8 +81,6 @@ class Composition(Block):
         for child in children or ():
             self.place(as_block(child))
 
-    # ---- connecting --------------------------------------------------------------------------
-
     @contextmanager
     def scope(self) -> Iterator[Composition]:
         """Enter the composition: ``block.reads(...)`` connects blocks in it.
@@ -197,8 +195,6 @@ class Composition(Block):
                 del left[place]
         return order
 
-    # ---- running -----------------------------------------------------------------------------
-
     nests = True
 
     def emit(self, code: Code, x: Value) -> Value:
@@ -236,6 +232,7 @@ class Composition(Block):
         value, keys = read
         kind = types[value]
         for key in keys:
+            # The same rule, and the same error, as of a block that takes the item out.
             kind = GetItem(key).infer(kind, Flow())
         return kind
 

@@ -1,7 +1,7 @@
 """What a dry run (`multifold.shapes`) says to blocks: the types of what an op has received and returned.
 
 Before any run, what an op returns is unknown or declared. A dry run knows it: there a `Function` compares
-the two, notes what nobody had declared, and what its op does not take is an error that names the block.
+the two, notes what was not declared, and what its op does not take is an error that names the block.
 """
 
 from __future__ import annotations

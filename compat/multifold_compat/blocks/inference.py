@@ -89,6 +89,7 @@ class Flow:
         use = self.found.get((id(block), given))
         if use is None:
             outer = self.place
+            # Blocks that `infer` asks about become the insides of this use.
             self.place = inner = Use(block, given)
             returned = canonical(block.infer(given, self))
             returned = fitting(f"as the output of {block!r}", block.returns, returned, DECLARED)
@@ -104,7 +105,10 @@ DECLARED = "this type was declared; either the declaration or the block is anoth
 
 
 def fitting(where: str, expected: Known, received: Known, hint: str) -> Known:
-    """Return what two types say together; refuse types that no value has both of."""
+    """Return the type that says what two types say; refuse two that no value can have at once.
+
+    ``where`` says in the error whose type it is: ``"as the input of <Sum>"``.
+    """
     try:
         return canonical(meet(expected, received))
     except Disjoint:
@@ -149,7 +153,7 @@ def use_of(block: Typed, given: Known = None, teaches: bool = True) -> Use:
 
 
 def uses_in(use: Use) -> Iterator[Use]:
-    """Yield a use and those inside of it, each once; behind a reference those of the declared block."""
+    """Yield a use and all uses inside of it, each once; after a reference those of its target."""
     followed: list[Any] = []
     pending = [use]
     seen = dict[int, Use]()

@@ -84,6 +84,7 @@ class Tensor(Block):
     def converted(self, x: Any) -> Any:
         """Return an array of one row."""
         array = np.asarray(x)
+        # `astype` would cut fractions off in silence.
         if array.dtype.kind == "f" and np.dtype(self.kind.dtype).kind in "iub":
             raise TypeError("Fractions would be cut off.")
         array = array.astype(self.kind.dtype, copy=False)
@@ -205,6 +206,7 @@ class OneHot(Block):
                 f"Expected at least one element, and each once, in {self!r}. Received {elements!r}.",
                 "OneHot(3) has the elements 0, 1 and 2.",
             )
+        # The last row has only zeros: it is that of an element which is not in the list.
         self.rows = np.eye(len(elements) + 1, len(elements), dtype=self.kind.dtype)[:, None]
 
     def emit(self, code: Code, x: Value) -> Value:

@@ -187,6 +187,7 @@ class Layers(Model):
                         f"and elsewhere {parameters[name].shape[0]}.",
                         "make a layer for each width.",
                     )
+                # A layer that stands in several places has one set of weights: the first.
                 parameters.setdefault(name, value)
         super().__init__(parameters)
         # What an InputTransform calls is done before anything is recorded, and is no part of the model.

@@ -64,7 +64,6 @@ class Metric(Block):
         with code.under(f"if {noted} is not None:"):
             code.write(f"{value}, {label} = {code.constant(labelled)}({joined(x)})")
             # Numbers and arrays of the example become rows as well, so that each list is an array.
-            # Numbers and arrays of the example become rows as well, so that each list is an array.
             with code.under(f"if not isinstance({value}, {code.constant(Node)}):"):
                 code.write(f"{value} = add({code.constant(same)}, {value})")
             code.write(f"{noted}.append(({value}, {label}))")

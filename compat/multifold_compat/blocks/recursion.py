@@ -68,6 +68,7 @@ class ForwardDeclaration:
             returned = use_of(target, self.given).returned
             where = f"as the output of {target!r}, as it was declared"
             self.returned = fitting(where, self.returned, returned, "declare what the block returns.")
+        # An op that declares nothing returns one node. Declared as a tuple, the result is taken apart.
         if isinstance(self.returned, TupleType):
             target.set_output_type(self.returned)
         target.may_recur()

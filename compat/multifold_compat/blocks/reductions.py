@@ -132,6 +132,7 @@ class Concat(Block):
             if shape is None or not isinstance(item, TensorType):
                 size = None
                 continue
+            # A number counts as a row of one.
             shape = shape or (1,) * (self.axis == 0)
             if len(shape) <= self.axis:
                 raise BlockError(

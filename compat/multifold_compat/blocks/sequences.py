@@ -69,6 +69,7 @@ class Map(Block):
         item = code.new()
         sequence = joined(x)
         endless = code.constant(Endless)
+        # The block runs once on the one value of an endless sequence, however often that is asked for.
         with code.under(f"if type({sequence}) is {endless}:"):
             code.write(f"{made} = {endless}({code.constant(self.element_block)}(fold, {sequence}.value))")
         with code.under("else:"):
@@ -119,6 +120,7 @@ class Zip(Block):
 
     def __call__(self, fold: Any, x: Any) -> Any:
         lengths = [len(sequence) for sequence in x if type(sequence) is not Endless]
+        # All are endless, and so is their sequence of tuples.
         if not lengths:
             return Endless(tuple([sequence.value for sequence in x]))
         n = min(lengths)
@@ -172,7 +174,7 @@ class NGrams(Block):
 
 
 def ZipWith(elem_block: Any, name: str | None = None) -> Pipe:  # noqa: N802  (the predecessor's name)
-    """Return `Zip` with a `Map` of the block behind it."""
+    """Return a pipe of `Zip` and a `Map` of the block."""
     return Pipe(Zip(), Map(elem_block), name=name)
 
 

@@ -76,13 +76,14 @@ class Tree:
         if column == len(self.widths):
             self.widths.append(0.0)
         self.widths[column] = max(self.widths[column], width)
+        # A use may stand in many places: its insides are measured once a column, not once a path.
         if (id(use), column) not in self.measured:
             self.measured.add((id(use), column))
             for inner in use.inside:
                 self.measure(inner, column + 1)
 
     def place(self, use: Use, column: int) -> float:
-        """Draw a block behind those inside of it, the first time; return the height of its middle."""
+        """Draw the blocks inside of a block, in its first place only, and then it; return its middle."""
         inside = [] if id(use) in self.drawn else [self.place(inner, column + 1) for inner in use.inside]
         self.drawn.add(id(use))
         if inside:

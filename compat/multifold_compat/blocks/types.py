@@ -225,6 +225,7 @@ def meet(a: Known, b: Known) -> Known:
     if isinstance(b, PyObjectType):
         a, b = b, a
     if isinstance(a, PyObjectType):
+        # A tuple or a sequence of Python objects is a Python object itself, so each item must be one.
         inner = (
             b.items if isinstance(b, TupleType) else [b.element_type] if isinstance(b, SequenceType) else ()
         )

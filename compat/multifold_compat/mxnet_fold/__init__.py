@@ -177,6 +177,7 @@ class Fold(Counted):
         """
         if type(batch_axis) is not int or batch_axis or self._axes or not callable(op):
             return self._record_along(batch_axis, op, *args)
+        # Errors and `explain` name the caller's line, and not one of this module.
         with self._graph.at(sys._getframe(1)):
             return self.add(op, *map(self._marked, args))
 
@@ -233,8 +234,6 @@ class Fold(Counted):
 
     def __repr__(self) -> str:
         return str(self.schedule())
-
-    # ---- batch axes --------------------------------------------------------------------------
 
     def _origin(self, x: Any) -> int:
         """Return the batch axis of an operand: the axis that the core keeps at axis 0."""
@@ -296,6 +295,7 @@ class Fold(Counted):
                 f"Expected an array of length 1 along batch axis {axis}. Received shape {shape}.",
                 "x.expand_dims(axis) gives an array such an axis; each row of a longer one is a call.",
             )
+        # Of length 1 along both axes: to swap them would change nothing.
         if shape[0] == 1:
             return x
         move = self._along.setdefault(axis, Move(axis, axis))

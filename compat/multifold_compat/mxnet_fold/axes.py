@@ -42,6 +42,7 @@ class Move:
         """Return an array, or a tuple or list of arrays, with its axes moved."""
         if isinstance(x, (tuple, list)):
             return type(x)(map(self, x))
+        # First back to where the op before it had its rows, then to where this op wants them.
         x = swap(x, 0, self.origin)
         if self.origin == self.target:
             return x

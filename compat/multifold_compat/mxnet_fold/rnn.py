@@ -140,6 +140,7 @@ class ChildSum:
             states = [state for _, state in values]
             if not states:
                 with x.context:
+                    # A leaf gets a state of zeros in the place of its children's.
                     states = [cells[0].begin_state(1)]
             hidden, memory = zip(*states, strict=True)
             return cells[len(values)](x, [list(hidden), list(memory)])

@@ -134,6 +134,7 @@ class DryReplay(Replay):
             return found
 
         owners = owners_of(backend, self.model, fn)
+        # The op may change its model, as a running mean: `aside` puts that back.
         with aside(backend, owners), np.errstate(all="ignore"):
             try:
                 found = backend.abstract(compute, arrays, owners)
@@ -144,7 +145,7 @@ class DryReplay(Replay):
     def class_of(self, slot: Slot, x: Any) -> Hashable:
         """Return what operands of calls of one kind have in common."""
         if slot.kind.column is None:
-            return None  # the signature has the value
+            return None  # the signature holds the value, and so tells these apart
         if isinstance(x, Ragged):
             return self.arrays.class_of(x.values), self.arrays.backend.rows(x.values) > 0
         if slot.kind.batched:
@@ -168,7 +169,14 @@ def zero(x: Any) -> Any:
 
 
 def taken_out(owns: Callable[[Any], bool], x: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """Return the arrays inside of containers, and what puts others into their places."""
+    """Return the arrays inside of containers, and a function that puts others into their places.
+
+    Examples
+    --------
+    >>> arrays, build = taken_out(lambda x: isinstance(x, float), [1.5, "a", (2.5,)])
+    >>> arrays, build([3.5, 4.5])
+    ([1.5, 2.5], [3.5, 'a', (4.5,)])
+    """
     leaves, structure = optree.tree_flatten(x, none_is_leaf=True)
     places = [place for place, leaf in enumerate(leaves) if owns(leaf)]
 
@@ -198,6 +206,7 @@ class DryRun(Unfold):
         backend = replay.arrays.backend
         found: dict[Hashable, list[int]] = {}
         for call, kind in enumerate(replay.kinds):
+            # Calls of one kind that two lines have recorded are two rows of the table.
             found.setdefault((kind, graph.line(call)), []).append(call)
         calls = []
         for first, *others in found.values():
@@ -209,6 +218,7 @@ class DryRun(Unfold):
             static = signature.static
             calls.append(CallShapes(signature.name, file, line, tuple(operands), static, results, count))
         asked = take_apart(self, result, len(graph.loose))
+        # An int is a node, and not a group: of a node one row is asked, or the whole result.
         groups = [1 if isinstance(group, int) else len(group) for group in asked.groups]
         values = zip(replay.groups(asked), groups, strict=True)
         shapes = [row_shape(backend, value, rows=rows) for value, rows in values]

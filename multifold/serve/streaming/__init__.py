@@ -100,7 +100,7 @@ def stream(
 
 
 def check(model: Any, fn: Any, calls: int, workers: int, make_model: Callable[[], Any] | None) -> None:
-    """Refuse what no stream can be made of."""
+    """Refuse arguments of `stream` that do not fit, each with its own error."""
     for name, number in (("calls", calls), ("workers", workers)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise RecordError(
@@ -126,7 +126,7 @@ def check(model: Any, fn: Any, calls: int, workers: int, make_model: Callable[[]
 
 
 def noting(examples: Iterable[Any], key: Callable[[Any], Any] | None, keys: list[Any]) -> Iterator[Any]:
-    """Yield examples; append the key of each to a list, which is its number if nothing makes one of it."""
+    """Yield examples; append to ``keys`` the key of each: ``key(example)``, or its number."""
     for number, example in enumerate(examples):
         keys.append(number if key is None else key(example))
         yield example
@@ -155,9 +155,13 @@ def in_workers(
 def reported(
     found: Iterator[list[Any]], keys: list[Any], progress: Callable[[int], Any] | None
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield each result with its key, the first of those that are left, and say how many there were."""
+    """Yield each result with its key, in order; after each minibatch report how many there were so far.
+
+    ``keys`` are those of all examples that were read. The ones of yielded results are removed.
+    """
     count = 0
     for results in found:
+        # There are more keys than results: examples are read ahead of their results.
         yield from zip(keys, results, strict=False)
         del keys[: len(results)]
         count += len(results)

@@ -37,7 +37,7 @@ FIRST = 8
 
 
 class Marked:
-    """A function of examples all of whose results keep their example, whether it marks some or not."""
+    """A function of examples that marks its whole result by `multifold.each`: it keeps its example."""
 
     def __init__(self, fn: Callable[[Any, Any], Any]) -> None:
         self.fn = fn
@@ -152,6 +152,7 @@ class StreamRunner:
                 )
             if failed:
                 number = min(failed)
+                # Examples before the first that failed are done: yield their results before the error.
                 if number:
                     yield self.hosted(found[:number])
                 with naming(first + number):

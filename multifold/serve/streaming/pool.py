@@ -33,7 +33,7 @@ AHEAD = 2
 """Chunks under way for each worker: one that it works on, and one that is there when it is done."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
-"""What says how many threads a process of NumPy, PyTorch, MXNet or TensorFlow takes."""
+"""The environment variables that say how many threads NumPy, PyTorch, MXNet and TensorFlow take."""
 
 
 class Work(NamedTuple):
@@ -73,9 +73,6 @@ class Done(NamedTuple):
     found: list[Any]
     calls: int
     failure: Exception | None
-
-
-# ---- in a worker ---------------------------------------------------------------------------------
 
 
 _told: list[bytes] = []
@@ -181,14 +178,13 @@ def sent(failures: list[Exception]) -> Exception | None:
         return None
     lines = "".join(traceback.format_exception(failures[0]))
     try:
+        # An exception whose constructor takes other arguments than its message pickles, and fails only when
+        # it is read.
         failure = pickle.loads(pickle.dumps(failures[0]))
     except Exception:  # noqa: BLE001 - an exception of the user may have any constructor
         failure = LaunchError(f"A worker raised an exception of class {type(failures[0]).__name__}.")
     failure.add_note(f"Raised in a worker:\n{lines}")
     return failure
-
-
-# ---- in the process that started the workers -----------------------------------------------------
 
 
 def pooled(work: Work, workers: int, examples: Iterator[Any]) -> Iterator[list[Any]]:
@@ -215,6 +211,7 @@ def pooled(work: Work, workers: int, examples: Iterator[Any]) -> Iterator[list[A
     try:
         while True:
             while len(under_way) < AHEAD * workers and (chunk := list(islice(source, size))):
+                # `submit` starts workers as needed, and each reads the environment as it starts.
                 with one_thread_each():
                     under_way.append((first, len(chunk), submitted(pool, run, chunk, first)))
                 first += len(chunk)

@@ -100,8 +100,6 @@ class OperandTests(Suite):
         self.equal(fold.apply(model, nodes), [5, 6, 7])
         self.must(counts["call"] == 2, "an op without operands must run once")
 
-    # ---- structure, order, classes -----------------------------------------------------------
-
     def test_outputs_keep_structure_and_order(self) -> None:
         fold = self.fold()
         nodes = [fold.add("same", float(i)) for i in range(5)]

@@ -56,6 +56,7 @@ class SeamTests(Suite):
             np.testing.assert_array_equal(got, values)
 
     def test_indices_are_exact(self) -> None:
+        # 2**24 + 1 is the first integer that float32 can't hold: moved as a float, it changes.
         values = np.array([0, 2**24 + 1, 2**31 - 1], self.seam.number_dtype(int))
         np.testing.assert_array_equal(self.seam.to_numpy(self.seam.constant(values, None)), values)
 
@@ -108,6 +109,7 @@ class SeamTests(Suite):
         for dtype, most in highest.items():
             values = np.linspace(0, most, 2 * sum(sizes)).reshape(-1, 2).astype(dtype)
             self.row_operations_keep(values, sizes, rows)
+        # As float32, the first of these would change, and the other two would become equal.
         top = np.array([2**24 + 1, 2**31 - 1, 2**31 - 2], seam.number_dtype(int))
         order = seam.constant(np.array([1, 0, 2], top.dtype), None)
         got = seam.gather(seam.constant(top, None), order)

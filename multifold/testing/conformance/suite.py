@@ -60,6 +60,7 @@ class Suite:
         self.must(
             values.shape == expected.shape, f"expected shape {expected.shape}, received {values.shape}"
         )
+        # A float without an entry, as bfloat16, has two or three digits. Integers and bools must be equal.
         tolerance = TOLERANCE.get(values.dtype.name, 1e-2 if "float" in values.dtype.name else 0)
         np.testing.assert_allclose(
             values.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance
@@ -69,6 +70,7 @@ class Suite:
         """Add the rows of each node of a ragged operand; zeros for a node without rows."""
         seam = self.seam
         lengths = seam.to_numpy(rows.lengths).tolist()
+        # Only the seam and `+` are the same for all adapters, so the rows are added one by one.
         values = seam.split(rows.values, [1] * sum(lengths)) if sum(lengths) > 1 else [rows.values]
         position = 0
         sums = []
@@ -81,7 +83,7 @@ class Suite:
         return seam.concat(sums) if len(sums) > 1 else sums[0]
 
     def refuses(self, error: type[Exception], words: str, call: Callable[[], Any]) -> None:
-        """Expect an error whose message holds some words."""
+        """Expect an error whose message holds all of ``words``, divided by ``|``: ``"first|3 rows"``."""
         try:
             call()
         except error as raised:
@@ -93,6 +95,7 @@ class Suite:
 
     def outer(self, table: Any, x: Any) -> Any:
         """Return ``table + x[:, None]`` for a table of shape ``(1, 2)``."""
+        # A tensor of TensorFlow has no method `reshape`.
         return table + x.reshape((-1, 1)) if hasattr(x, "reshape") else table + x[:, None]
 
     def scale(self, rows: Any, factors: Any) -> Any:

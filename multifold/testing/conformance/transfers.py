@@ -25,7 +25,7 @@ class TransferTests(Suite):
         numbers = [fold.add("begin", float(i)) for i in range(3)]
         rows = [fold.add("join", x, np.full((1, 4), i, np.float32)) for i, x in enumerate(numbers)]
         for step in range(launches):
-            rows = rows if step % 3 else rows[::-1]  # so that rows are put together and gathered
+            rows = rows if step % 3 else rows[::-1]  # another order, so that rows must be gathered
             rows = [fold.add("turn", ragged([row]), shared(table)) for row in rows]
         return [rows[2], rows[0], rows[2]]
 
@@ -36,8 +36,10 @@ class TransferTests(Suite):
         with kit.transfers() as seen:
             counting = Counting(self.seam)
             model = {"w": kit.variable(np.full((1, 4), 0.5, np.float32), seen.device)}
+            # The upload of the parameter is no part of the run.
             begun = seen.uploads
-            fold = Fold(backend=counting, device=seen.device, trials=False)  # which read values back
+            # A trial would read values back.
+            fold = Fold(backend=counting, device=seen.device, trials=False)
             outputs = self.chains(fold, launches)
 
             def loss(model: Any) -> Any:

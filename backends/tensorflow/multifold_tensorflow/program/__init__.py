@@ -107,8 +107,6 @@ class GraphBuilder:
         slabs = [array for slab in self.slabs for array in slab or ()]
         return form.put_together(optree.tree_unflatten(structure, self.threads.end(leaves, slabs)))
 
-    # ---- slabs -----------------------------------------------------------------------------------
-
     def read(self, slab: int, columns: Sequence[tf.Tensor]) -> list[Any]:
         """Return rows of a slab, for several operands in one gather."""
         self.allocate(slab)
@@ -145,11 +143,10 @@ class GraphBuilder:
             return
         rows = self.arrays.sizes[slab]
         if self.form.tiled:
+            # XLA wants sizes that are constants, which the data of a program are not.
             rows = sum(source.rows for source in self.form.sources if source.slab == slab)
         leaves = self.specs.classes[slab].leaves
         self.slabs[slab] = [empty(rows, shape, dtype) for shape, dtype in leaves]
-
-    # ---- phases ----------------------------------------------------------------------------------
 
     def once(self, number: int, table: tf.Tensor) -> None:
         """Run all calls of a kernel at once; where a minibatch has none, on no rows."""
@@ -210,6 +207,7 @@ class GraphBuilder:
             result = self.launch(number, self.operands(number, first, rows, stacked[entry]))
             self.keep(number, result, first, None)
             after = slabs()
+            # Another kernel may run in place of this one, so its branch begins with the slabs as they were.
             put(before)
             return after
 
@@ -226,6 +224,7 @@ class GraphBuilder:
             lambda index, *_: index < used,
             body,
             (tf.constant(0), *slabs()),
+            # XLA differentiates a loop only if it knows how often the loop may run.
             maximum_iterations=phase.launches,
         )
         put(arrays)
@@ -234,8 +233,6 @@ class GraphBuilder:
         """Return the slabs that a phase reads or writes."""
         written = {source.slab for source in self.form.sources if source.kernel in phase.kernels}
         return sorted(written.union(*(self.form.kernels[number].slabs for number in phase.kernels)))
-
-    # ---- launches --------------------------------------------------------------------------------
 
     def stack(self, number: int) -> tf.Tensor | None:
         """Return the columns of rows of a kernel as one matrix, of which a launch takes a slice."""
@@ -313,7 +310,7 @@ class GraphBuilder:
             raise no_trace(kernel, error) from error
 
     def keep(self, number: int, result: Any, first: Any, count: Any) -> None:
-        """Put what is read by rows of a result into the slabs; of one row ``count``, 0 or 1."""
+        """Put the rows of a result that are read into the slabs; with ``count`` only its first 0 or 1."""
         kernel = self.form.kernels[number]
         for entry, source in self.form.sources_of(number):
             values = optree.tree_leaves(follow(result, source.steps, kernel))
@@ -322,7 +319,7 @@ class GraphBuilder:
 
 
 def rows_of(shape: tf.TensorShape, rows: int) -> tuple[int, ...] | None:
-    """Return the shape of another number of rows; None where that of a row is not known."""
+    """Return a shape with another number of rows; None if the shape of a row is not known."""
     if not shape.rank or None in shape[1:]:
         return None
     return (rows, *shape[1:])

@@ -90,6 +90,7 @@ def export(model: Any, program: Program | TensorProgram, path: str | os.PathLike
         specs[name] = tf.TensorSpec(component.shape, component.dtype, name)
     served = tf.function(serve, autograph=False).get_concrete_function(**specs)
     module = tf.Module()
+    # A SavedModel holds the variables that its module tracks, and no others.
     module.read = list(served.graph.variables)
     tf.saved_model.save(module, os.fspath(path), signatures={"serving_default": served})
 

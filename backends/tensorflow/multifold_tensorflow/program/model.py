@@ -112,6 +112,7 @@ class ProgramModel(keras.Model):
         here = tf.distribute.get_replica_context()
         replicas = tf.cast(here.num_replicas_in_sync, loss.dtype)
         metric = next(metric for metric in self.metrics if metric.name == "loss")
+        # With the number of rows as its weight, the log is the mean over the rows of all steps.
         metric.update_state(loss * replicas, sample_weight=count)
         if here.num_replicas_in_sync == 1:
             return loss
@@ -148,6 +149,7 @@ class ProgramModel(keras.Model):
         if strategy.num_replicas_in_sync == 1 or (self.optimizer is not None and self.optimizer.built):
             return
         if data_batch is None:
+            # Keras's iterator yields a first step, a last step, and an iterator over their data.
             data_batch = next(iter(next(iter(iterator))[2]))
         with strategy.scope():
             local = optree.tree_map(lambda x: strategy.experimental_local_results(x)[0], data_batch)

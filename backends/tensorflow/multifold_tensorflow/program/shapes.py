@@ -120,6 +120,7 @@ class ResultSpecs:
                 leaves[i] = found._replace(values=value) if ragged else value
             return self.ops[number](*received(TensorflowBackend(), kernel, list(leaves)), **kernel.static)
 
+        # Leaves the graph that is being drawn, so that the op can run on numbers.
         with tf.init_scope():
             if tf.executing_eagerly():
                 verify_rows(TensorflowBackend(), kernel, op, specs, rows, self.ops[number])
@@ -203,7 +204,7 @@ def missing_spec(shape: tuple[int, ...], dtype: str) -> tf.TensorSpec:
 
 
 def dtype_of(name: str) -> tf.DType:
-    """Return the dtype of a name; those of numbers of Python are the backend's."""
+    """Return the dtype of a name: ``"float"`` and ``"int"`` are the backend's defaults."""
     number = {"float": float, "int": int}.get(name)
     return tf.as_dtype(name if number is None else TensorflowBackend().number_dtype(number))
 

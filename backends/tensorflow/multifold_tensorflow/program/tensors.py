@@ -70,6 +70,9 @@ class ProgramTensors(NamedTuple):
 class TensorProgram(tf.__internal__.CompositeTensor):
     """A program whose arrays are tensors; made by `as_tensors`.
 
+    It is a `CompositeTensor`: `tf.function`, `tf.data` and `tf.distribute` take it apart into its tensors,
+    and put it together again, by way of `ProgramSpec`.
+
     Attributes
     ----------
     form : Form
@@ -311,4 +314,5 @@ def _counts(form: Form) -> tuple[int, int, int]:
 
 
 def _spec(x: tf.Tensor, rows: int | None) -> tf.TensorSpec:
+    """Return the spec of arrays like ``x``: of any number of rows for None, of as many for -1."""
     return tf.TensorSpec(x.shape if rows == -1 else (rows, *x.shape[1:]), x.dtype)

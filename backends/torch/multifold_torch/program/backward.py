@@ -47,7 +47,10 @@ class TileGradients:
         self.inputs = [*self.given.values(), *self.outside]
 
     def run(self, gradients: Sequence[torch.Tensor | None], keep: bool) -> list[torch.Tensor | None]:
-        """Return the gradient of each input from those of the results; keep the graphs for another time."""
+        """Return the gradient of each input, from the gradients of the results.
+
+        With ``keep`` the graphs of the tiles stay for another backward pass.
+        """
         runner = self.runner
         slabs: dict[Place, torch.Tensor] = {}
         sums: dict[int, torch.Tensor] = {}
@@ -59,7 +62,7 @@ class TileGradients:
         for number, tile in enumerate(tiles):
             self.tile(tile, slabs, own, keep)
             if [x.span.real for x in tiles[number + 1 : number + 2]] == [tile.span.real]:
-                continue  # real together: their sum is
+                continue  # the next tile is real if this one is, and so is the sum of both
             for key, gradient in own.items():
                 gradient = kept(runner.data.real[tile.span.real], gradient)
                 sums[key] = sums[key] + gradient if key in sums else gradient
@@ -87,6 +90,7 @@ class TileGradients:
         found = torch.autograd.grad(
             [x.value for x in results], leaves, gradients, retain_graph=keep, allow_unused=True
         )
+        # `found` goes on with the gradients of `tile.outside`, which come below.
         for (_, place, sinks), gradient in zip(tile.reads, found, strict=False):
             if gradient is not None and sinks is None:
                 self.add(slabs, place, None, kept(self.runner.data.real[tile.span.real], gradient))
@@ -125,6 +129,7 @@ class TiledFunction(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """Return the results, which are there already."""
         context.gradients = gradients
+        # The gradient of a result that the loss does not use is None then, and no tile runs for its zeros.
         context.set_materialize_grads(False)
         graded = gradients.runner.graded
         found = tuple(x.detach() for x in results)

@@ -2,7 +2,7 @@
 
 What a tile reads is data, and so is where its gradient goes. A tile that has no call in this minibatch runs
 nevertheless, and may read rows that are not computed yet: then its gradient may be anything, and goes to a
-row behind the last one of the slab, which nobody reads. So each read has two columns, *addresses* and
+row after the last one of the slab, which no tile reads. So each read has two columns, *addresses* and
 *sinks*.
 """
 
@@ -127,6 +127,7 @@ def data_of(program: Program) -> ProgramData:
     rows_real = [np.zeros(kernel.rows or 0, bool) for kernel in form.kernels]
     for span in form.tiles():
         rows_real[span.kernel][span.first : span.first + span.rows] = real[span.number]
+    # The size of a slab is the number of the row after its last one, which is its sink.
     blanks = form.stretches[1]
 
     def column(operand: KernelOperand, own: Any, real: np.ndarray) -> Any:
@@ -136,6 +137,7 @@ def data_of(program: Program) -> ProgramData:
         if isinstance(own, RaggedColumn):
             lengths = np.diff(own.splits).astype(np.int64)
             addresses = own.addresses.astype(np.int64)
+            # Where no call reads a row, there is no slab, and no sink is needed.
             blank = blanks[operand.index] if operand.reads else 0
             sinks = np.where(np.repeat(real, lengths), addresses, blank)
             return RaggedReads(addresses, sinks, lengths, own.segments.astype(np.int64))

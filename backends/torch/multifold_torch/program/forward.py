@@ -112,12 +112,12 @@ class TileRunner:
     witness : Witness or None
         What sees the ops; without one, ``outside`` says what they read.
     outside : dict of int to list of tensors, optional
-        By kernel.
+        Kernel -> what its op reads besides its operands.
 
     Attributes
     ----------
-    slabs : dict of Place to tensor
-        The arrays of slabs, with a row behind the last one; and the values that are read whole.
+    arrays : dict of Place to tensor
+        The arrays of slabs, with one row more than the slab has; and the values that are read whole.
     graded : set of Place
         Those that have a gradient.
     tiles : list of Tile
@@ -173,8 +173,6 @@ class TileRunner:
             found.append((structure, leaves))
         return found
 
-    # ---- one tile --------------------------------------------------------------------------------
-
     def launch(self, span: TileSpan, leaves: list[Any], reads: list[TileRead]) -> None:
         """Run the op of a tile, and keep what is read of its result."""
         kernel = self.form.kernels[span.kernel]
@@ -186,6 +184,7 @@ class TileRunner:
         try:
             result = call() if self.witness is None else self.witness.call(span, op, call, leaves)
         except Exception as error:
+            # The first says itself what is wrong. The others are no failures: see `TorchBackend.passes`.
             if isinstance(error, (MultifoldError, *self.backend.passes)):
                 raise
             raise raised(kernel, error) from error
@@ -193,6 +192,7 @@ class TileRunner:
         for whole, steps in self.form.wholes_of(span.kernel):
             self.wholes[whole] = follow(result, steps, kernel)
             for i, x in enumerate(optree.tree_leaves(self.wholes[whole])):
+                # Readers get it without its graph, since the graph of each tile ends at its own results.
                 self.arrays["whole", whole, i] = x.detach()
                 results.append(TileResult(x, ("whole", whole, i), None))
         for entry, source in self.form.sources_of(span.kernel):
@@ -221,6 +221,7 @@ class TileRunner:
         for i, (x, (shape, dtype)) in enumerate(pairs):
             place = ("slab", source.slab, i)
             if place not in self.arrays:
+                # The row more is a sink: the gradients of rows that only pad are added to it.
                 size = (self.sizes[source.slab] + 1, *shape)
                 self.arrays[place] = torch.full(size, half(dtype), dtype=dtype, device=x.device)
             self.arrays[place][start : start + x.shape[0]].copy_(x.detach())
@@ -228,8 +229,6 @@ class TileRunner:
             if source.kernel < 0 and x.requires_grad:
                 self.graded.add(place)
         return found
-
-    # ---- operands --------------------------------------------------------------------------------
 
     def operands(self, span: TileSpan, reads: list[TileRead]) -> list[Any]:
         """Return what the op of a tile receives, leaf by leaf; note what of it has a gradient."""
@@ -281,6 +280,7 @@ class TileRunner:
     ) -> Ragged:
         """Return a ragged operand of one tile."""
         edges = operand.edges or 0
+        # All tiles of a kernel have `edges` members, so those of tile i begin at i * edges.
         begin = span.first // span.rows * edges
         own = slice(begin, begin + edges)
         rest = column.lengths[span.first : span.first + span.rows], column.segments[own]
@@ -296,7 +296,7 @@ class TileRunner:
         return Ragged(operand.missing.made(fill), *rest)
 
     def dtype_of(self, name: str) -> torch.dtype:
-        """Return the dtype of a name; those of numbers of Python are the defaults."""
+        """Return the dtype of a name: ``"float"`` and ``"int"`` are PyTorch's defaults."""
         if name == "float":
             return torch.get_default_dtype()
         return torch.int64 if name == "int" else getattr(torch, name)

@@ -35,6 +35,7 @@ def beside(device: torch.device) -> Iterator[list[str]]:
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as seen, torch.cuda.stream(stream):
+            # Python shows a warning of one line once, and a wait that was shown before counts as well.
             warnings.simplefilter("always")
             yield waits
     finally:
@@ -59,6 +60,7 @@ def capture(
     """
     graph = torch.cuda.CUDAGraph()
     for generator in generators:
+        # A graph can draw only from generators that it knows.
         graph.register_generator_state(generator)
     cached = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # what a graph has cast lies in its own memory

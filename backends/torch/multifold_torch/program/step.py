@@ -28,7 +28,7 @@ from multifold_torch.program.witness import Witness, behind, edge_of
 from multifold_torch.trials import generators
 
 RUNS_BEFORE = 3
-"""How many steps of a form run before one is captured."""
+"""How many steps of a form run before one is captured, as in PyTorch's example; see `graphs`."""
 
 
 @final
@@ -106,7 +106,7 @@ class ProgramStep:
         return own(program, feed, inputs)
 
     def state(self) -> Hashable:
-        """Return what a captured graph has taken for granted of the model."""
+        """Return where the model's tensors lie and which are trained, as a captured graph relies on."""
         module = isinstance(self.model, torch.nn.Module)
         found = state_of(self.model) if module else tensors(self.model).values()
         return tuple((x.data_ptr(), x.requires_grad) for x in found)
@@ -142,7 +142,7 @@ class FormStep:
     Attributes
     ----------
     state : Hashable
-        What the model was.
+        `ProgramStep.state` of the model for which the steps were made.
     replay : callable or None
         What runs the captured graph.
     leaves : list of tensors
@@ -175,6 +175,7 @@ class FormStep:
         """Run one of them."""
         self.program = program
         for dtype, buffer in self.buffers.items():
+            # A captured graph reads from fixed places, so the buffers stay and their contents change.
             buffer.copy_(self.backend.constant(feed.flat[dtype], "cpu"))
         for own, x in zip(self.inputs, inputs, strict=True):
             own.copy_(x)
@@ -191,6 +192,7 @@ class FormStep:
             if waits and self.runs == RUNS_BEFORE:  # an op may wait in its first run and in no other
                 self.refuse(waits[0])
             return found
+        # `optimizer.zero_grad()` may have set `.grad` to None since, and the graph writes into the buffers.
         self.step.attach(self.leaves)
         self.replay()
         return each_tensor(torch.clone, self.results)

@@ -111,6 +111,7 @@ class Reads(TorchDispatchMode):
             if isinstance(x, torch.Tensor) and x.requires_grad and id(x) not in self.inside:
                 self.outside[id(x)] = x
         result = func(*args, **kwargs)
+        # What an operation has made is kept, since an id is used again when its tensor is gone.
         self.inside.update((id(x), x) for x in optree.tree_leaves(result) if isinstance(x, torch.Tensor))
         return result
 
