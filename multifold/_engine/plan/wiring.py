@@ -194,7 +194,7 @@ class LaunchWiring(NamedTuple):
     readings : list of Reading
         How the parts of its result are read.
     last_read : sequence of int
-        The launches whose results no later launch reads: they can be dropped after this one.
+        The launches whose results this launch is the last to read: they can be dropped after it.
     """
 
     number: int
@@ -263,7 +263,7 @@ class Planned(NamedTuple):
     schedule: Schedule
     wiring: Wiring
     scheduled: float
-    """The moment when the schedule was known."""
+    """When the schedule was known, in seconds of `time.perf_counter`."""
 
 
 def wire(
@@ -316,6 +316,7 @@ def joined(outputs: Sequence[Integers]) -> tuple[Integers, Integers]:
     """Return the references of all groups, one after the other, and how many each group has."""
     if len(outputs) == 1:  # as most traces have: a copy less
         return outputs[0], np.array([len(outputs[0])], np.int64)
+    # With an empty array in front, since NumPy refuses to concatenate no arrays at all.
     return np.concatenate([NO_INTEGERS, *outputs]), np.array(list(map(len, outputs)), np.int64)
 
 
@@ -332,19 +333,20 @@ class SlotFiller:
         self.entries: list[Entries] = []
 
     def given(self, keeps: bool) -> tuple[Any, ...]:
-        """Return what compiled code is given to wire launches, behind the places of calls."""
+        """Return the last arguments of `compiled.wire` and `compiled.plan`, after the places of calls."""
         return len(self.columns.parts), keeps, MAKERS, self
 
     def planned(self, graph: Any, place: Place, found: tuple[Any, ...]) -> Planned | tuple[Integers, ...]:
-        """Return what `compiled.plan` has found as a schedule and its wiring, if it is one."""
-        if len(found) != 5:  # the pending calls, and what a policy has to know of them
+        """Return what `compiled.plan` has found, as a `Planned`; as it is if a policy has to choose."""
+        # Then it is the pending calls, and what `Problem.counted_as` takes.
+        if len(found) != 5:
             return found
         calls, bounds, lower_bound, scheduled, wired = found
         schedule = Schedule(self.columns, graph, calls, bounds, lower_bound, "auto")
         return Planned(schedule, self.wiring(place, wired), scheduled)
 
     def wiring(self, place: Place, wired: tuple[Any, ...]) -> Wiring:
-        """Return the wiring that compiled code has found."""
+        """Return the `Wiring` of what compiled code has found, with the numbers collected here."""
         launches, groups, given, sources, loose, indices = wired
         return Wiring(place, launches, groups, given, sources, loose, indices, self.numbers, self.entries)
 
@@ -386,6 +388,7 @@ class SlotFiller:
                 wired = operands[taken]
                 taken += 1
             elif kind.ref:
+                # Calls with other shared nodes have another type, so the first call speaks for all.
                 ref = int(columns.operand(slot, position, calls[0]))
                 wired = Whole(int(launch[ref & CALL_MASK]), ref >> PART_BITS)
             slots.append(wired)

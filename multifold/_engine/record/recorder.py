@@ -66,9 +66,10 @@ def numpy_class(x: np.ndarray) -> Hashable:
 
 
 def note_orders(operands: Iterable[Any], found: list[Hashable]) -> None:
-    """Note the order of the keys of each mapping in nested operands."""
+    """Append the keys of each dictionary in nested operands, in their order, to ``found``."""
     for x in operands:
         if isinstance(x, dict):
+            # Keys that are all strings are compared right as they are; 1, 1.0 and True would be equal.
             found.append(tuple(x) if set(map(type, x)) <= {str} else freeze(tuple(x)))
             note_orders(x.values(), found)
         elif isinstance(x, (list, tuple)):
@@ -84,11 +85,12 @@ def compares_by_identity(op: Any) -> bool:
     cls: Any = type(op)
     if cls is str or isinstance(op, str) or cls in BOUND:
         return True
+    # Without a hash an op cannot be looked up at all.
     return cls.__eq__ is object.__eq__ and cls.__hash__ is not None
 
 
 def key_of(make: Callable[[Any], Hashable], value: Any, where: str, op: Any) -> Hashable:
-    """Return the key that ``make`` makes of a value; what it refuses is said to be in a call of the op."""
+    """Return ``make(value)``; if that refuses the value, the error says where it is in a call of ``op``."""
     try:
         return make(value)
     except RecordError as error:
@@ -101,7 +103,7 @@ class Recorder(RecorderBase):
     _graph: Graph
 
     _meanwhile: contextlib.ExitStack | None = None
-    """What is left when all examples are done that are recorded now; None where none are."""
+    """A stack of contexts that end when all examples of a recording are done; None outside of one."""
 
     knows_shapes: ClassVar[bool] = False
     """Whether calls are seen at once, so that ``shape_of(node)`` tells what came out: a dry run."""
@@ -118,7 +120,7 @@ class Recorder(RecorderBase):
 
     @contextlib.contextmanager
     def _with_meanwhile(self) -> Iterator[None]:
-        """Let functions of examples enter contexts for all of them."""
+        """Let functions of examples enter contexts in `_meanwhile`, which end with the last example."""
         try:
             with contextlib.ExitStack() as self._meanwhile:
                 yield
@@ -130,7 +132,7 @@ class Recorder(RecorderBase):
         return self._graph.shared_key(x)
 
     def shared_value(self, x: Any) -> Any:
-        """Return a shared value as a signature keeps it, so that the caller may change his own."""
+        """Return the copy of a shared value that a signature keeps, since the caller may change his own."""
         return self._graph.shared_value(x)
 
     def __len__(self) -> int:
@@ -254,17 +256,20 @@ class Recorder(RecorderBase):
         graph = self._graph
         before = graph.enter(get_ident())
         try:
+            # After a reset most forms come again. Those that are remembered need not be understood anew.
             if self._graph.before and self._recall(op, operands, static):
                 return self._quick(op, operands, static, frame)
             if isinstance(op, str) or not callable(op) or way_of(op) in (None, AS_IT_IS):
                 return self._understand(op, operands, static, frame)
-            # What is bound in a `functools.partial` may change before the next call. So the calls of it are
-            # those of a copy, which never changes, and which the quick path knows therefore.
+            # What is bound in a `functools.partial` may change before the next call, so it cannot be looked
+            # up by itself. Its calls are recorded as calls of a copy, which never changes and which the
+            # quick path therefore may know.
             copied = self._graph.copy_of(op, key_of(freeze, op, "the bound arguments", op))
             if copied is op:
                 return self._understand(op, operands, static, frame)
             return self._quick(copied, operands, static, frame)
         except RecursionError:
+            # Only now: to look for a value inside of itself in each call would cost more than recording it.
             refuse_itself([op, operands, static], f"a call of op '{op_name(op)}'")
             raise
         finally:
@@ -278,6 +283,7 @@ class Recorder(RecorderBase):
                 "op is looked up on the model when applied: 'compose', 'encoder.cell', ...",
             )
         graph = self._graph
+        # All operands are sorted into `call` first, so a call that is refused leaves the graph as it was.
         call = _Call(self, op)
         leaves = list(operands)
         structure = None
@@ -297,6 +303,8 @@ class Recorder(RecorderBase):
                 replace(x, value=self.shared_value(x.value)) if x.kind is kinds.SHARED else x for x in slots
             ]
             kept = tuple(own)
+            # The key lives as long as the graph. With the slots of copies it is equal, since slots compare
+            # by their own keys, and it does not keep the caller's shared arrays alive.
             key = (*key[:3], kept, key[-1])
             values = {name: snapshot(value) for name, value in ordered}
             number = graph.take_in(Signature(op, kept, structure, values, key))
@@ -316,6 +324,7 @@ class Recorder(RecorderBase):
         graph = self._graph
         first = len(graph.signature)
         node: Node = RecorderBase.add(self, op, *operands, **static)
+        # `add` has noted the line above; the call belongs to the line of the user.
         graph.recorded_at(frame, first)
         return node
 
@@ -328,6 +337,7 @@ class Recorder(RecorderBase):
             if known is None or not compares_by_identity(op):
                 return False
             letters, table = known
+            # A form without values has one signature, under the empty tuple: nothing is to be read.
             values = () if () in table else values_of(self, letters, operands)
             return graph.recall(key, letters, table.get(values), values)
         except (MultifoldError, TypeError):  # what is refused, or can't be hashed: the caller says why
@@ -336,7 +346,7 @@ class Recorder(RecorderBase):
     def _open(
         self, graph: Graph, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int
     ) -> None:
-        """Let the quick path take calls of this form, if it can: their signature has this number."""
+        """Let the quick path record further calls of this form with signature ``number``, if it can."""
         known = list(map(self._letter, operands))
         if None not in known and all(type(x) in CONSTANT for x in static.values()):
             letters = "".join(map(str, known))
@@ -353,6 +363,8 @@ class Recorder(RecorderBase):
             return kinds.INT.letter if isinstance(x, np.integer) else kinds.FLOAT.letter
         if type(x) in (list, tuple):
             return "l" if all(isinstance(item, Node) or type(item) in kinds.NUMBERS for item in x) else None
+        # What is left of numbers are bools of NumPy and subclasses, as members of an `IntEnum`; all these,
+        # like dictionaries, are understood anew in each call.
         if kinds.number_type(x) is not None or isinstance(x, dict) or self.array_class(x) is None:
             return None
         return kinds.ARRAY.letter
@@ -383,6 +395,7 @@ class _Call:
         if number is not None:
             (self.floats if number is float else self.ints).append(number(x))
             return Slot(kinds.NUMBERS[number])
+        # What can be told by its type goes before `array_class`, which asks each imported framework.
         if x is None or isinstance(x, str):
             return self.static_slot(x)
         if isinstance(x, Shared):
@@ -392,6 +405,7 @@ class _Call:
             return self.static_slot(x.value)
         if isinstance(x, RaggedOperand):
             return self.ragged_slot(x)
+        # Complex numbers and dates: no column holds these, and as static values they would divide launches.
         if isinstance(x, np.generic):
             raise RecordError(
                 f"Expected an int, a float or a bool as a number. Received {type_of(x)}.",
@@ -425,11 +439,14 @@ class _Call:
         return self.static_slot(x)
 
     def static_slot(self, x: Any) -> Slot:
-        """Return the slot of a static value."""
+        """Return the slot of a static value: its key, and a copy that the op gets in each run."""
         return Slot(kinds.STATIC, key_of(freeze, x, "an operand", self.op), snapshot(x))
 
     def ragged_slot(self, operand: RaggedOperand) -> Slot:
-        """Sort the rows of a ragged operand."""
+        """Sort the rows of a ragged operand into ``members`` and ``loose``, and return its slot.
+
+        ``ragged([node 4, 0.5, node 2])``, the first in its call, makes members 4, -1, 2 and loose 0.5.
+        """
         for x in operand.items:
             if isinstance(x, SharedNode):
                 raise RecordError(

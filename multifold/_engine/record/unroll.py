@@ -67,6 +67,8 @@ def unroll(
     if isinstance(cell, Stack):
         lasts = []
         for i, layer in enumerate(cell.layers):
+            # The outputs of one layer are the inputs of the next. Layers wait for each other only step by
+            # step, so the scheduler still runs step 2 of layer 1 and step 1 of layer 2 side by side.
             steps, last = unroll(fold, layer, steps, None if begin is None else begin[i])
             lasts.append(last)
         return list(steps), lasts
@@ -85,7 +87,7 @@ def unroll(
 
 
 def named_cell(op: str, begin: Any) -> Cell:
-    """Return the cell that an op of the model is: ``(x, *states) -> (output, *states)``."""
+    """Return a `Cell` whose step is the op of that name, with as many states as ``begin`` has."""
     if begin is None:
         raise RecordError(
             f"Expected begin_state for a cell that is the op '{op}' of the model. Received none.",

@@ -104,6 +104,7 @@ class RecordedExamples:
             self.sizes.append(1)
             self.rows.append(result._ref)
         else:
+            # An `async def` may record an example, too, as long as it awaits no value.
             if inspect.iscoroutine(result):
                 result = at_once(result)
             asked = take_apart(self.recorder, result, loose - self.loose[-1], fewest=0)
@@ -122,7 +123,7 @@ class RecordedExamples:
 
 
 def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return what an ``async def`` returns that waits for nothing."""
+    """Return what the coroutine of an ``async def`` returns; refuse one that waits for something."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -154,6 +155,7 @@ def cut(recorded: RecordedExamples) -> list[Trace]:
             graph.instructions, line_of,
         )  # fmt: skip
     except IndexError:
+        # Compiled code knows that a reference leaves its example, but not which one. This looks for it.
         refuse_strangers(recorded, graph)
         raise
     return compiled.traces_of(Trace, recorded, graph, integers, lines, ends)

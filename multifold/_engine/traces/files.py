@@ -58,14 +58,18 @@ def save(traces: Iterable[Trace], path: Path) -> None:
         write(table, path)
         return
     target = os.path.realpath(path)  # a link stays, and what it leads to is replaced
+    # By its number, since two processes may save to one path; the last to finish replaces the file.
     unfinished = f"{target}.{os.getpid()}.part"
     try:
         with open(unfinished, "wb") as file:
             write(table, file)
+            # On disk before it gets its name: else a crash of the machine could leave the name of an empty
+            # file.
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, target)
     except BaseException:
+        # Of any exception, so that Ctrl-C leaves no unfinished file either.
         if os.path.exists(unfinished):
             os.remove(unfinished)
         raise

@@ -1,7 +1,7 @@
 r"""Leaf values as bytes: arrays of one row, and the numbers and arrays inside ragged operands and groups.
 
-A leaf value is a *form*, a short text that says class, dtype and shape, and its bytes. Few forms serve all
-leaves of a data set, so a file keeps each form once, and the bytes of a trace one after the other.
+A leaf value is written as a *form*, a short text that says class, dtype and shape, and as bytes. Few forms
+serve all leaves of a data set. A file keeps each form once, and the bytes of a trace one after the other.
 
 Examples
 --------
@@ -61,6 +61,7 @@ def write_leaf(x: Any) -> tuple[str, bytes]:
     cls: Any = type(x)
     if cls in (int, float, bool):
         return form_of(cls, None, ()), np.array(x, NUMBERS[cls.__name__]).tobytes()
+    # Any other subclass of an array would come back as a plain array.
     if cls in (np.ndarray, np.memmap) or (isinstance(x, np.generic) and cls is x.dtype.type):
         return form_of(cls, x.dtype, x.shape), x.tobytes()
     raise NoText(shown_value(x), "pass NumPy arrays and plain numbers: np.asarray(x), int(x) or float(x).")

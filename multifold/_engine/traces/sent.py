@@ -23,6 +23,8 @@ def watch_pickles() -> None:
 
     def reduce(sent: Minibatch | Trace) -> tuple[Callable[..., Any], tuple[Any]]:
         try:
+            # A pickle inside of the pickle: so an op that cannot be pickled raises here, where it is
+            # caught.
             return arrive, (bytes(ForkingPickler.dumps(sent.__reduce__())),)
         except Exception as error:  # noqa: BLE001 - whatever the pickling of an op or a value raises
             return refuse, (unsendable(sent, error),)
@@ -32,7 +34,7 @@ def watch_pickles() -> None:
 
 
 def arrive(data: bytes) -> Any:
-    """Return what was sent."""
+    """Return the traces or the minibatch of a pickle that `watch_pickles` has made."""
     make, parts = pickle.loads(data)
     return make(*parts)
 

@@ -65,9 +65,6 @@ class Texts:
         return number
 
 
-# ---- writing -------------------------------------------------------------------------------------
-
-
 def to_arrow(traces: Iterable[Trace]) -> Any:
     """Return traces as a ``pyarrow.Table``, one row for each.
 
@@ -110,6 +107,7 @@ def to_arrow(traces: Iterable[Trace]) -> Any:
         indices = pa.array(np.array(numbers, np.int32))
         return pa.DictionaryArray.from_arrays(indices, pa.array(among.texts, pa.string()))
 
+    # Offsets of 64 bits: all traces together may have more than 2**31 integers.
     def lists(sizes: Iterable[int], values: Any) -> Any:
         return pa.LargeListArray.from_arrays(pa.array(starts(np.array([*sizes], np.int64))), values)
 
@@ -173,6 +171,7 @@ class Rows:
             numbers = [self.known.number(value) for value in values]
             number = self.vocabularies.number(form)
             sums = [self.vocabularies.sums[number], *[self.known.sums[x] for x in numbers]]
+            # With the vocabulary itself: Python gives the id of an object that is gone to a new one.
             self.written[id(vocabulary)] = vocabulary, number, numbers, sums
         _, number, numbers, sums = self.written[id(vocabulary)]
         forms, data = self.leaves_of(trace, example) if trace.arrays or trace.loose else ([], b"")
@@ -211,9 +210,6 @@ class Rows:
                 error.hint,
             ) from error
         return [self.known_forms.number(form) for form, _ in leaves], b"".join(data for _, data in leaves)
-
-
-# ---- reading -------------------------------------------------------------------------------------
 
 
 def from_arrow(data: Any, ops: Mapping[str, Callable[..., Any]] | None = None) -> list[Trace]:
@@ -287,6 +283,7 @@ class Reader:
         pa = arrow()
         try:
             columns = [batch.column(name) for name in COLUMNS]
+            # The columns of lists: values, integers, floats, lines and forms.
             lists = [listed(column) for column in columns[1:6]]
             vocabulary = self.numbers_of(columns[0])
             values, forms = (self.numbers_of(lists[i][0]) for i in (0, 4))
@@ -347,6 +344,7 @@ class Reader:
             vocabulary = self.vocabulary((number, *values))
             arrays = int(integers[COUNTED.index("arrays")])
             leaves = self.leaves(forms, data)
+            # Copies, since a view would keep the whole table in memory as long as one of its traces.
             trace = Trace(
                 vocabulary,
                 integers.copy(),
@@ -368,7 +366,7 @@ class Reader:
         return trace
 
     def vocabulary(self, key: tuple[int, ...]) -> Vocabulary:
-        """Return the vocabulary of the numbers of its texts."""
+        """Return the vocabulary whose text has the first number of ``key``, and its values the others."""
         found = self.vocabularies.get(key)
         if found is None:
             form, *values = (self.texts.texts[number] for number in key)
@@ -399,6 +397,7 @@ def listed(column: Any) -> tuple[Any, Integers]:
     """Return all entries of a column of lists, and where those of each row begin."""
     refuse_null(column)
     pa = arrow()
+    # Other libraries may have made plain lists of them. `flatten` knows of slices, which `values` does not.
     column = column.cast(pa.large_list(column.type.value_type))
     return column.flatten(), starts(column.value_lengths().to_numpy().astype(np.int64))
 

@@ -47,9 +47,6 @@ class Wanted:
     wanted: str
 
 
-# ---- writing -------------------------------------------------------------------------------------
-
-
 def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
     """Return the vocabulary of a trace as text, and the texts of the values that it names by number.
 
@@ -69,6 +66,7 @@ def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
     }
     form = text(code)
     values = list(writer.values)
+    # It is read at once. An op that would come back as another one is better refused now than next year.
     if not reads_as(form, values, vocabulary):
         ops = ", ".join(dict.fromkeys(x.name for x in vocabulary.signatures))
         raise RecordError(
@@ -143,12 +141,11 @@ class Writer:
         integers = self.trace.integers
         if not vocabulary.files:
             return "no call"
+        # After the sizes the column of signatures comes first. Each signature has a call there.
         signature = integers[len(COUNTED) + len(vocabulary.wanted) :]
-        call = int(np.argmax(signature == number))  # which each signature has
+        call = int(np.argmax(signature == number))
         return f"{vocabulary.files[number]}:{self.trace.lines[call]}"
 
-
-# ---- reading -------------------------------------------------------------------------------------
 
 STAND_INS: dict[str, Callable[[Node, Any], Any]] = {
     "node": lambda node, x: node,
@@ -161,7 +158,7 @@ STAND_INS: dict[str, Callable[[Node, Any], Any]] = {
     "shared": lambda node, x: Shared(x),
     "static": lambda node, x: Static(x),
 }
-"""The kind of an operand -> an operand of that kind, of a node and of what the slot keeps."""
+"""The kind of an operand -> makes an operand of that kind from a node and from the value of its `Slot`."""
 
 
 def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) -> Vocabulary:
@@ -178,6 +175,7 @@ def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) ->
     refuse_other_layout(code["multifold"])
     known = [decode(json.loads(value), find) for value in values]
     recorder = TraceRecorder()
+    # There is no call 0 yet, but of an operand that is a node only the kind enters a signature.
     node = Node(recorder._graph, 0)
 
     def stand_in(kind: str, number: int | None = None) -> Any:
@@ -186,6 +184,7 @@ def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) ->
     for op, operands, static, _ in code["signatures"]:
         arguments = [decode(operand, find, {"slot": stand_in}) for operand in operands]
         keywords = {name: Static(known[number]) for name, number in static.items()}
+        # Any frame will do: the lines of these calls are never asked for.
         recorder._record(known[op], tuple(arguments), keywords, sys._getframe())
     if len(recorder._graph.signatures) != len(code["signatures"]):
         raise ValueError("two signatures are equal")
