@@ -32,7 +32,7 @@ class Named(NamedTuple):
 
 
 def resolve_ops(backend: Backend, model: Any, form: Form) -> list[Callable[..., Any]]:
-    """Return what the op of each kernel calls; raise `LaunchError` where the model lacks it."""
+    """Return the callable of each kernel's op; refuse an op that the model lacks, or that mixes rows."""
     try:
         ops = [resolve(backend, model, kernel.op, kernel.site) for kernel in form.kernels]
     except LaunchError as error:
@@ -103,6 +103,8 @@ def begin_trial(
     """
     own = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
     batched = [leaf for leaf, rows_of_it in zip(leaves, own, strict=True) if rows_of_it]
+    # An op that takes another axis for the rows is not found out where both have one size, so a trial of
+    # such a launch says nothing of others. And one row has none to be mixed with.
     key = kernel_key(kernel), ranks_of(batched), rows in values.sizes_of(batched)
     if rows == 1 or kernel.solo or has_passed(op, key):
         return None
@@ -188,6 +190,7 @@ class RowsSpec(NamedTuple):
         arrays = tuple([backend.constant(drawn(rng, shape, dtype), None) for shape, dtype in self.arrays])
         if self.members is None:
             return arrays, np.ones(rows, np.int64)
+        # Equal shares, and what is left over to the last node: 7 members on 3 rows are 2, 2 and 3.
         lengths = np.full(rows, self.members // rows)
         lengths[-1] += self.members - lengths.sum()
         segments = np.repeat(np.arange(rows), lengths)
@@ -230,6 +233,7 @@ def verify_rows(
     key = tuple([x.key for x in operands]), square, kernel_key(kernel)
     if rows == 1 or has_passed(maker, key):
         return
+    # Of one seed, so that an op is not refused in one run of a program and believed in the next.
     rng = np.random.default_rng(0)
     found = [operand.drawn(backend, rng, rows) for operand in operands]
     trial = Trial(
@@ -243,19 +247,24 @@ def verify_rows(
         any_size=False,  # what depends on it shows while the program is traced
     )
     refuse_mixed(kernel, trial, key, trial.launch(), maker)
-    if not trial.draws:  # the same rows would be drawn again
+    # Without draws of the op itself another trial would repeat this one, so it counts as all that are
+    # needed.
+    if not trial.draws:
         VERDICTS.add(maker, (key, True), ENOUGH)
 
 
 def kernel_key(kernel: Kernel) -> Hashable:
-    """Return what of a kernel belongs to the verdict of its op."""
+    """Return the key by which the verdict of an op holds for a kernel: roles, nesting and static values."""
     static = [operand.value for operand in kernel.operands if operand.role == "static"]
     roles = tuple(operand.role for operand in kernel.operands)
     return roles, str(kernel.structure), static_key([static, kernel.static])
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return numbers for a trial: floats around 1, which functions take, small integers, booleans."""
+    """Return numbers for a trial: floats from 0.5 to 1.5, where ``log`` and ``1 / x`` are finite; 0 and 1.
+
+    Integers and booleans are 0 and 1, since integers are often indices, and hardly a table has fewer rows.
+    """
     if np.dtype(dtype).kind in "iub":
         whole = rng.integers(0, 2, shape)
         if shape and shape[0]:
@@ -291,7 +300,7 @@ def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:
 
 
 def check_rows(kernel: Kernel, shape: tuple[Any, ...], rows: int) -> None:
-    """Hold a result to the rule "one node is one row"."""
+    """Refuse an array that an op returned for ``rows`` rows if it has another number of rows."""
     instead = values.miscount(shape[0] if shape else None, rows)
     if instead:
         why = f"for {values.counted(rows, 'row')}" + (" (no operand is batched)" if kernel.solo else "")

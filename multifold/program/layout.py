@@ -311,6 +311,7 @@ def stretches(sources: Sequence[Source], rows: Integers) -> tuple[Integers, Inte
     >>> stretches([Source(0, 0), Source(0, 1), Source(1, 2)], np.array([3, 5, 4]))
     (array([0, 3, 0]), array([8, 4]))
     """
+    # As if all slabs were one array: where the source begins there, less where its slab begins.
     slab = np.array([source.slab for source in sources], np.int64)
     sizes = np.bincount(slab, rows).astype(np.int64)
     return starts(rows)[:-1] - starts(sizes)[slab], sizes
@@ -443,7 +444,7 @@ class Program:
         return self.kept.fill(result)
 
     def lengths(self, kernel: int, first: int, rows: int) -> dict[int, np.ndarray]:
-        """Return how many members some rows of a kernel have, for each of its ragged operands."""
+        """Return how many members each of some rows of a kernel has, by the number of the operand."""
         return {
             i: np.diff(column.splits[first : first + rows + 1])
             for i, column in enumerate(self.columns[kernel])

@@ -33,8 +33,8 @@ def refine(
 ) -> tuple[Plan, dict[int, Hashable], Promoted]:
     """Return a plan in which calls that read rows of different classes have different types.
 
-    Returns besides the classes of the types, and what tells how rows are promoted; the plan itself where no
-    type had to be divided.
+    It is the plan itself if no type had to be divided. The second value has the classes of each type, and
+    the third tells how rows are promoted (`Samples.promoted`).
     """
     samples = Samples(plan, backend, model)
     schedule = plan.schedule
@@ -72,8 +72,6 @@ class Samples:
         self.result = np.full(max(len(plan.columns), 1), -1)  # loose values look up call 0
         self.classes: dict[Hashable, int] = {}
 
-    # ---- classes of rows -------------------------------------------------------------------------
-
     def class_of(self, value: Any) -> int:
         """Return the number of the class of a value."""
         return self.classes.setdefault(self.values.class_of(value), len(self.classes))
@@ -88,6 +86,7 @@ class Samples:
 
     def classes_of(self, refs: Integers) -> Integers:
         """Return the class of what each reference reads."""
+        # Calls with the same sample return alike, so one look for each sample and part will do.
         result = self.result[np.where(refs < 0, 0, refs & CALL_MASK)]
         codes = np.where(refs < 0, refs, result | refs >> PART_BITS << PART_BITS)
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
@@ -105,8 +104,6 @@ class Samples:
             return (), refs  # of one class; or no framework promotes them, and the slab refuses them
         dtypes = tuple(leaf[1] for leaf in (found[1:] if is_container(found) else (found,)))
         return dtypes, numbers != self.classes.get(found, -1)
-
-    # ---- calls -----------------------------------------------------------------------------------
 
     def take(self, calls: Integers) -> None:
         """Find out what the calls of a launch return; what they read is known."""
@@ -133,6 +130,8 @@ class Samples:
             if key not in self.numbers:
                 self.numbers[key] = len(self.results)
                 self.results.append(self.run(call))
+                # A call that runs alone has no other rows in its launch. The op is tried on three rows, the
+                # same ones again if there are fewer calls.
                 together = np.setdiff1d(calls[like == i], self.plan.alone)
                 if len(together):
                     self.verify(np.resize(together, 3).tolist())
@@ -202,7 +201,7 @@ class Samples:
         refuse_mixed(named, trial, key, result)
 
     def operand(self, call: int, slot: Slot, position: int) -> Any:
-        """Return what a call receives for an operand."""
+        """Return what a call receives for an operand: a row, ragged rows, or a shared or static value."""
         kind = slot.kind
         entry = self.columns.operand(slot, position, call)
         if kind.ref:
@@ -221,8 +220,6 @@ class Samples:
     def named(self, call: int) -> Named:
         """Return what errors say of a call."""
         return Named(self.signature(call).name, self.plan.site(call))
-
-    # ---- types -----------------------------------------------------------------------------------
 
     def divided(self) -> tuple[Integers, dict[int, Hashable]]:
         """Return the types, divided where classes differ, and the classes that calls of each type read."""

@@ -49,6 +49,7 @@ def share_by_calls(traces: Sequence[Trace], shards: int) -> list[np.ndarray]:
         )
     # A trace without calls still is a row of the results.
     costs = [max(len(trace), 1) for trace in traces]
+    # Without a budget no shard has too much, so it is never None.
     shared = share_out(costs, range(len(costs)), shards, float("inf")) or []
     return [np.array(sorted(own), np.int64) for own in shared]
 
@@ -164,6 +165,7 @@ class Shards(Sequence[Program]):
             rows = np.asarray(rows)
             found = np.empty((self.counts.sum(), *rows.shape[2:]), rows.dtype)
             for own, of_shard in zip(self.examples, rows, strict=True):
+                # Rows after those of the examples are padding.
                 found[own] = of_shard[: len(own)]
             return found
 

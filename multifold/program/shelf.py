@@ -41,6 +41,7 @@ class Shelf:
         def asked(sizes_of: Callable[[Tiler], Sizes]) -> list[Sizes]:
             return [one for some in processes.all(lambda: list(map(sizes_of, tilers))) for one in some]
 
+        # Both ask all processes. Each has the same `known`, so each asks the same in the same order.
         def fit(sizes: Sizes) -> bool:
             return all(processes.all(lambda: all(tiler.fits(sizes) for tiler in tilers)))
 
@@ -48,6 +49,7 @@ class Shelf:
         own = largest(several)
         most = WASTE * cost(own) + SPARE
         for sizes in sorted(known, key=cost):
+            # All that follow cost more.
             if cost(sizes) > most:
                 break
             if fit(sizes):
@@ -72,7 +74,7 @@ def cost(sizes: Sizes) -> int:
 
 
 def phase_cost(size: PhaseSize) -> int:
-    """Return what a phase costs, in rows."""
+    """Return what a phase costs, in rows: only tiles of a loop cost something beside their rows."""
     return size.launches * (size.tile + OVERHEAD * size.loop)
 
 

@@ -93,7 +93,7 @@ class SlabClasses:
                 self.assume(pending, plain)
 
     def check_missing(self, kernel: Kernel, plain: Callable[[MissingRows], SlabClass]) -> None:
-        """Refuse a kernel if calls without rows would receive others than by themselves."""
+        """Refuse a kernel if calls without rows would get another class of rows than by themselves."""
         for operand in kernel.operands:
             if operand.lacks and operand.missing is not None and operand.reads:
                 known, own = self.known.get(operand.index), plain(operand.missing)

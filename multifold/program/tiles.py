@@ -94,12 +94,12 @@ class Tiler:
         self.packings: dict[tuple[Any, ...], Packing] = {}
         self.launches = [program.launches[low:high] for low, high in pairwise(program.bounds.tolist())]
 
-    # ---- sizes -----------------------------------------------------------------------------------
-
     def packed(
         self, phase: int, tile: int, edges: tuple[tuple[int, ...], ...], turn: tuple[int, ...] = ()
     ) -> Packing:
         """Return the calls of a phase in tiles."""
+        # To choose sizes, to look whether they fit and to tile, the same packing is asked for again and
+        # again.
         key = phase, tile, edges, turn
         if key not in self.packings:
             if self.form.phases[phase].loop:
@@ -119,7 +119,7 @@ class Tiler:
         return [own[low:high] for own in lengths]
 
     def own(self, like: Sizes | None = None) -> Sizes:
-        """Return the sizes that fit this program, with the tiles of others unless they are far off."""
+        """Return sizes that fit this program: in tiles and turns of ``like`` if that costs little more."""
         phases = [
             self.loop_size(i, *((like.phases[i].tile, like.phases[i].turn) if like is not None else ()))
             if phase.loop
@@ -129,7 +129,7 @@ class Tiler:
         return Sizes(tuple(phases), self.given, self.groups)
 
     def within(self, sizes: Sizes) -> Sizes:
-        """Return the sizes that this program has in the tiles of others, with as much room in each."""
+        """Return the sizes of this program in tiles as wide as those of ``sizes``, with as many members."""
         phases = [
             self.packed_size(i, size.tile, size.edges, size.turn)
             if size.loop
@@ -155,6 +155,7 @@ class Tiler:
     def once_size(self, number: int, least: int = 0) -> PhaseSize:
         """Return the sizes of a phase of one launch, which has at least so many rows."""
         edges = [int(lengths.sum()) for lengths in self.lengths(number, 0)]
+        # A solo kernel makes one row of what it is given, and padding would change it: all sizes are exact.
         if self.form.kernels[self.form.phases[number].kernels[0]].solo:
             return PhaseSize(False, 1, 1, (1,), (tuple(edges),))
         rows = int(self.launches[number][:, 2].sum())
@@ -257,8 +258,6 @@ class Tiler:
         packing = self.packed(number, size.tile, size.edges, size.turn)
         return len(packing.kernel) <= size.launches and covers(size.kernels, tuple(packing.counts))
 
-    # ---- the tiled program -----------------------------------------------------------------------
-
     def tiled(self, sizes: Sizes) -> Program:
         """Return the program in some sizes, which it fits into."""
         form = self.form
@@ -311,8 +310,8 @@ class Tiler:
         packing = self.packed(number, tile, size.edges, size.turn)
         used = len(packing.kernel)
         table = np.zeros((size.launches, 3), np.int64)
-        # the rest is idle
         table[:used, 0] = packing.kernel
+        # What is left is idle: one past the last kernel, or in turns whatever kernel comes next.
         table[used:, 0] = len(phase.kernels)
         if size.turn:
             table[:, 0] = np.resize(size.turn, size.launches)
@@ -322,6 +321,7 @@ class Tiler:
             table[launches, 1] = len(before[kernel].rows) + tile * np.arange(len(launches))
             rows = np.full(tiles * tile, -1)
             rows[: len(packing.rows[entry])] = packing.rows[entry]
+            # The rows of a tile come before its padding, so a tile that begins with -1 is idle: 0 rows.
             table[launches, 2] = tile * (rows[: len(launches) * tile : tile] >= 0)
             own[kernel] = KernelTiles(rows, tile, size.edges[entry])
         counts = tuple(tile * tiles for tiles in size.kernels)
@@ -374,9 +374,6 @@ def launches_of(size: PhaseSize) -> int:
     return size.launches
 
 
-# ---- columns in tiles ----------------------------------------------------------------------------
-
-
 def padded(count: int, size: int) -> Integers:
     """Return the rows ``0 .. count - 1``, and -1 for padding.
 
@@ -410,6 +407,7 @@ def repeated(column: np.ndarray, rows: Integers, tile: int) -> np.ndarray:
         half = 0.5 if column.dtype.kind == "f" else 0
         return np.full((len(rows), *column.shape[1:]), half, column.dtype)
     first = np.repeat(rows[::tile], tile)
+    # An idle tile has no first row to repeat, and repeats row 0 of the kernel.
     return column[np.maximum(np.where(rows < 0, first, rows), 0)]
 
 

@@ -37,6 +37,7 @@ def share_out(costs: Sequence[float], examples: Sequence[int], shards: int, call
     for example in sorted(examples, key=lambda example: -costs[example]):
         load, shard = heappop(loads)
         cost = costs[example]
+        # On an empty shard an example may cost more than the budget. One without cost never overfills one.
         if load and cost and load + cost > calls:
             return None
         found[shard].append(example)
@@ -122,6 +123,7 @@ class CallBudget:
         steps = self.steps()[self.step :]
         self.step = self.step
         for step in steps:
+            # Before it is handed out, so that a state which is saved meanwhile counts it.
             self.step += 1
             yield step[self.shard]
         self.step = 0
@@ -190,6 +192,8 @@ class CallBudget:
                 high -= 1 + (high - low) // 1000
             bounds.append(high)
             steps.append(step)
+        # The last step has what is left, perhaps one example. It and the step before share their examples
+        # anew.
         if len(steps) > 1:
             before = done[bounds[-3] - 1] if bounds[-3] else 0.0
             middle = int(np.searchsorted(done, (before + done[-1]) / 2, side="right"))
