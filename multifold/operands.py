@@ -50,8 +50,8 @@ class RaggedOperand:
         try:
             self.items = tuple(rows_of(items))
         except (RecordError, TypeError):
-            # A node refuses to be iterated, and a number cannot be: the brackets are missing. What a
-            # generator of the user has raised goes on.
+            # A node refuses to be iterated, and a number cannot be, so the brackets are missing. If a
+            # generator of the user has failed, its own error goes on.
             is_list = isinstance(items, Iterable) and not hasattr(items, "shape")
             if is_list and getattr(type(items), "no_batch", None) is None:
                 raise
@@ -206,7 +206,7 @@ def shared(value: Any) -> Any:
     >>> fold([rows])
     [array([30.])]
     """
-    # By the method: nodes are defined above this module, which cannot import them.
+    # A node is known by this method: its class is defined in the engine, which imports this module.
     no_batch = getattr(type(value), "no_batch", None)
     return Shared(value) if no_batch is None else value.no_batch()
 

@@ -91,7 +91,7 @@ def pickled(value: Any) -> bytes:
 
 
 ALONE = Processes()
-"""This process, which says nothing to others."""
+"""The only process: `ALONE.all` calls a function here and asks no other."""
 
 
 class Said(NamedTuple):
@@ -170,7 +170,8 @@ class Agreement:
         # Any example will do, and the shortest is sent in the least time.
         shortest = sorted((trace for own in batches for trace in own), key=len)[:1]
         found = processes.all(lambda: (self.family, self.sample or shortest))
-        # A new family, not the own one with more: so each process gives each kernel the same number.
+        # A new family takes in those of all processes by rank, so that each process gives each kernel the
+        # same number.
         self.family = Family(joins_results=True)
         for family, _ in found:
             self.family.take_in(family)

@@ -296,8 +296,8 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterabl
     keys: list[Key] = [key for key in family.parents if key[0] in ("given", "result")]
     number = {key: i for i, key in enumerate(given.rows)}
 
-    # By `repr`: steps and dtypes are ints, strings and tuples, which Python does not order among each
-    # other.
+    # The order is that of `repr`: steps and dtypes are ints, strings and tuples, which Python does not
+    # compare with each other.
     def order(key: Key) -> tuple[int, int, str]:
         return (-1, number[key[1]], repr(key[2])) if key[0] == "given" else (key[1], 0, repr(key[2:]))
 

@@ -103,8 +103,8 @@ def begin_trial(
     """
     own = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
     batched = [leaf for leaf, rows_of_it in zip(leaves, own, strict=True) if rows_of_it]
-    # An op that takes another axis for the rows is not found out where both have one size, so a trial of
-    # such a launch says nothing of others. And one row has none to be mixed with.
+    # An op that takes another axis for the rows shows it only if both have different sizes. So a trial of a
+    # launch where they are equal counts for such launches only. One row has none to be mixed with.
     key = kernel_key(kernel), ranks_of(batched), rows in values.sizes_of(batched)
     if rows == 1 or kernel.solo or has_passed(op, key):
         return None
@@ -190,7 +190,8 @@ class RowsSpec(NamedTuple):
         arrays = tuple([backend.constant(drawn(rng, shape, dtype), None) for shape, dtype in self.arrays])
         if self.members is None:
             return arrays, np.ones(rows, np.int64)
-        # Equal shares, and what is left over to the last node: 7 members on 3 rows are 2, 2 and 3.
+        # Each node has an equal share and the last one what is left over: 7 members on 3 rows are 2, 2 and
+        # 3.
         lengths = np.full(rows, self.members // rows)
         lengths[-1] += self.members - lengths.sum()
         segments = np.repeat(np.arange(rows), lengths)
@@ -233,7 +234,7 @@ def verify_rows(
     key = tuple([x.key for x in operands]), square, kernel_key(kernel)
     if rows == 1 or has_passed(maker, key):
         return
-    # Of one seed, so that an op is not refused in one run of a program and believed in the next.
+    # With one seed no op is refused in one run of a program and believed in the next.
     rng = np.random.default_rng(0)
     found = [operand.drawn(backend, rng, rows) for operand in operands]
     trial = Trial(
@@ -247,8 +248,7 @@ def verify_rows(
         any_size=False,  # what depends on it shows while the program is traced
     )
     refuse_mixed(kernel, trial, key, trial.launch(), maker)
-    # Without draws of the op itself another trial would repeat this one, so it counts as all that are
-    # needed.
+    # If the op draws no random numbers, another trial would repeat this one, so this one is enough.
     if not trial.draws:
         VERDICTS.add(maker, (key, True), ENOUGH)
 
@@ -290,7 +290,7 @@ def hashable_steps(parts: Sequence[Part], number: int) -> Steps:
 
 
 def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:
-    """Return a part of a result; raise `LaunchError` where there is none."""
+    """Return the part of a result that ``steps`` lead to; raise `LaunchError` if it has no such part."""
 
     def refuse(what: str) -> LaunchError:
         return LaunchError(f"{naming(kernel)}, returned a result that {what}.", values.PARTS_HINT)

@@ -128,8 +128,7 @@ def is_shared_array(slot: Any) -> bool:
 
 def order_of(signature: Signature) -> str:
     """Return a text that orders signatures alike whatever the order of the examples."""
-    # Without shared values, which are no part of a kernel (`kernel_key`): the next minibatch may have
-    # others.
+    # The values of shared arrays are left out, since they are no part of a kernel (`kernel_key`).
     slots = [(slot.kind.name, "" if slot.kind.shared else str(slot.value)) for slot in signature.slots]
     return f"{signature.name} {slots} {signature.structure} {signature.static}"
 
@@ -182,7 +181,7 @@ def number_kernels(plan: Plan, family: Family, classes: Mapping[int, Hashable]) 
     own = [present.get(kernel, signature) for kernel, signature in enumerate(family.signatures)]
     # The third entry of a key says whether its calls run alone.
     whole = [bool(key[2]) for key in family.kernels]
-    # At least one entry, since loose values look up call 0.
+    # There is at least one entry, since loose values look up call 0.
     number = np.full(max(len(columns), 1), -1)
     number[calls] = kernel_of[plan.types[calls]]
     return CalledKernels(own, whole, [w or not s.batched for w, s in zip(whole, own, strict=True)], number)

@@ -54,8 +54,8 @@ class Programs:
 
     def __init__(self, policy: str) -> None:
         self.policy = policy
-        # Without a model, and with one. A model tells kernels apart by shapes, so neither has kernels of
-        # the other, and in one family each form would have both.
+        # The first is for programs without a model. A model tells kernels apart by shapes, so in one family
+        # each form would have both sorts of kernels.
         self.families = {False: Family(), True: Family()}
         self.shelf = Shelf()
         self.agreements: dict[tuple[bool, bool], tuple[Agreement, Shelf]] = {}

@@ -162,8 +162,8 @@ class LoopCalls:
         """Return each read within the loop: the call that is read, and the call that reads it."""
         sources = [np.zeros(0, np.int64)]
         readers = [np.zeros(0, np.int64)]
-        # One entry more than kernels: given rows have the owner -1, which looks up the last entry, again
-        # -1.
+        # There is one entry more than kernels: given rows have the owner -1, which looks up the last one,
+        # again -1.
         entry_of = np.full(len(owners.program.form.kernels) + 1, -1)
         entry_of[list(self.kernels)] = np.arange(len(self.kernels))
         first = np.array(self.first)
@@ -261,8 +261,8 @@ class LoopCalls:
             if turn:
                 entry = turn[len(tiles) % len(turn)]
             else:
-                # The kernel whose first call has the longest way to go; of equal ones the one with most
-                # calls.
+                # This takes the kernel whose first call has the longest way to go, and of equal ones the
+                # one with most calls.
                 entry = max(
                     (entry for entry, calls in enumerate(ready) if len(calls)),
                     key=lambda entry: (height[ready[entry][0]], len(ready[entry])),

@@ -49,7 +49,7 @@ def refine(
 
 
 class Samples:
-    """What calls return: the results of a few calls that stand for all others.
+    """The results of a few calls, which stand for those of all calls that are like them.
 
     Attributes
     ----------
@@ -130,8 +130,8 @@ class Samples:
             if key not in self.numbers:
                 self.numbers[key] = len(self.results)
                 self.results.append(self.run(call))
-                # A call that runs alone has no other rows in its launch. The op is tried on three rows, the
-                # same ones again if there are fewer calls.
+                # A call that runs alone has no other rows in its launch to mix with. The op is tried on
+                # three rows, and on the same ones again if there are fewer calls.
                 together = np.setdiff1d(calls[like == i], self.plan.alone)
                 if len(together):
                     self.verify(np.resize(together, 3).tolist())
@@ -139,7 +139,7 @@ class Samples:
         self.result[calls] = np.array(numbers)[like]
 
     def ragged_class(self, number: int) -> int:
-        """Return the class of the rows of one ragged operand, -1 where there is none."""
+        """Return the class of the rows of ragged operand ``number``; -1 if it has no row."""
         members = self.columns.rows_of(number)
         if not len(members):
             return -1

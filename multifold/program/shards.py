@@ -102,6 +102,7 @@ class Shards(Sequence[Program]):
         kept = self._programs[0].kept
         pairs = zip(self.form.leaves, kept.outputs.wanted if kept else (), strict=False)
         groups = (self.form.groups[leaf] for leaf, one in pairs if one == "row" and isinstance(leaf, int))
+        # Without fixed sizes, a result has as many rows as the largest shard of all processes has examples.
         return next((group.rows for group in groups if group.rows is not None), max(self._all))
 
     def __len__(self) -> int:

@@ -41,7 +41,8 @@ class Shelf:
         def asked(sizes_of: Callable[[Tiler], Sizes]) -> list[Sizes]:
             return [one for some in processes.all(lambda: list(map(sizes_of, tilers))) for one in some]
 
-        # Both ask all processes. Each has the same `known`, so each asks the same in the same order.
+        # Both functions ask all processes. Each process has the same `known`, so each asks the same in the
+        # same order.
         def fit(sizes: Sizes) -> bool:
             return all(processes.all(lambda: all(tiler.fits(sizes) for tiler in tilers)))
 
@@ -49,7 +50,7 @@ class Shelf:
         own = largest(several)
         most = WASTE * cost(own) + SPARE
         for sizes in sorted(known, key=cost):
-            # All that follow cost more.
+            # All sizes that follow cost more.
             if cost(sizes) > most:
                 break
             if fit(sizes):

@@ -19,7 +19,7 @@ FEWEST = 4
 """The tiles that a loop has at least, so that small minibatches, of one tile to four, have one size."""
 
 CLOSE = 1.5
-"""A loop keeps the tiles and the cycle of the program before unless others are that many times cheaper."""
+"""A loop keeps tiles and cycle of the last program unless others would be that many times cheaper."""
 
 MOST_WORK = 1.6
 """A program whose kernels take turns may cost that many times what its tiles cost in their best order. What
@@ -67,7 +67,7 @@ def bucket(count: int, least: int = 8) -> int:
     >>> [bucket(count) for count in (1, 9, 100, 1000, 1030)]
     [8, 10, 112, 1024, 1280]
     """
-    # A quarter of the power of two below: from 1,024 to 2,048 sizes go in steps of 256.
+    # The step is a quarter of the power of two below: 256 from 1,024 to 2,048.
     step = 1 << max((count - 1).bit_length() - 3, 0)
     return max(-(-count // step) * step, least)
 

@@ -65,7 +65,7 @@ class SlabClasses:
     def in_order(self, kernels: Sequence[int], plain: Callable[[MissingRows], SlabClass]) -> Iterator[int]:
         """Yield the kernels of a phase, each as soon as the classes of the slabs that it reads are known.
 
-        Whoever iterates declares what each kernel returns before asking for the next one. In a loop every
+        The caller declares what each kernel returns before it asks for the next one. In a loop every
         kernel may read its own results: the children of a tree's node are nodes of that tree. Then a ragged
         operand breaks the circle if its row shape was recorded, as in ``ragged(children, row_shape=(8,))``.
 

@@ -98,8 +98,8 @@ class Tiler:
         self, phase: int, tile: int, edges: tuple[tuple[int, ...], ...], turn: tuple[int, ...] = ()
     ) -> Packing:
         """Return the calls of a phase in tiles."""
-        # To choose sizes, to look whether they fit and to tile, the same packing is asked for again and
-        # again.
+        # The same packing is asked for when sizes are chosen, when they are compared, and when rows are
+        # laid out.
         key = phase, tile, edges, turn
         if key not in self.packings:
             if self.form.phases[phase].loop:

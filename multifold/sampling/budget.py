@@ -37,7 +37,8 @@ def share_out(costs: Sequence[float], examples: Sequence[int], shards: int, call
     for example in sorted(examples, key=lambda example: -costs[example]):
         load, shard = heappop(loads)
         cost = costs[example]
-        # On an empty shard an example may cost more than the budget. One without cost never overfills one.
+        # On an empty shard an example may cost more than the budget, and an example without cost fits
+        # anywhere.
         if load and cost and load + cost > calls:
             return None
         found[shard].append(example)
@@ -123,7 +124,7 @@ class CallBudget:
         steps = self.steps()[self.step :]
         self.step = self.step
         for step in steps:
-            # Before it is handed out, so that a state which is saved meanwhile counts it.
+            # The step counts before it is handed out, so that a state which is saved meanwhile has it.
             self.step += 1
             yield step[self.shard]
         self.step = 0
@@ -209,6 +210,7 @@ def checked(costs: Any) -> np.ndarray:
     try:
         found = np.array([*costs], np.float64)
     except (TypeError, ValueError):
+        # NaN is refused below, with the same words as all other wrong costs.
         found = np.array([np.nan])
     if found.ndim != 1 or not np.isfinite(found).all() or (found < 0).any():
         raise RecordError(

@@ -40,7 +40,7 @@ class FrameworkRecorder(Recorder):
         self._graph = Graph(self._node_type, self._graph.merged is not None, self._graph)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: not the cells, whose ids are others in a copy."""
+        """Return what is pickled and copied: all but the cells, whose keys are ids of this process."""
         return {**self.__dict__, "_cells": {}}
 
     def shared_key(self, x: Any) -> Hashable:
@@ -75,7 +75,7 @@ class FrameworkRecorder(Recorder):
         cls = type(x)
         if cls in self._array_types:
             return self._array_types[cls]
-        # No array of any framework lacks these, so other operands are not shown to each adapter.
+        # Arrays of all frameworks have both, so other operands are not shown to each adapter.
         if not hasattr(x, "shape") or not hasattr(x, "dtype"):
             return None
         mine = self._backend is not None and self._backend.owns(x)
@@ -99,12 +99,13 @@ class FrameworkRecorder(Recorder):
 
     def _backend_of(self, model: Any, graph: Any = None) -> Backend:
         """Return the backend that runs a model: the fold's, else the model's, else NumPy."""
-        # The fold's own backend is asked first. Others are asked only to refuse a model of theirs.
+        # If the fold has a backend and the model is of it, no other is asked. Else the model decides, or
+        # `_settle` refuses it as one of a second framework.
         if self._backend is None or not self._backend.hosts(model):
             found = None if model is None else registry.host(model, but=self._backend)
             if found is not None:
                 self._settle(found, f"a model of type {type(model).__qualname__}")
-        # Last, a model of no framework may have layers of one as attributes, or an op may be one.
+        # A model of no framework may still have layers of one among its attributes, and an op may be one.
         if self._backend is None:
             ops = [signature.op for signature in (graph or self._graph).signatures]
             parts = [*ops, *getattr(model, "__dict__", {}).values()]
@@ -193,8 +194,8 @@ class FrameworkRecorder(Recorder):
         """Return a cell as multifold's; the same object for the same cell, so that its calls batch."""
         if isinstance(cell, (Cell, Stack, Bidirectional)):
             return cell
-        # A list of cells, or a framework's container of them as PyTorch's ModuleList, is a stack. A mapping
-        # has `keys`, and in which order its cells would stack is not said.
+        # A list of cells is a stack, and so is a framework's container of them, as PyTorch's ModuleList. A
+        # mapping has `keys`, and does not say in which order its cells stack.
         sequence = isinstance(cell, (list, tuple)) or (
             hasattr(cell, "__getitem__")
             and hasattr(cell, "__len__")

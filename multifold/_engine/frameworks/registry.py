@@ -125,6 +125,7 @@ def load_backend(name: str) -> Backend:
     if name in BUILT_IN:
         from importlib.metadata import EntryPoint
 
+        # NumPy's adapter is named, not imported: the engine imports nothing of the floor above it.
         own: Backend = EntryPoint(name, BUILT_IN[name], GROUP).load()()
         return own
     point = entry_points().get(name)

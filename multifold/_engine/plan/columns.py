@@ -113,7 +113,7 @@ class Columns:
             starts(known["lengths"]) if ragged else NO_STARTS,
             starts_of["ragged"] if ragged else NO_INTEGERS,
         )
-        # `reads` is a cached property: who asks for it finds this entry and computes nothing.
+        # `reads` is a cached property. Whoever asks for it finds this entry, and nothing is computed.
         vars(columns).update(known, _starts=starts_of, reads=reads)
         return columns
 
@@ -217,7 +217,7 @@ class Columns:
 
     @cached_property
     def shared_calls(self) -> Integers:
-        """The calls whose whole result is read by others: they run in launches of their own."""
+        """The calls whose whole results other calls read: they run in launches of their own."""
         found = [self.shared_by(number)[1].ravel() for number in self.sharing]
         return np.unique(np.concatenate(found) & CALL_MASK) if found else NO_INTEGERS
 

@@ -87,7 +87,7 @@ class Outputs:
     @property
     def sources(self) -> Integers:
         """The call that each row of the results is read from."""
-        # Negative ones are loose values, which no call has computed.
+        # Negative references are loose values, which no call has computed.
         refs = np.concatenate([*self.batched, self.whole_calls])
         return refs[refs >= 0] & CALL_MASK
 
@@ -167,10 +167,10 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
         refs = []
         for row in group.rows:
             if isinstance(row, Node):
-                # Most rows are nodes of this graph: without a call of `_reference` for each.
+                # Most rows are nodes of this graph, and need no call of `_reference`.
                 refs.append(row._ref if row._graph is graph else recorder._reference(row))
             else:
-                # It refuses an int of more than 64 bits, and its answer is of no use here.
+                # `_number` refuses an int of more than 64 bits; its answer is not used.
                 recorder._number(row)
                 result.loose.append(row)
                 refs.append(-first_loose - len(result.loose))

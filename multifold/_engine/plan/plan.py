@@ -90,7 +90,7 @@ class Frame:
         """The calls to be run; None for those that the outputs need."""
         if self.place is None:
             return None
-        # Of no calls, too, a place has one entry.
+        # Places have at least one entry, even of no calls (`Place.nowhere`).
         return (self.place.launch[: len(self.columns)] < 0).nonzero()[0]
 
     def places(self) -> Place:
@@ -207,6 +207,7 @@ class Plan:
     def in_pieces(self, pieces: Callable[[int], int]) -> Plan:
         """Return the plan with launches of very many rows in pieces (`Schedule.in_pieces`)."""
         schedule = self.schedule.in_pieces(pieces)
+        # The wiring was that of the launches before they were cut.
         return self if schedule is self.schedule else replace(self, schedule=schedule, wiring=None)
 
 
@@ -228,7 +229,7 @@ def make_plan(frame: Frame, policy: str, schedule: Schedule | None = None, *, ru
     began = perf_counter()
     columns = frame.columns
     seconds = {} if frame.recording is None else {"record": frame.recording}
-    # One compiled call instead of two, so that the columns are handed over once.
+    # One compiled call does both, so that the columns are handed over once.
     if runs and frame.is_plain(policy):
         found = plan_and_wire(
             columns, frame.graph, frame.asked.batched, frame.places(), frame.pending, frame.keeps
@@ -318,7 +319,7 @@ class PlanCache:
             return make_plan(frame, self.policy, runs=runs)
         form = frame.form()
         kept, again = self._look(form)
-        # A program has perhaps left a plan without wiring. A run replaces it by one that has it.
+        # A program may have left a plan without wiring. A run replaces it by one that has it.
         if kept is None or (runs and kept.wiring is None):
             plan = make_plan(frame, self.policy, runs=runs)
             if again:
@@ -338,8 +339,8 @@ class PlanCache:
                 self._found.move_to_end(form)
                 self.hits += 1
                 return found, True
-            # Of a form that came once only its hash is kept: the form itself may take a megabyte. If two
-            # forms have one hash, a plan is kept after its first run, which does no harm.
+            # Of a form that came once the cache keeps the hash only, since the form itself may take a
+            # megabyte. If two forms have one hash, a plan is kept after its first run, which does no harm.
             number = hash(form)
             if number in self._once:
                 return None, True

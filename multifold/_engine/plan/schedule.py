@@ -98,7 +98,8 @@ class Schedule:
         more = sizes - self.sizes
         if not more.any():
             return self
-        # The last call of each launch again, so often as rows are missing, before the next launch begins.
+        # This repeats the last call of each launch, once for each missing row, before the next launch
+        # begins.
         calls = np.insert(
             self.calls, np.repeat(self.bounds[1:], more), np.repeat(self.calls[self.bounds[1:] - 1], more)
         )
@@ -111,7 +112,8 @@ class Schedule:
         Launches that read nothing but numbers, which are small rows, stay whole up to `MANY_NUMBERS`. An op
         without batched operands has one row.
         """
-        # If all calls together would stay whole, no launch is divided, and no signature need be looked at.
+        # If even all calls together would stay whole, no launch is divided, and no signature need be looked
+        # at.
         if pieces(len(self.calls)) == 1:
             return self
         numbers = self.columns.signature[self.calls[self.bounds[:-1]]].tolist()
@@ -209,7 +211,7 @@ def call_types(columns: Columns, alone: Integers) -> Integers:
         # `ravel`, since NumPy 2.0.0 returns an inverse of two axes here.
         types[calls] = fresh + inverse.ravel()
         fresh += len(distinct)
-    # Last: a call that runs alone and shares nodes has a type of its own.
+    # This comes last, since a call that runs alone and shares nodes has a type of its own, too.
     types[alone] = fresh + np.arange(len(alone))
     return types
 

@@ -316,7 +316,7 @@ def joined(outputs: Sequence[Integers]) -> tuple[Integers, Integers]:
     """Return the references of all groups, one after the other, and how many each group has."""
     if len(outputs) == 1:  # as most traces have: a copy less
         return outputs[0], np.array([len(outputs[0])], np.int64)
-    # With an empty array in front, since NumPy refuses to concatenate no arrays at all.
+    # The empty array stands in front since NumPy refuses to concatenate no arrays at all.
     return np.concatenate([NO_INTEGERS, *outputs]), np.array(list(map(len, outputs)), np.int64)
 
 
@@ -338,7 +338,7 @@ class SlotFiller:
 
     def planned(self, graph: Any, place: Place, found: tuple[Any, ...]) -> Planned | tuple[Integers, ...]:
         """Return what `compiled.plan` has found, as a `Planned`; as it is if a policy has to choose."""
-        # Then it is the pending calls, and what `Problem.counted_as` takes.
+        # Without a schedule these are the pending calls, and what `Problem.counted_as` takes.
         if len(found) != 5:
             return found
         calls, bounds, lower_bound, scheduled, wired = found

@@ -173,7 +173,7 @@ def mapping(cls: Any) -> Way:
 
 def number(cls: Any) -> Way:
     """Return the way of a class of numbers, or of text, that subclasses may add attributes to."""
-    # `int.__getnewargs__(x)` is the plain int inside of an object of a subclass, as ``(7,)``.
+    # `int.__getnewargs__(x)` returns the plain int inside of an object of a subclass, as ``(7,)``.
     return Way(
         lambda x: (cls.__getnewargs__(x), ()), lambda value, fixed, inner: new(value, *fixed), changes=False
     )
@@ -181,7 +181,7 @@ def number(cls: Any) -> Way:
 
 def take_array(x: np.ndarray) -> Taken:
     """Take an array by its bytes; one of objects, or of texts of any length, by its entries."""
-    # A subclass may change what `ravel` does: an `np.matrix` stays one, with two axes.
+    # A subclass may change what `ravel` does: that of an `np.matrix` has two axes.
     plain = np.asarray(x)
     # An op can see whether an array lies in the order of Fortran, though `tobytes` does not show it.
     fixed = x.dtype, x.shape, x.flags.fnc
@@ -194,7 +194,8 @@ def make_array(value: np.ndarray, fixed: Any, inner: list[Any]) -> Any:
     if not value.dtype.hasobject:
         return value.copy(order="K")
     made = np.empty_like(value)
-    # Entry by entry, since `np.array(inner)` would make a second axis of entries that are lists.
+    # `np.array(inner)` would make a second axis of entries that are lists, so they are filled in one by
+    # one.
     entries = np.empty(len(inner), value.dtype)
     for i, x in enumerate(inner):
         entries[i] = x
@@ -209,7 +210,7 @@ def take_reduced(x: Any) -> Taken:
     it is.
     """
     try:
-        # As pickle does: a function that a package has registered for a class goes before its methods.
+        # Pickle asks the functions that packages have registered for classes first, and so does this.
         reduced = copyreg.dispatch_table.get(type(x), lambda x: x.__reduce_ex__(4))(x)
     except TypeError:
         reduced = ""
@@ -312,8 +313,8 @@ def way_of(value: Any) -> Way | None:
     way = WAYS.get(cls)
     if way is not None:
         return way
-    # Before the bases: a member of an `IntEnum` is an int as well, but an op may ask whether it `is`
-    # Color.RED.
+    # This comes before the bases: a member of an `IntEnum` is an int as well, but an op may ask whether it
+    # `is` Color.RED.
     if isinstance(value, ITSELF):
         return None
     for base in cls.__mro__:

@@ -65,7 +65,7 @@ def checksum(parts: Sequence[int], columns: Sequence[Any]) -> int:
     >>> checksum([], [b"ab", b"c"]) == checksum([], [b"a", b"bc"])
     False
     """
-    # Little-endian in any case: a file that one machine wrote is checked on another.
+    # Sizes are little-endian on every machine, since one may write a file and another check it.
     sizes = [len(parts), *(memoryview(column).nbytes for column in columns)]
     crc = zlib.crc32(np.array([*sizes, *parts], "<i8").tobytes())
     for column in columns:

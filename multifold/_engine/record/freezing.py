@@ -52,7 +52,7 @@ def freeze(value: Any) -> Hashable:
     cls = type(value)
     if cls in ATOMS:
         return cls, value
-    # By its digits, a float that is NaN equals itself, and 0.0 is not -0.0.
+    # Hexadecimal digits tell 0.0 from -0.0, and make NaN equal to itself.
     if cls is float:
         return cls, value.hex()
     # A function such as `torch.relu` is pickled by its name, but its class cannot be pickled at all. So a
@@ -96,7 +96,7 @@ def snapshot(value: Any) -> Any:
         if in_dict:
             vars(made)[name] = snapshot(x)
         else:
-            # Of `object`, since a frozen dataclass with slots refuses `setattr`.
+            # A frozen dataclass with slots refuses `setattr`, but not that of `object`.
             object.__setattr__(made, name, snapshot(x))
     return made
 
@@ -106,7 +106,7 @@ def contains_itself(value: Any) -> bool:
 
     A stack of iterators takes the place of recursion, which has just failed when this is called.
     """
-    # It keeps each value alive: Python gives the id of an object that is gone to a new one.
+    # `visited` keeps each value alive, since Python gives the id of an object that is gone to a new one.
     visited = {id(value): value}
     outer = {id(value)}
     path: list[tuple[int, Iterator[Any]]] = [(id(value), iter(inside(value)))]
@@ -188,8 +188,7 @@ def read_only_copy(array: np.ndarray) -> np.ndarray:
 
 def same(array: np.ndarray, copied: np.ndarray) -> bool:
     """Return whether an array of numbers still equals its copy; a NaN equals a NaN."""
-    # `equal_nan` looks for NaN by `isnan`, which knows no dtype with fields, and neither text nor ints need
-    # it.
+    # `equal_nan` calls `isnan`, which fails for text and for dtypes with fields; and ints have no NaN.
     if array.dtype.names:
         return all(same(array[name], copied[name]) for name in array.dtype.names)
     return np.array_equal(array, copied) or (
@@ -206,7 +205,8 @@ def is_copy(copied: np.ndarray, array: np.ndarray) -> bool:
     >>> is_copy(zeros.copy(), zeros), is_copy(-zeros, zeros)
     (True, False)
     """
-    # Of another layout the bytes do not lie one after the other. Then it takes one copy more, and no harm.
+    # The bytes of any other layout do not lie one after the other. Such an array is copied once more, which
+    # does no harm.
     if not (array.flags.c_contiguous and copied.flags.c_contiguous):
         return False
     alike = (array.shape, array.dtype, type(array)) == (copied.shape, copied.dtype, type(copied))

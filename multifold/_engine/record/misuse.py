@@ -38,7 +38,7 @@ JOINS = ("cat", "concat", "concatenate", "stack", "hstack", "vstack")
 """Functions of several arrays, where the axis of the examples matters."""
 
 APART = ("chunk", "unbind", "unstack", "tensor_split")
-"""Methods that take an array apart."""
+"""Methods that take an array apart, as ``x.chunk(2)``; on a node `split` was meant."""
 
 
 class NoAttributeError(RecordError, AttributeError):
@@ -86,8 +86,8 @@ class Uncomputed:
 
     def _lacks(self, name: str) -> NoReturn:
         """Refuse an attribute that the node does not have, and say what was probably meant."""
-        # Python's own protocols, as copy, pickle and inspect, ask for many such names: no hint, and no
-        # search.
+        # Copy, pickle and inspect ask for many such names. They want a plain AttributeError at once, and no
+        # search for near names.
         if name.startswith("__"):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         near = difflib.get_close_matches(name, [x for x in dir(type(self)) if x[0] != "_"], n=1)

@@ -49,7 +49,7 @@ class Node(NodeBase, Uncomputed):
         elif isinstance(key, np.integer):
             key = int(key)
         part = self._graph.part(self._ref >> PART_BITS, key)
-        # Of the node's own class: a part of a `SharedNode` is shared, too.
+        # The part gets the node's own class, since a part of a `SharedNode` is shared, too.
         return type(self)(self._graph, part << PART_BITS | self._ref & CALL_MASK)
 
     def _entry(self, index: int) -> Node:

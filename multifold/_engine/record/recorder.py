@@ -69,7 +69,8 @@ def note_orders(operands: Iterable[Any], found: list[Hashable]) -> None:
     """Append the keys of each dictionary in nested operands, in their order, to ``found``."""
     for x in operands:
         if isinstance(x, dict):
-            # Keys that are all strings are compared right as they are; 1, 1.0 and True would be equal.
+            # Strings can be compared as they are. Other keys are frozen, since 1, 1.0 and True are equal to
+            # Python.
             found.append(tuple(x) if set(map(type, x)) <= {str} else freeze(tuple(x)))
             note_orders(x.values(), found)
         elif isinstance(x, (list, tuple)):
@@ -269,7 +270,7 @@ class Recorder(RecorderBase):
                 return self._understand(op, operands, static, frame)
             return self._quick(copied, operands, static, frame)
         except RecursionError:
-            # Only now: to look for a value inside of itself in each call would cost more than recording it.
+            # This visits every value inside of the call, so it waits until recursion has failed.
             refuse_itself([op, operands, static], f"a call of op '{op_name(op)}'")
             raise
         finally:
@@ -363,8 +364,8 @@ class Recorder(RecorderBase):
             return kinds.INT.letter if isinstance(x, np.integer) else kinds.FLOAT.letter
         if type(x) in (list, tuple):
             return "l" if all(isinstance(item, Node) or type(item) in kinds.NUMBERS for item in x) else None
-        # What is left of numbers are bools of NumPy and subclasses, as members of an `IntEnum`; all these,
-        # like dictionaries, are understood anew in each call.
+        # The numbers that are left are bools of NumPy and objects of subclasses, as members of an
+        # `IntEnum`. Like dictionaries, they are understood anew in each call.
         if kinds.number_type(x) is not None or isinstance(x, dict) or self.array_class(x) is None:
             return None
         return kinds.ARRAY.letter
@@ -395,7 +396,7 @@ class _Call:
         if number is not None:
             (self.floats if number is float else self.ints).append(number(x))
             return Slot(kinds.NUMBERS[number])
-        # What can be told by its type goes before `array_class`, which asks each imported framework.
+        # Types are told apart first, and `array_class`, which asks each imported framework, last.
         if x is None or isinstance(x, str):
             return self.static_slot(x)
         if isinstance(x, Shared):
@@ -405,7 +406,8 @@ class _Call:
             return self.static_slot(x.value)
         if isinstance(x, RaggedOperand):
             return self.ragged_slot(x)
-        # Complex numbers and dates: no column holds these, and as static values they would divide launches.
+        # These are complex numbers and dates. No column holds them, and as static values they would divide
+        # launches without a word.
         if isinstance(x, np.generic):
             raise RecordError(
                 f"Expected an int, a float or a bool as a number. Received {type_of(x)}.",

@@ -72,7 +72,7 @@ def look_up(name: str, ops: Mapping[str, Any] | None = None) -> Any:
             found = inspect.getattr_static(found, step)
         except AttributeError:
             raise LookupError(name) from None
-        # Read from the dictionary, a static method is still in its wrapper.
+        # `getattr_static` returns a static method in its wrapper.
         if isinstance(found, staticmethod):
             found = found.__func__
     return found
@@ -164,7 +164,7 @@ def encode(value: Any, special: Special = lambda x: None) -> Any:
     Raises
     ------
     NoText
-        If the value, or one inside it, is none that can be written.
+        If the value, or one inside it, cannot be written.
 
     Examples
     --------
@@ -240,7 +240,8 @@ def encode_dtype(dtype: np.dtype) -> list[Any]:
             "offsets": offsets,
             "itemsize": dtype.itemsize,
         }
-    # Neither the short form nor the fields say these two, and ``==`` does not compare them.
+    # Metadata and alignment are neither in the short form nor in the fields, and ``==`` does not compare
+    # them.
     if not dtype.metadata and not dtype.isalignedstruct:
         if np.dtype(short) == dtype:
             return ["dtype", encode(short)]

@@ -67,14 +67,16 @@ def unroll(
     if isinstance(cell, Stack):
         lasts = []
         for i, layer in enumerate(cell.layers):
-            # The outputs of one layer are the inputs of the next. Layers wait for each other only step by
-            # step, so the scheduler still runs step 2 of layer 1 and step 1 of layer 2 side by side.
+            # The outputs of one layer are the inputs of the next, so each step waits for the same step
+            # below it only.
             steps, last = unroll(fold, layer, steps, None if begin is None else begin[i])
             lasts.append(last)
         return list(steps), lasts
     if isinstance(cell, Bidirectional):
         starts = (None, None) if begin is None else begin
         there, last = unroll(fold, cell.forward, steps, starts[0])
+        # The backward cell reads the last step first. Its outputs are turned round again, so that pair
+        # ``i`` belongs to step ``i``, and its last state is that of the first step.
         back, first = unroll(fold, cell.backward, list(reversed(steps)), starts[1])
         pairs = zip(there, reversed(back), strict=True)
         return [fold.add(cell.join, x, y) for x, y in pairs], [last, first]

@@ -107,6 +107,8 @@ class RecordedExamples:
             # An `async def` may record an example, too, as long as it awaits no value.
             if inspect.iscoroutine(result):
                 result = at_once(result)
+            # Loose values inside of the example's ragged operands have the first numbers, and those of its
+            # results follow.
             asked = take_apart(self.recorder, result, loose - self.loose[-1], fewest=0)
             if asked.loose:
                 self.values[len(self)] = tuple(map(own, asked.loose))
@@ -165,6 +167,7 @@ def refuse_strangers(recorded: RecordedExamples, graph: Graph) -> None:
     """Refuse the first example that reads a node of another one."""
     columns = Columns.of(graph)
     calls = np.array(recorded.calls)
+    # Where the reads of each example begin: among references, ragged rows, and rows of its results.
     refs = columns.ref_starts[calls]
     rows = columns.member_starts[columns.ragged_starts[calls]]
     results = starts(np.array(recorded.sizes, np.int64))[starts(np.array(recorded.results, np.int64))]

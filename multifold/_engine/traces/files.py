@@ -58,18 +58,18 @@ def save(traces: Iterable[Trace], path: Path) -> None:
         write(table, path)
         return
     target = os.path.realpath(path)  # a link stays, and what it leads to is replaced
-    # By its number, since two processes may save to one path; the last to finish replaces the file.
+    # The name has the process in it, since two may save to one path. The last to finish replaces the file.
     unfinished = f"{target}.{os.getpid()}.part"
     try:
         with open(unfinished, "wb") as file:
             write(table, file)
-            # On disk before it gets its name: else a crash of the machine could leave the name of an empty
-            # file.
+            # The bytes are on the disk before the name leads to them. Else a crash of the machine might
+            # leave an empty file of that name.
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, target)
     except BaseException:
-        # Of any exception, so that Ctrl-C leaves no unfinished file either.
+        # Ctrl-C, too, leaves no unfinished file.
         if os.path.exists(unfinished):
             os.remove(unfinished)
         raise

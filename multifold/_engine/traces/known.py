@@ -71,7 +71,7 @@ class Learned:
         self.parents += [part.parent for part in self.parts[len(self.parents) :]]
         new = self.signatures[len(self.widths) :]
         if new:
-            # From the last call to the first, so that the first call of each signature stays.
+            # The first call of each signature is the last to be written here, so it stays.
             first = {number: call for call, number in reversed([*enumerate(graph.signature)])}
             self.files |= {
                 number: graph.line(first[number])[0] for number in first.keys() - self.files.keys()
@@ -127,7 +127,7 @@ def lives_on(signature: Signature) -> bool:
     """Return whether all that a signature keeps is small, or lives as long as its module."""
     op: Any = signature.op
     if isinstance(op, FunctionType):
-        # A lambda, or a function made in another one (``<locals>``), goes with whoever made it.
+        # A lambda, or a function made inside of another one (``<locals>``), goes when its maker goes.
         lasting = op.__closure__ is None and "<" not in op.__qualname__
     elif isinstance(op, BuiltinFunctionType):
         lasting = isinstance(op.__self__, (ModuleType, NoneType))

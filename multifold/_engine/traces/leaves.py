@@ -55,8 +55,7 @@ def form_of(cls: Any, dtype: np.dtype | None, shape: tuple[int, ...]) -> str:
 def write_leaf(x: Any) -> tuple[str, bytes]:
     """Return the form and the bytes of a leaf array, or of a number inside a ragged operand or group.
 
-    An array that was read from a file that is mapped into memory becomes an array like all others: what a
-    trace keeps is a copy in memory.
+    An `np.memmap` is written like an array in memory, since a trace keeps a copy of it in memory.
     """
     cls: Any = type(x)
     if cls in (int, float, bool):

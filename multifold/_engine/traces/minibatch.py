@@ -281,7 +281,7 @@ class Names:
 
     def __init__(self, traces: Sequence[Trace]) -> None:
         vocabularies = [t.vocabulary for t in traces]
-        # By id, since `make_vocabulary` has made equal ones one object.
+        # `make_vocabulary` has made equal vocabularies one object, so ids tell them apart.
         self.distinct = list({id(v): v for v in vocabularies}.values())
         refuse_other_structures(self.distinct)
         position = {id(v): i for i, v in enumerate(self.distinct)}
@@ -412,7 +412,7 @@ class Merger:
             loose=list(self.kept("loose")),
         )
         vars(columns).update(names.known)
-        # `Trace.of`, by which pickles are read, looks at no sizes, so they are compared here.
+        # Pickles are read by `Trace.of`, which looks at no sizes. They are compared here.
         for name in ("floats", "arrays", "loose"):
             if len(getattr(columns, name)) != self.sizes[name]:
                 raise IndexError(f"It has another number of {name} than it says.")
@@ -425,7 +425,7 @@ class Merger:
         vocabulary = self.names.distinct[0]
         groups: list[Integers | int] = []
         kept: list[Any] = []
-        # For each result that keeps its example the forms of all traces.
+        # `forms` has an entry for each result that keeps its example: the forms of all traces.
         forms = zip(*[trace.kept for trace in self.traces], strict=True)
         for leaf, (refs, one) in enumerate(zip(self.results, vocabulary.wanted, strict=True)):
             if one == "each":

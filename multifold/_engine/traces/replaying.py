@@ -56,7 +56,8 @@ def record_again(recorder: Recorder, trace: Trace) -> Any:
     part_numbers = np.array(parts, np.int64)
 
     def moved(refs: Integers) -> Integers:
-        # Of loose values, which are negative, the first line makes nonsense that the second one drops.
+        # References to loose values are negative. The first line makes nonsense of them, and the second one
+        # drops it.
         calls = part_numbers[refs >> PART_BITS] << PART_BITS | (refs & CALL_MASK) + first
         return np.where(refs < 0, refs - first_loose, calls)
 

@@ -107,7 +107,7 @@ def to_arrow(traces: Iterable[Trace]) -> Any:
         indices = pa.array(np.array(numbers, np.int32))
         return pa.DictionaryArray.from_arrays(indices, pa.array(among.texts, pa.string()))
 
-    # Offsets of 64 bits: all traces together may have more than 2**31 integers.
+    # Offsets have 64 bits, since all traces together may have more than 2**31 integers.
     def lists(sizes: Iterable[int], values: Any) -> Any:
         return pa.LargeListArray.from_arrays(pa.array(starts(np.array([*sizes], np.int64))), values)
 
@@ -171,7 +171,8 @@ class Rows:
             numbers = [self.known.number(value) for value in values]
             number = self.vocabularies.number(form)
             sums = [self.vocabularies.sums[number], *[self.known.sums[x] for x in numbers]]
-            # With the vocabulary itself: Python gives the id of an object that is gone to a new one.
+            # The entry keeps the vocabulary alive: Python gives the id of an object that is gone to a new
+            # one.
             self.written[id(vocabulary)] = vocabulary, number, numbers, sums
         _, number, numbers, sums = self.written[id(vocabulary)]
         forms, data = self.leaves_of(trace, example) if trace.arrays or trace.loose else ([], b"")
@@ -344,7 +345,7 @@ class Reader:
             vocabulary = self.vocabulary((number, *values))
             arrays = int(integers[COUNTED.index("arrays")])
             leaves = self.leaves(forms, data)
-            # Copies, since a view would keep the whole table in memory as long as one of its traces.
+            # A view would keep the whole table in memory as long as one of its traces, so these are copies.
             trace = Trace(
                 vocabulary,
                 integers.copy(),
@@ -397,7 +398,7 @@ def listed(column: Any) -> tuple[Any, Integers]:
     """Return all entries of a column of lists, and where those of each row begin."""
     refuse_null(column)
     pa = arrow()
-    # Other libraries may have made plain lists of them. `flatten` knows of slices, which `values` does not.
+    # Other libraries may have made plain lists of these. `flatten` respects slices, and `values` does not.
     column = column.cast(pa.large_list(column.type.value_type))
     return column.flatten(), starts(column.value_lengths().to_numpy().astype(np.int64))
 

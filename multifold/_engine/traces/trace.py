@@ -205,8 +205,8 @@ class Trace(metaclass=Shown):
     ) -> Trace:
         """Return a trace of columns that were made just now; they are taken as right, without a check."""
         self = object.__new__(cls)
-        # One by one, not by `vars(self).update`: Python (3.11) keeps attributes in the object, and makes
-        # the dictionary only when it is asked for.
+        # Python (from 3.11 on) keeps attributes that are set one by one in the object itself.
+        # `vars(self).update` would make it allocate a dictionary.
         self.vocabulary = vocabulary
         self.integers = integers
         self.floats = floats
@@ -394,9 +394,11 @@ def unpack(packed: Packed) -> list[Trace]:
         at += column.nbytes
         columns.append(column.astype(np.int64))
     which, calls, parts, lines = columns
+    # `pack` has cut each integer into a signed low half and the rest; the sum is the integer again.
     integers = (parts << PART_BITS) + calls
     numbers = np.frombuffer(floats, "<f8").astype(np.float64)
     made = []
+    # Where the next trace begins among the integers, lines, floats, arrays and loose values of all.
     at = line = number = array = value = 0
     forms = pickle.loads(kept) if kept else [()] * len(which)
     for i, form in zip(which.tolist(), forms, strict=True):

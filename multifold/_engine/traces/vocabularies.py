@@ -66,7 +66,8 @@ def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
     }
     form = text(code)
     values = list(writer.values)
-    # It is read at once. An op that would come back as another one is better refused now than next year.
+    # The text is read back at once. It is better to refuse an op that would come back as another one now
+    # than when the file is read.
     if not reads_as(form, values, vocabulary):
         ops = ", ".join(dict.fromkeys(x.name for x in vocabulary.signatures))
         raise RecordError(
@@ -141,7 +142,7 @@ class Writer:
         integers = self.trace.integers
         if not vocabulary.files:
             return "no call"
-        # After the sizes the column of signatures comes first. Each signature has a call there.
+        # The column of signatures comes right after the sizes, and each signature has a call there.
         signature = integers[len(COUNTED) + len(vocabulary.wanted) :]
         call = int(np.argmax(signature == number))
         return f"{vocabulary.files[number]}:{self.trace.lines[call]}"
@@ -175,7 +176,7 @@ def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) ->
     refuse_other_layout(code["multifold"])
     known = [decode(json.loads(value), find) for value in values]
     recorder = TraceRecorder()
-    # There is no call 0 yet, but of an operand that is a node only the kind enters a signature.
+    # There is no call 0 yet, but only the kind of an operand enters a signature, not which node it is.
     node = Node(recorder._graph, 0)
 
     def stand_in(kind: str, number: int | None = None) -> Any:
@@ -186,6 +187,7 @@ def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) ->
         keywords = {name: Static(known[number]) for name, number in static.items()}
         # Any frame will do: the lines of these calls are never asked for.
         recorder._record(known[op], tuple(arguments), keywords, sys._getframe())
+    # Were two of them one, all later signatures would have another number than the calls of the traces say.
     if len(recorder._graph.signatures) != len(code["signatures"]):
         raise ValueError("two signatures are equal")
     parts = [Part((), 0, None)]
