@@ -141,7 +141,7 @@ def missing_rows(shape: RowShape, dtype: Any) -> MissingRows:
 
 @lru_cache(256)
 def name_of_dtype(dtype: Any) -> str:
-    """Return the name of a dtype, of NumPy or of a framework; refuse what is none.
+    """Return the name of a dtype, of NumPy or of a framework; refuse anything else.
 
     Examples
     --------

@@ -135,14 +135,14 @@ class GivenRows:
         self.rows: dict[Hashable, list[Any]] = {}
 
     def add(self, key: Hashable, values: Sequence[Any]) -> Integers:
-        """Keep values of one class, and return the references to them."""
+        """Append values to the given rows of the class ``key``, and return the references to them."""
         rows = self.rows.setdefault(key, [])
         first = len(rows)
         rows += values
         return -1 - (np.arange(first, len(rows)) | list(self.rows).index(key) << PART_BITS)
 
     def loose(self, refs: Integers) -> Integers:
-        """Return references in which given rows stand for loose values.
+        """Return references in which those to loose values are replaced by those to given rows.
 
         The graph refers to its i-th loose value by ``-1 - i``.
         """
@@ -156,7 +156,7 @@ class GivenRows:
         return refs
 
     def class_of(self, value: Any) -> Hashable:
-        """Return what the values of one array of given rows have in common."""
+        """Return the class of a value: values of one class become one array of given rows."""
         # Numbers and NumPy arrays have classes by themselves: the program holds them as NumPy arrays,
         # whatever backend will run it, and only a backend knows the class of an array of its own.
         number = number_type(value)
@@ -323,7 +323,7 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterabl
 
 
 class Lookup(NamedTuple):
-    """Where kernels find their operands and columns; the last three grow as they are met."""
+    """Where kernels find operands and columns; ``lacking``, ``wholes`` and ``shared`` grow meanwhile."""
 
     columns: Columns
     kernels: CalledKernels

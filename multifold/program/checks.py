@@ -32,7 +32,7 @@ class Named(NamedTuple):
 
 
 def resolve_ops(backend: Backend, model: Any, form: Form) -> list[Callable[..., Any]]:
-    """Return the callable of each kernel's op; refuse an op that the model lacks, or that mixes rows."""
+    """Return the callable of each kernel's op; refuse one that the model lacks or that is marked mixing."""
     try:
         ops = [resolve(backend, model, kernel.op, kernel.site) for kernel in form.kernels]
     except LaunchError as error:
@@ -64,7 +64,7 @@ def raised(kernel: Kernel | Named, error: Exception, hint: str | None = None) ->
 
 
 def hint_of(kernel: Kernel | Named, error: Exception, otherwise: str | None = None) -> str | None:
-    """Return what to do about an error of an op: a hint on shapes if these do not meet, else another."""
+    """Return the hint for an error of an op: on shapes if these do not meet, else ``otherwise``."""
     numbers = any(o.role in ("int", "float", "bool", "ragged") for o in getattr(kernel, "operands", ()))
     return hints.shapes_hint(error, numbers) or otherwise or hints.BREAKPOINT
 
@@ -97,7 +97,7 @@ def begin_trial(
     rows: int,
     lengths: Mapping[int, np.ndarray],
 ) -> Callable[[Any], None] | None:
-    """Return what a launch calls with its result, to refuse an op that mixes its rows.
+    """Return a function that a launch calls with its result, and that refuses an op which mixes its rows.
 
     Asked before the launch, which may change the state of the op; None if the op needs no trial.
     """
@@ -145,7 +145,7 @@ def refuse_mixed(
 
 
 def watch_operands(backend: Backend, kernel: Kernel, leaves: Sequence[Any]) -> Callable[[], None]:
-    """Return what a launch calls after its op, to refuse one that has written to an operand.
+    """Return a function that a launch calls after its op; it refuses an op that has written to an operand.
 
     Shared arrays are the user's own, as the running mean of a batch norm is, and an op may change them.
     """
@@ -181,7 +181,7 @@ class RowsSpec(NamedTuple):
 
     @property
     def key(self) -> Hashable:
-        """What belongs to a verdict: all but the number of rows."""
+        """What of an operand belongs to the key of a verdict: all but the number of rows."""
         own = self.batched or self.members is not None
         return tuple([(shape[own:], str(dtype)) for shape, dtype in self.arrays]), own, self.members is None
 
@@ -295,6 +295,7 @@ def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:
     def refuse(what: str) -> LaunchError:
         return LaunchError(f"{naming(kernel)}, returned a result that {what}.", values.PARTS_HINT)
 
+    # `hashable_steps` has made keys of the slices, for the form.
     opened = [(slice(*key) if isinstance(key, SliceKey) else key, length) for key, length in steps]
     return values.follow(value, opened, refuse)
 

@@ -157,7 +157,7 @@ class CalledKernels:
 
 
 def number_kernels(plan: Plan, family: Family, classes: Mapping[int, Hashable]) -> CalledKernels:
-    """Number the types of calls, alike whatever the order of the examples."""
+    """Return the kernel of each call; kernels get the same numbers whatever the order of the examples."""
     columns = plan.columns
     # Sorted: the first call of each type is then the one that was recorded first, whose line errors name.
     calls = np.sort(plan.schedule.calls)
@@ -289,7 +289,7 @@ class KernelRows:
 
 
 def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLaunches]) -> KernelRows:
-    """Number the rows of each kernel."""
+    """Return the row of each call in its kernel, and the table of launches."""
     merged = [launches for phase in phases for launches in phase.launches]
     position = np.zeros(len(schedule), np.int64)
     for entry, launches in enumerate(merged):

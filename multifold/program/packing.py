@@ -180,7 +180,7 @@ class LoopCalls:
         return np.concatenate(sources), np.concatenate(readers)
 
     def packed(self, turn: tuple[int, ...] = ()) -> Packing:
-        """Return the calls in tiles, in the better of two orders; or in turns, each of these kernels."""
+        """Return the calls in tiles, in the better of two orders; or in turns, one of ``turn`` each."""
         # With one kernel every tile is its turn, so the better order is a turn as well.
         if len(set(turn)) > 1:
             tiles = self.longest_first(turn)
@@ -287,9 +287,9 @@ class LoopCalls:
 
 
 def turns_like(packing: Packing) -> list[tuple[int, ...]]:
-    """Return turns in which the kernels have about as many tiles as in a packing, in the order of that.
+    """Return turns to choose from, in which the kernels have tiles in about the same ratio as in a packing.
 
-    One for each of some numbers of tiles that the kernel with most of them has in a turn.
+    There is one for each number in `TURNS`: so many tiles of a turn are of the kernel that has most.
 
     Examples
     --------
@@ -311,5 +311,5 @@ TURNS = (1, 2, 3, 4)
 
 
 def by_rank(calls: Integers, rank: Integers) -> Integers:
-    """Return calls by their rank."""
+    """Return calls in ascending order of their rank."""
     return calls[np.argsort(rank[calls])]

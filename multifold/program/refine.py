@@ -43,6 +43,7 @@ def refine(
     types, classes = samples.divided()
     if types is plan.types:
         return plan, classes, samples.promoted
+    # The types have changed, so the launches are chosen anew for the same calls.
     pending = np.sort(schedule.calls)
     schedule = make_schedule(plan.columns, schedule.graph, types, pending, policy)
     return replace(plan, types=types, schedule=schedule), classes, samples.promoted
@@ -106,7 +107,7 @@ class Samples:
         return dtypes, numbers != self.classes.get(found, -1)
 
     def take(self, calls: Integers) -> None:
-        """Find out what the calls of a launch return; what they read is known."""
+        """Set the sample of each call of a launch, and run new ones; what these calls read has samples."""
         table = []
         for slot, position in self.signature(calls[0]).operands:
             if slot.kind.ref or slot.kind.ragged:
@@ -155,7 +156,7 @@ class Samples:
         return self.classes.setdefault(found, len(self.classes))
 
     def run(self, call: int) -> Any:
-        """Run one call on rows that stand for its own."""
+        """Run one call on rows of samples, and return what its op returned."""
         signature = self.signature(call)
         named = self.named(call)
         leaves: Sequence[Any] = [self.operand(call, *operand) for operand in signature.operands]
@@ -218,7 +219,7 @@ class Samples:
         return self.columns.signatures[self.columns.signature[call]]
 
     def named(self, call: int) -> Named:
-        """Return what errors say of a call."""
+        """Return the name of a call's op and its line, for errors."""
         return Named(self.signature(call).name, self.plan.site(call))
 
     def divided(self) -> tuple[Integers, dict[int, Hashable]]:

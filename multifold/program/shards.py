@@ -41,7 +41,7 @@ from multifold.sampling.weights import mean_weight
 
 
 def share_by_calls(traces: Sequence[Trace], shards: int) -> list[np.ndarray]:
-    """Return the numbers of the traces of each shard, alike in calls."""
+    """Return the numbers of the traces of each shard, so that all shards have about as many calls."""
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise RecordError(
             f"Expected shards to be an integer of at least 1. Received {shards!r}.",

@@ -54,6 +54,8 @@ class SlabClasses:
         if known != found:
             readers = [kernel for kernel in self.form.kernels if slab in kernel.slabs]
             who = naming(readers[0]) if readers else "The outputs"
+            # A program with a model tells classes apart before (`refine`); it only promotes where shapes
+            # are equal.
             hint = "looks at the shapes first, and gives each class a kernel of its own."
             if [shape for shape, _ in known.leaves] == [shape for shape, _ in found.leaves]:
                 hint = "promotes floats where the framework does; else let an op bring them to one dtype."

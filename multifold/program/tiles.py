@@ -148,7 +148,7 @@ class Tiler:
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
-        """The rows of the results."""
+        """The number of rows of each result, rounded up if results are padded."""
         counts = [0 if rows is None else len(rows) for rows in self.program.groups]
         return tuple(bucket(count) if self.pad and count else count for count in counts)
 
@@ -213,7 +213,7 @@ class Tiler:
         return size._replace(launches=count * len(turn), kernels=tiles, turn=turn)
 
     def calls_only(self, number: int, turn: tuple[int, ...]) -> bool:
-        """Return whether all calls of a loop are of kernels that have a turn."""
+        """Return whether every kernel that a loop calls has a tile in the turn."""
         return set(self.launches[number][:, 0].tolist()) <= set(turn) and bool(turn)
 
     def freed(self, sizes: Sizes) -> Sizes:
@@ -349,7 +349,7 @@ class Tiler:
         return found
 
     def move(self, tiles: Sequence[KernelTiles], sizes: Sizes) -> MovedRows:
-        """Return where the rows of slabs are now."""
+        """Return where each row of the ragged program's slabs lies in those of the tiled one."""
         form = self.form
         program = self.program
         count = np.array(

@@ -28,9 +28,9 @@ Step = list[list[int]]
 
 
 def share_out(costs: Sequence[float], examples: Sequence[int], shards: int, calls: float) -> Step | None:
-    """Return the examples of each shard; None if one would have more than so many calls.
+    """Return the examples of each shard; None if a shard would cost more than ``calls``.
 
-    An example that alone has more is on a shard of its own.
+    An example that costs more by itself is on a shard of its own.
     """
     found: Step = [[] for _ in range(shards)]
     loads = [(0.0, shard) for shard in range(shards)]
@@ -206,7 +206,7 @@ class CallBudget:
 
 
 def checked(costs: Any) -> np.ndarray:
-    """Return costs as an array; refuse what is no cost."""
+    """Return costs as an array; refuse numbers that are negative or infinite, and what is no number."""
     try:
         found = np.array([*costs], np.float64)
     except (TypeError, ValueError):

@@ -86,7 +86,7 @@ class FrameworkRecorder(Recorder):
         return found
 
     def _settle(self, backend: Backend, what: str) -> None:
-        """Take the backend of what was met as the fold's; refuse a second framework."""
+        """Make a backend the fold's, if it has none; refuse another one. ``what`` is what belongs to it."""
         if self._backend is None:
             self._backend = backend
             self._decided_by = what
@@ -117,7 +117,7 @@ class FrameworkRecorder(Recorder):
         return registry.load_backend("numpy") if self._backend is None else self._backend
 
     def _device_of(self, backend: Backend, model: Any, graph: Any = None, told: Any = None) -> Any:
-        """Return where numbers and NumPy arrays go: as told, with the model, or with the arrays."""
+        """Return the device of numbers and NumPy arrays: the fold's, ``told``, a model's or an array's."""
         if self._device is not None or told is not None:
             return told if self._device is None else self._device
         # No walrus: where a framework converts Python to graphs, it may meet this line, and warns of one.

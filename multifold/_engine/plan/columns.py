@@ -77,7 +77,7 @@ class Columns:
         )
 
     def of_form(self, graph: Graph) -> Columns:
-        """Return the columns of a graph whose calls read each other as these do: only values differ."""
+        """Return the columns of ``graph``, whose calls must read each other as these do: values are new."""
         found = object.__new__(Columns)
         # With `vars(self)` come `_starts` and the cached properties, which hold for all calls of this form.
         vars(found).update(vars(self), **values_of(graph))
@@ -87,7 +87,7 @@ class Columns:
         return len(self.signature)
 
     def form(self) -> Columns:
-        """Return what planning reads of the columns: no op, no number and no array of the user."""
+        """Return these columns without ops, numbers and arrays of the user: what planning reads is left."""
         return replace(
             self,
             signatures=tuple([signature.form for signature in self.signatures]),
@@ -191,7 +191,7 @@ class Columns:
 
     @cached_property
     def reads(self) -> tuple[Integers, Integers, Integers, Integers, Integers]:
-        """The columns of what calls read, as the functions of `multifold._engine.compiled` take them."""
+        """Refs, their starts, members, their starts, ragged starts: the order that compiled code takes."""
         # Without ragged operands compiled code looks at no start, so an empty array saves counting them.
         ragged = self.ragged_starts if len(self.lengths) else self.lengths
         return self.refs, self.ref_starts, self.members, self.member_starts, ragged
@@ -207,7 +207,7 @@ class Columns:
         return layouts_of(self.signatures)
 
     def facts(self, asked: tuple[Integers, Integers]) -> tuple[Any, ...]:
-        """Return what `compiled.plan` takes of the calls to plan what is ``asked``, in groups."""
+        """Return arguments of `compiled.plan`: what calls read, and ``asked``, which `joined` returns."""
         return *self.reads, *asked, self.signature, *self.layouts
 
     @cached_property

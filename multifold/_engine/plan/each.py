@@ -55,6 +55,7 @@ def each_of(x: Any, change: Callable[[Any], Any]) -> Any:
     if type(x) is dict or type(x) is OrderedDict:
         return type(x)((key, change(value)) for key, value in x.items())
     if isinstance(x, tuple) and hasattr(x, "_fields"):
+        # A named tuple takes its fields as arguments, a tuple takes one iterable.
         return type(x)(*map(change, x))
     return x
 
@@ -101,7 +102,7 @@ def holes(form: Any) -> list[Hole]:
 
 
 def key_of_form(form: Any) -> Hashable:
-    """Return what equal forms have in common: types, contents and order, or that it is the same object.
+    """Return a key that is equal for equal forms: by types, contents and order, or by identity.
 
     A form that `freeze` refuses, as one with an object of the user without ``__eq__``, equals itself only.
     """

@@ -67,7 +67,7 @@ class Outputs:
     kept: list[Any] = field(default_factory=list)
 
     def by_result(self) -> list[list[Integers | int]]:
-        """Return the groups of each result of one example."""
+        """Return a list of groups for each result: several for one that keeps its example, else one."""
         left = iter(self.groups)
         kept = iter(self.kept)
         counts = [len(holes(next(kept))) if one == "each" else 1 for one in self.wanted]
@@ -75,7 +75,7 @@ class Outputs:
 
     @property
     def batched(self) -> list[Integers]:
-        """The references of the results that are asked for by rows."""
+        """The groups that are rows, as arrays of references; without the values that are wanted whole."""
         return [group for group in self.groups if not isinstance(group, int)]
 
     @property

@@ -187,12 +187,12 @@ class Plan:
         return self.frame.site
 
     def of(self, frame: Frame, seconds: dict[str, float]) -> Plan:
-        """Return the plan of another frame of the same form."""
+        """Return this plan for another frame, which must have the same form; ``seconds`` is its own."""
         schedule = self.schedule.of(frame.columns, frame.graph)
         return Plan(frame, self.alone, self.types, schedule, seconds, self.wiring)
 
     def wired(self) -> Plan:
-        """Return the plan with its wiring."""
+        """Return the plan with its wiring, which is made now if it has none."""
         if self.wiring is not None:
             return self
         began = perf_counter()
@@ -302,14 +302,14 @@ class PlanCache:
         self._calls = 0
 
     def __reduce__(self) -> tuple[type[PlanCache], tuple[str]]:
-        """Let a copy, and what is pickled, begin without plans."""
+        """Pickle and copy the policy alone: a copy begins without plans."""
         return PlanCache, (self.policy,)
 
     def __len__(self) -> int:
         return len(self._found)
 
     def plan(self, frame: Frame, *, runs: bool) -> Plan:
-        """Return the plan of a frame: one that was made for a frame of its form before, or now.
+        """Return the plan of a frame: a kept one of its form, or else a new one.
 
         ``runs`` says whether the plan is sure to be run; one that is kept then has its wiring.
         """

@@ -42,7 +42,7 @@ def auto(problem: Problem) -> Launches:
 
 
 def without_buckets(problem: Problem) -> Launches:
-    """Return what "auto" does with a problem whose buckets by typed level read each other in a cycle."""
+    """Return the launches of "auto" for a problem whose buckets by level read each other in a cycle."""
     return shorter(problem, WIDTH, len(problem)) or depth(problem)
 
 

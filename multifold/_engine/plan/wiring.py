@@ -71,7 +71,7 @@ class Place:
 
     @property
     def columns(self) -> tuple[Integers, Integers, list[int]]:
-        """The three, as `multifold._engine.compiled` takes them."""
+        """Launch, row and rows as a tuple: arguments of `multifold._engine.compiled`."""
         return self.launch, self.row, self.rows
 
     def copy(self) -> Place:
@@ -250,7 +250,7 @@ class Wiring:
     entries: Sequence[Entries]
 
     def numbers_of(self, columns: Columns) -> dict[type, list[np.ndarray]]:
-        """Return the numbers that the launches receive, with those that some calls have recorded."""
+        """Return ``numbers`` with the recorded numbers of the calls of ``columns`` in their places."""
         numbers = {number: list(arrays) for number, arrays in self.numbers.items()}
         for wired, kind, at in self.entries:
             numbers[wired.type][wired.upload] = columns.numbers(kind, at)
@@ -321,7 +321,7 @@ def joined(outputs: Sequence[Integers]) -> tuple[Integers, Integers]:
 
 
 class SlotFiller:
-    """Says what launches receive besides rows of launches, and collects the numbers that are uploaded.
+    """Fills the slots of launches: leaf arrays, whole values, and numbers, which it collects for upload.
 
     Compiled code calls it while it wires a launch. Most launches have nodes as operands only, as
     ``add("join", left, right)`` does; of these it does not ask.
@@ -351,7 +351,7 @@ class SlotFiller:
         return Wiring(place, launches, groups, given, sources, loose, indices, self.numbers, self.entries)
 
     def keep(self, number: type, values: np.ndarray) -> Numbers:
-        """Append an array to those of its type that are uploaded together."""
+        """Append an array to those of a type that are uploaded together, and return where it is."""
         # Index arrays are not among them: compiled code lays these out, and counts them by itself.
         self.numbers[number].append(values)
         return Numbers(number, len(self.numbers[number]) - 1)

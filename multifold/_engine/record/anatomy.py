@@ -351,7 +351,7 @@ def way_of_callable(cls: type) -> Way | None:
 
 
 def way_of_object(value: Any) -> Way | None:
-    """Return how an object of a class that no other rule knows is taken apart."""
+    """Return how an object that no other rule knows is taken apart; None if it is compared by identity."""
     cls: Any = type(value)
     in_python = base_of(cls) is object
     if not in_python and is_memory(value):
@@ -401,7 +401,7 @@ def is_memory(value: Any) -> bool:
 
 
 def refused(value: Any, why: str, hint: str) -> RecordError:
-    """Return the error of a static value that can be neither copied nor meant as that one object."""
+    """Return the error for a static value; ``why`` goes on after its class: "which others may change"."""
     return RecordError(
         "Expected a static value that can be copied and compared by its contents. Received a "
         f"{type(value).__qualname__}, {why}.",

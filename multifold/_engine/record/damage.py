@@ -56,7 +56,7 @@ def refusing_damage() -> Iterator[None]:
 
 
 def checksum(parts: Sequence[int], columns: Sequence[Any]) -> int:
-    """Return the checksum of columns, by their bytes, and of ``parts`` that have a checksum each already.
+    """Return one checksum of the bytes of ``columns`` and of ``parts``, which are checksums themselves.
 
     Where one column ends and the next one begins counts, too.
 

@@ -80,7 +80,7 @@ class Kind:
 
     @cached_property
     def rows(self) -> bool:
-        """Whether the wiring leads rows of earlier launches to the operand."""
+        """Whether rows of earlier launches make up the operand."""
         return self.batched and (self.ref or self.ragged)
 
     def __repr__(self) -> str:

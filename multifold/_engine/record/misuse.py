@@ -90,6 +90,7 @@ class Uncomputed:
         # search for near names.
         if name.startswith("__"):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        # Names with an underscore are private, and no user means one of these.
         near = difflib.get_close_matches(name, [x for x in dir(type(self)) if x[0] != "_"], n=1)
         hint = f"did you mean `node.{near[0]}`?" if near else AWAIT
         if name in APART:

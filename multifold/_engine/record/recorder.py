@@ -33,7 +33,7 @@ from multifold.operands import Each, RaggedOperand, Shared, Static
 
 
 def refuse_rows(x: Any, rows: int | None) -> None:
-    """Refuse an array as an operand that has other than one row, or no axis of rows."""
+    """Refuse an array as an operand unless it has one row; ``rows`` is None if it has no axis of rows."""
     if rows != 1:
         raise RecordError(
             f"Expected an array operand of one row, of shape (1, *s). Received shape {tuple(x.shape)}.",
@@ -129,7 +129,7 @@ class Recorder(RecorderBase):
             self._meanwhile = None
 
     def shared_key(self, x: Any) -> Hashable:
-        """Return what makes a shared value the same in two calls."""
+        """Return a key of a shared value: calls may share a launch only if their keys are equal."""
         return self._graph.shared_key(x)
 
     def shared_value(self, x: Any) -> Any:
@@ -213,7 +213,7 @@ class Recorder(RecorderBase):
 
     @staticmethod
     def _merges_by(x: Any) -> Hashable:
-        """Return what two arrays or loose values must have in common for their calls to be one.
+        """Return a key of an array or a loose value; with ``cse=True``, calls with equal keys are one call.
 
         Numbers are compared by value. Arrays must be one object with one content: between the two calls the
         caller may have changed it.
@@ -240,7 +240,7 @@ class Recorder(RecorderBase):
         return node._ref
 
     def _number(self, x: Any) -> type | None:
-        """Return the type of a number and check that it fits; None for anything else."""
+        """Return int, float or bool for a number, else None; refuse an int of more than 64 bits."""
         number = kinds.number_type(x)
         if number is int and not -(2**63) <= int(x) < 2**63:
             self._refuse_int(x)
@@ -321,7 +321,7 @@ class Recorder(RecorderBase):
         return node
 
     def _quick(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
-        """Record a call as if a frame had made it, by the quick path if that knows its form."""
+        """Record a call for the line where ``frame`` is, by the quick path if that knows its form."""
         graph = self._graph
         first = len(graph.signature)
         node: Node = RecorderBase.add(self, op, *operands, **static)
@@ -355,7 +355,7 @@ class Recorder(RecorderBase):
             graph.open_form(quick_key(op, operands, static), letters, values, number)
 
     def _letter(self, x: Any) -> str | None:
-        """Return how the quick path handles operands of the type of ``x``; None if it does not."""
+        """Return the letter of a form (`compiled.forms`) for the operand ``x``; None if it has none."""
         if type(x) in kinds.LETTERS:
             return kinds.LETTERS[type(x)]
         if isinstance(x, Node):

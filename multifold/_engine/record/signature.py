@@ -203,13 +203,13 @@ class Signature:
 
 
 def typed(kind: Kind) -> bool:
-    """Return whether an operand of a kind may have a dtype of its own, as no number has."""
+    """Return whether operands of a kind have a dtype of their own; numbers of Python have none."""
     return kind.shared or (kind.batched and kind.number is None)
 
 
 @lru_cache(4096)
 def form_of(kinds: tuple[Kind, ...]) -> Signature:
-    """Return the signature of a call of no op, whose operands are of some kinds."""
+    """Return the one signature without an op whose operands have these kinds, in this order."""
     return Signature("", tuple(map(Slot, kinds)), None, {})
 
 

@@ -338,6 +338,7 @@ def build_dataclass(cls: Any, names: tuple[str, ...], *values: Any) -> Any:
     """Return an object of a dataclass without calling the class."""
     if names != tuple(field.name for field in dataclasses.fields(cls)):
         raise TypeError(f"{cls!r} has other fields than {names}")
+    # The class is not called: its `__post_init__` is code that a text must not run. It may be frozen, too.
     made = object.__new__(cls)
     for name, value in zip(names, values, strict=True):
         object.__setattr__(made, name, value)
@@ -348,6 +349,7 @@ def build_enum(cls: Any, name: str) -> Any:
     """Return a member of an enumeration without calling its class."""
     if not isinstance(cls, EnumMeta):
         raise TypeError(f"no enumeration: {cls!r}")
+    # The member is looked up by its name: ``cls(value)`` may run a `_missing_` of the user.
     return cls.__members__[name]
 
 

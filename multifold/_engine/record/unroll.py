@@ -19,7 +19,7 @@ LAYOUTS = {"NTC": 1, "TNC": 0}
 def time_steps(
     length: int, inputs: Any, layout: str, split: Callable[[Any, list[int]], Sequence[Any]]
 ) -> Sequence[Any]:
-    """Return the inputs as one operand a step; ``split`` cuts an array into sections of rows."""
+    """Return a sequence with one operand for each step; ``split(rows, sizes)`` cuts an array into rows."""
     if layout not in LAYOUTS:
         raise RecordError(
             f"Expected layout 'NTC' or 'TNC'. Received layout={layout!r}.",

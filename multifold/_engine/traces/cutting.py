@@ -95,7 +95,7 @@ class RecordedExamples:
         return len(self.structures)
 
     def take(self, result: Any) -> None:
-        """Take what an example returned, after it has recorded its calls."""
+        """Note where the calls of an example end, and what it returned: ``result``."""
         graph = self.recorder._graph
         loose = len(graph.loose)
         if type(result) is Node and result._graph is graph:  # one row: what most examples return

@@ -76,7 +76,7 @@ def save(traces: Iterable[Trace], path: Path) -> None:
 
 
 def write(table: Any, file: BinaryIO) -> None:
-    """Write a table of traces into an open file, as one group of rows: each text is in the file once."""
+    """Write a table of traces into an open file, as one group of rows: then the file has each text once."""
     import pyarrow.parquet as parquet
 
     rows = max(table.num_rows, 1)

@@ -36,10 +36,11 @@ class LeafForm:
         self.size = prod(self.shape) * self.dtype.itemsize
 
     def read(self, data: memoryview) -> Any:
-        """Return the value of some bytes; an array owns its memory."""
+        """Return the number, scalar or array of this form whose bytes are ``data``; an array is a copy."""
         array = build_array(self.dtype, *self.shape, data)
         if self.tag == "array":
             return array
+        # An array without axes becomes the scalar of NumPy or the number of Python that it was.
         return array[()] if self.tag == "scalar" else array.item()
 
 

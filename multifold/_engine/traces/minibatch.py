@@ -130,7 +130,7 @@ class Minibatch(metaclass=Shown):
         return read_minibatch, (*facts, sum_of_launches(crc, *facts), LAYOUT, crc, *packed)
 
     def put_together(self, values: Sequence[Any]) -> Any:
-        """Return the structure of the traces with the values of the plan's groups."""
+        """Return the results in the structure that the traced function returned; a value for each group."""
         return put_together(self.plan.asked, values, len(self.traces))
 
 
@@ -322,7 +322,7 @@ class Names:
         return {name: x for name, x in vars(self).items() if name not in ("distinct", "which")}
 
     def signature(self, keys: dict[Hashable, int], signature: Signature, file: str) -> int:
-        """Return the merged number of a signature."""
+        """Return the number of a signature in the minibatch; a new one is appended, with its file."""
         number = take_in(signature, keys, self.signatures)
         # A signature that is new to the minibatch brings its file.
         if len(self.files) < len(self.signatures):
@@ -330,7 +330,7 @@ class Names:
         return number
 
     def part(self, known: dict[Name, int | None], name: Name, part: Part, numbers: list[int]) -> int:
-        """Return the merged number of a part, whose parent was merged before."""
+        """Return the number of a part in the minibatch; ``numbers`` are those of the parts before it."""
         number = known.get(name)
         if number is None:
             number = known[name] = len(self.parts)

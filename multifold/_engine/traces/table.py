@@ -57,7 +57,7 @@ class Texts:
         self.sums: list[int] = []
 
     def number(self, one: str) -> int:
-        """Return the number of a text."""
+        """Return the number of a text, a new one if it was not met before."""
         number = self.numbers.setdefault(one, len(self.texts))
         if number == len(self.texts):
             self.texts.append(one)
@@ -189,7 +189,7 @@ class Rows:
         self.checksums.append(checksum([*sums, *[self.known_forms.sums[x] for x in forms]], columns))
 
     def kept_of(self, trace: Trace, example: int) -> str:
-        """Return what the results of a trace keep of their example, as text."""
+        """Return as text what `multifold.each` keeps in the results of a trace."""
         try:
             return text(encode(trace.kept, lambda x: ["hole", *x] if type(x) is Hole else None))
         except NoText as error:
@@ -258,7 +258,7 @@ def from_arrow(data: Any, ops: Mapping[str, Callable[..., Any]] | None = None) -
 
 
 class Reader:
-    """Makes traces of rows; each vocabulary is read once."""
+    """Makes traces of the rows of a table; it reads each vocabulary and each text once."""
 
     def __init__(self, ops: Mapping[str, Callable[..., Any]] | None) -> None:
         self.ops = ops
@@ -268,7 +268,7 @@ class Reader:
         self.forms: dict[int, LeafForm] = {}
 
     def find(self, name: str) -> Any:
-        """Return the function of a name."""
+        """Return the function that ``module:qualname`` names; refuse a name that leads nowhere."""
         try:
             return look_up(name, self.ops)
         except LookupError:
@@ -313,7 +313,7 @@ class Reader:
         return made
 
     def numbers_of(self, column: Any) -> list[int]:
-        """Return the numbers of a column of texts, written out or as a dictionary."""
+        """Return the number of each text of a column, which may have them in full or in a dictionary."""
         refuse_null(column)
         if not arrow().types.is_dictionary(column.type):
             return [self.texts.number(one) for one in column.to_pylist()]
@@ -335,7 +335,7 @@ class Reader:
         lines: Integers,
         forms: list[int],
     ) -> Trace:
-        """Return the trace of a row, which must be as it was written."""
+        """Return the trace of the cells of a row; refuse cells that do not have the checksum ``crc``."""
         sums = [self.texts.sums[i] for i in (number, *values, *forms)]
         try:
             if checksum(sums, (integers, floats, lines, data, kept.encode())) != crc:

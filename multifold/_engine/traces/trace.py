@@ -75,7 +75,7 @@ class Vocabulary:
     def words(self) -> bytes:
         """The bytes of a vocabulary for a checksum: names, kinds of operands, parts, files, results.
 
-        Ops and static values are left out: their hashes differ from process to process.
+        Ops and static values themselves are left out: they have no bytes that are equal in each process.
         """
         kinds = [(s.name, *[slot.kind.name for slot in s.slots]) for s in self.signatures]
         parts = [(part.parent, part.length, len(part.path)) for part in self.parts]
@@ -109,7 +109,7 @@ OF_SIGNATURES: WeakKeyDictionary[Signature, Name] = WeakKeyDictionary()
 
 
 def name_of(key: Hashable) -> Name:
-    """Return the name of a key."""
+    """Return the one `Name` of a key."""
     return NAMES.setdefault(key, Name())
 
 
@@ -135,7 +135,7 @@ def make_vocabulary(*values: Any) -> Vocabulary:
 
 
 def part_key(part: Part) -> Hashable:
-    """Return what two parts have in common when they are the same place of a result."""
+    """Return a key of a part: equal for the same place in results, within one numbering of parts."""
     return freeze(part.path), part.parent, part.length
 
 
@@ -218,7 +218,7 @@ class Trace(metaclass=Shown):
         return self
 
     def what_is_wrong(self) -> str:
-        """Return what is wrong with the sizes of the trace; nothing if they agree.
+        """Return a sentence on what is wrong with the sizes of the trace; an empty one if they agree.
 
         Merging checks the integers themselves.
         """

@@ -67,7 +67,7 @@ class TraceRecorder(Recorder):
         self._graph = TraceGraph(self.known)
 
     def begin(self) -> Graph:
-        """Begin a new graph, and return it."""
+        """Begin a new graph, which knows what the last one learned unless that is too much; return it."""
         if len(self.known.signatures) > MOST_SIGNATURES:
             self.known = Learned()
         self._graph = TraceGraph(self.known)

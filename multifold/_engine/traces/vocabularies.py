@@ -79,7 +79,7 @@ def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
 
 
 def reads_as(form: str, values: list[str], vocabulary: Vocabulary) -> bool:
-    """Return whether texts read as the vocabulary of which they were written."""
+    """Return whether a vocabulary, written as ``form`` and ``values``, is read as it was."""
     try:
         return read_vocabulary(form, values, look_up) == vocabulary
     except DAMAGE:
@@ -106,7 +106,7 @@ class Writer:
         ]
 
     def value(self, x: Any, where: str, number: int) -> int:
-        """Return the number of a value among those that are written once."""
+        """Return the number of the text of a value; equal texts have one number, and are written once."""
         return self.values.setdefault(text(self.code(x, where, number)), len(self.values))
 
     def code(self, x: Any, where: str, number: int) -> Any:
