@@ -1,4 +1,4 @@
-"""Marks: what a person says of an op that a trial cannot find out, or would find wrong.
+"""Marks: what the author of an op knows of it, and a trial cannot find out or would get wrong.
 
 The first launch of each op is tried with other rows (`multifold._engine.ops.trial`). An op that is meant to
 see all rows of its launch is marked by `mixing`, one that must not run twice by `trusted`:
@@ -23,7 +23,7 @@ from multifold.errors import BackendError, type_of
 Op = TypeVar("Op")
 
 ATTRIBUTE = "multifold_mark"
-"""The attribute that a mark is."""
+"""The attribute of an op that holds its mark."""
 
 MIXING = "mixing"
 TRUSTED = "trusted"
@@ -78,7 +78,7 @@ def trusted(op: Op) -> Op:
 
 
 def marked(op: Op, mark: str) -> Op:
-    """Set a mark on an op."""
+    """Set a mark on an op and return the op; refuse one that can have no attribute, as a bound method."""
     try:
         setattr(op, ATTRIBUTE, mark)
     except (AttributeError, TypeError):
@@ -90,8 +90,9 @@ def marked(op: Op, mark: str) -> Op:
 
 
 def mark_of(op: Any) -> str | None:
-    """Return the mark of an op: of the function of a method, of what a partial calls."""
+    """Return the mark of an op, or None; a method has its function's, a partial that of what it calls."""
     while isinstance(op, functools.partial) and not hasattr(op, ATTRIBUTE):
         op = op.func
+    # An object whose `__getattr__` answers to any name has no mark.
     found = getattr(op, ATTRIBUTE, None)
     return found if isinstance(found, str) else None

@@ -49,7 +49,9 @@ class RaggedOperand:
     def __init__(self, items: Iterable[Any], row_shape: RowShape | None, dtype: Any) -> None:
         try:
             self.items = tuple(rows_of(items))
-        except (RecordError, TypeError):  # a node refuses to be iterated, a number can't be
+        except (RecordError, TypeError):
+            # A node refuses to be iterated, and a number cannot be, so the brackets are missing. If a
+            # generator of the user has failed, its own error goes on.
             is_list = isinstance(items, Iterable) and not hasattr(items, "shape")
             if is_list and getattr(type(items), "no_batch", None) is None:
                 raise
@@ -82,6 +84,8 @@ def rows_of(items: Any) -> Iterable[Any]:
 
 def is_array_of_rows(items: Any) -> TypeGuard[np.ndarray]:
     """Return whether a ragged operand is given as one array, which says what its rows are."""
+    # An array of a framework needs one axis and NumPy's two, since ``np.array([1, 2])`` is a list of
+    # numbers.
     return len(getattr(items, "shape", ())) > isinstance(items, np.ndarray)
 
 
@@ -118,12 +122,12 @@ class MissingRows(NamedTuple):
 
 
 def is_one(shape: RowShape) -> bool:
-    """Return whether a shape is that of one array, and no tuple of shapes."""
+    """Return whether a row shape is that of one array, ``(8,)``, and no tuple of such, ``((8,),)``."""
     return not shape or not isinstance(shape[0], tuple)
 
 
 def missing_rows(shape: RowShape, dtype: Any) -> MissingRows:
-    """Return the rows of a shape and a dtype, which may be one for all arrays of a row."""
+    """Return the `MissingRows` of a row shape and a dtype: a tuple, or one for all arrays of a row."""
     if is_one(shape):
         return MissingRows(shape, "float" if dtype is None else name_of_dtype(dtype))
     dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(shape)
@@ -137,7 +141,7 @@ def missing_rows(shape: RowShape, dtype: Any) -> MissingRows:
 
 @lru_cache(256)
 def name_of_dtype(dtype: Any) -> str:
-    """Return the name of a dtype, of NumPy or of a framework; refuse what is none.
+    """Return the name of a dtype, of NumPy or of a framework; refuse anything else.
 
     Examples
     --------
@@ -147,7 +151,8 @@ def name_of_dtype(dtype: Any) -> str:
     if isinstance(dtype, str) and dtype in ("float", "int", "bool", "bfloat16"):
         return dtype
     named = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", dtype)).rpartition(".")[2]
-    for like in (dtype, named):  # `named` is int32 of tf.int32 and of torch.int32
+    # NumPy itself does not know bfloat16. ``named`` is int32 for tf.int32 and for torch.int32.
+    for like in (dtype, named):
         with contextlib.suppress(TypeError):
             return "bfloat16" if named == "bfloat16" else np.dtype(like).name
     raise RecordError(
@@ -157,7 +162,7 @@ def name_of_dtype(dtype: Any) -> str:
 
 
 def checked(shape: Any, given: Any) -> RowShape:
-    """Return the shape of a row as tuples; refuse what is none."""
+    """Return the shape of a row as tuples of int; ``given``, the whole shape, is what an error shows."""
     if isinstance(shape, (tuple, list)):
         if all(isinstance(n, (int, np.integer)) for n in shape):
             return tuple(map(int, shape))
@@ -201,6 +206,7 @@ def shared(value: Any) -> Any:
     >>> fold([rows])
     [array([30.])]
     """
+    # A node is known by this method: its class is defined in the engine, which imports this module.
     no_batch = getattr(type(value), "no_batch", None)
     return Shared(value) if no_batch is None else value.no_batch()
 

@@ -40,7 +40,7 @@ LayOut = Callable[[Sequence[Trace], Family], Program]
 
 
 class Processes:
-    """What processes say to each other; nothing but what this one says, where nothing is exchanged.
+    """How processes exchange what each of them says; without ``exchange`` this process is the only one.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Processes:
 
 
 def pickled(value: Any) -> bytes:
-    """Return what a process says, pickled."""
+    """Return a value as `Processes.all` sends it: pickled, with None for the text of an error."""
     try:
         return pickle.dumps((value, None))
     except Exception as error:
@@ -91,7 +91,7 @@ def pickled(value: Any) -> bytes:
 
 
 ALONE = Processes()
-"""This process, which says nothing to others."""
+"""The only process: `ALONE.all` calls a function here and asks no other."""
 
 
 class Said(NamedTuple):
@@ -140,8 +140,11 @@ class Agreement:
         made: list[Program] = []
 
         def lay_all() -> Said:
+            # Before processes have agreed for the first time there may be no sample. Then a shard without
+            # an example has no program yet; the family has grown, so all are laid out once more.
             made[:] = [self.laid_out(lay, own) for own in batches if own or self.sample]
             grown = self.family.extent != self.extent
+            # As long as the family grows, the first program lacks what the last one has brought.
             if not grown:
                 refuse_other_forms(made)
             return Said([len(own) for own in batches], grown)
@@ -164,8 +167,11 @@ class Agreement:
 
     def agree(self, batches: Sequence[Sequence[Trace]], processes: Processes) -> None:
         """Take in what the families of all processes hold, in the order of their ranks."""
+        # Any example will do, and the shortest is sent in the least time.
         shortest = sorted((trace for own in batches for trace in own), key=len)[:1]
         found = processes.all(lambda: (self.family, self.sample or shortest))
+        # A new family takes in those of all processes by rank, so that each process gives each kernel the
+        # same number.
         self.family = Family(joins_results=True)
         for family, _ in found:
             self.family.take_in(family)
@@ -191,7 +197,7 @@ def refuse_other_forms(programs: Sequence[Program]) -> None:
 
 
 def refuse_other_sizes() -> None:
-    """Refuse programs of which no sizes hold all."""
+    """Refuse programs for which there are no common sizes."""
     raise RecordError(
         "Expected programs that fit into common sizes. Received shards with ragged operands of other "
         "lengths in calls that run alone.",

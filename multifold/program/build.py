@@ -115,16 +115,13 @@ def lay_out(
     )
 
 
-# ---- given rows --------------------------------------------------------------------------------------
-
-
 class GivenRows:
     """The given rows of a program: leaf arrays, and loose values inside ragged operands and groups.
 
     A slab holds them beside results, so that one column of integers tells what an operand reads, whatever
     it is. While a program is laid out, references stand for both. A reference to a node is
-    ``part << 40 | call``. A given row gets a negative one, ``-1 - (given << 40 | row)``: row 2 of the array
-    of given rows number 1.
+    ``part << 40 | call``. A given row gets a negative one: row 2 of the array of given rows number 1 is
+    ``-1 - (1 << 40 | 2)``.
 
     Attributes
     ----------
@@ -138,19 +135,20 @@ class GivenRows:
         self.rows: dict[Hashable, list[Any]] = {}
 
     def add(self, key: Hashable, values: Sequence[Any]) -> Integers:
-        """Keep values of one class, and return the references to them."""
+        """Append values to the given rows of the class ``key``, and return the references to them."""
         rows = self.rows.setdefault(key, [])
         first = len(rows)
         rows += values
         return -1 - (np.arange(first, len(rows)) | list(self.rows).index(key) << PART_BITS)
 
     def loose(self, refs: Integers) -> Integers:
-        """Return references in which given rows stand for loose values.
+        """Return references in which those to loose values are replaced by those to given rows.
 
         The graph refers to its i-th loose value by ``-1 - i``.
         """
         refs = refs.copy()
         by_class: dict[Hashable, list[int]] = {}
+        # ``~ref`` is ``-1 - ref``, the number of a loose value.
         for entry in np.flatnonzero(refs < 0).tolist():
             by_class.setdefault(self.class_of(self.values[~refs[entry]]), []).append(entry)
         for key, entries in by_class.items():
@@ -158,7 +156,7 @@ class GivenRows:
         return refs
 
     def class_of(self, value: Any) -> Hashable:
-        """Return what the values of one array of given rows have in common."""
+        """Return the class of a value: values of one class become one array of given rows."""
         # Numbers and NumPy arrays have classes by themselves: the program holds them as NumPy arrays,
         # whatever backend will run it, and only a backend knows the class of an array of its own.
         number = number_type(value)
@@ -183,9 +181,6 @@ class GivenRows:
     def numbers(self, values: np.ndarray, number: type) -> np.ndarray:
         """Return numbers in the dtype that the backend gives to their type."""
         return as_dtype(values, self.backend.number_dtype(number))
-
-
-# ---- what is read ----------------------------------------------------------------------------------
 
 
 class Read(NamedTuple):
@@ -232,6 +227,7 @@ def find_reads(
         classes = list(given.rows)
         sources: list[Key] = []
         for source, at in zip(codes.tolist(), first.tolist(), strict=True):
+            # A program of given rows only has no kernels, and nothing is divided by 0.
             part, kernel = divmod(source, max(len(kernels), 1))
             result = "result", kernel, hashable_steps(columns.parts, max(part, 0))
             key = ("given", classes[~source]) if source < 0 else result
@@ -258,9 +254,6 @@ def find_reads(
             # Shards all ask for the same.
             found["group", i] = read(given.loose(group), asking[i] if asking else None, group)
     return found
-
-
-# ---- slabs -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -303,6 +296,8 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterabl
     keys: list[Key] = [key for key in family.parents if key[0] in ("given", "result")]
     number = {key: i for i, key in enumerate(given.rows)}
 
+    # The order is that of `repr`: steps and dtypes are ints, strings and tuples, which Python does not
+    # compare with each other.
     def order(key: Key) -> tuple[int, int, str]:
         return (-1, number[key[1]], repr(key[2])) if key[0] == "given" else (key[1], 0, repr(key[2:]))
 
@@ -327,11 +322,8 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterabl
     return SlabRows(slabs, tuple(sources), {key: i for i, key in enumerate(keys)}, first, sizes)
 
 
-# ---- kernels and their operands --------------------------------------------------------------------
-
-
 class Lookup(NamedTuple):
-    """Where kernels find their operands and columns; the last three grow as they are met."""
+    """Where kernels find operands and columns; ``lacking``, ``wholes`` and ``shared`` grow meanwhile."""
 
     columns: Columns
     kernels: CalledKernels
@@ -343,7 +335,7 @@ class Lookup(NamedTuple):
     shared: list[Any]
 
     def whole(self, ref: int) -> int:
-        """Return the entry of the wholes that a reference is."""
+        """Return the entry in `Form.wholes` of the value that a reference reads whole."""
         key = int(self.kernels.number[ref & CALL_MASK]), int(ref) >> PART_BITS
         return self.wholes.setdefault(key, len(self.wholes))
 
@@ -393,6 +385,8 @@ class Lookup(NamedTuple):
             values = columns.operand(slot, position, calls)
             return KernelOperand(kind.name), self.given.numbers(values, kind.number)
         if kind.ref:
+            # Calls that read other whole values are of other types. Such a kernel is in no later program,
+            # so it has a call.
             return KernelOperand("whole", self.whole(columns.operand(slot, position, calls[0]))), None
         if is_shared_array(slot):
             self.shared.append(slot.value)

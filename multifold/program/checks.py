@@ -32,7 +32,7 @@ class Named(NamedTuple):
 
 
 def resolve_ops(backend: Backend, model: Any, form: Form) -> list[Callable[..., Any]]:
-    """Return what the op of each kernel calls; raise `LaunchError` where the model lacks it."""
+    """Return the callable of each kernel's op; refuse one that the model lacks or that is marked mixing."""
     try:
         ops = [resolve(backend, model, kernel.op, kernel.site) for kernel in form.kernels]
     except LaunchError as error:
@@ -64,7 +64,7 @@ def raised(kernel: Kernel | Named, error: Exception, hint: str | None = None) ->
 
 
 def hint_of(kernel: Kernel | Named, error: Exception, otherwise: str | None = None) -> str | None:
-    """Return what to do about an error of an op: a hint on shapes if these do not meet, else another."""
+    """Return the hint for an error of an op: on shapes if these do not meet, else ``otherwise``."""
     numbers = any(o.role in ("int", "float", "bool", "ragged") for o in getattr(kernel, "operands", ()))
     return hints.shapes_hint(error, numbers) or otherwise or hints.BREAKPOINT
 
@@ -97,12 +97,14 @@ def begin_trial(
     rows: int,
     lengths: Mapping[int, np.ndarray],
 ) -> Callable[[Any], None] | None:
-    """Return what a launch calls with its result, to refuse an op that mixes its rows.
+    """Return a function that a launch calls with its result, and that refuses an op which mixes its rows.
 
     Asked before the launch, which may change the state of the op; None if the op needs no trial.
     """
     own = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
     batched = [leaf for leaf, rows_of_it in zip(leaves, own, strict=True) if rows_of_it]
+    # An op that takes another axis for the rows shows it only if both have different sizes. So a trial of a
+    # launch where they are equal counts for such launches only. One row has none to be mixed with.
     key = kernel_key(kernel), ranks_of(batched), rows in values.sizes_of(batched)
     if rows == 1 or kernel.solo or has_passed(op, key):
         return None
@@ -143,7 +145,7 @@ def refuse_mixed(
 
 
 def watch_operands(backend: Backend, kernel: Kernel, leaves: Sequence[Any]) -> Callable[[], None]:
-    """Return what a launch calls after its op, to refuse one that has written to an operand.
+    """Return a function that a launch calls after its op; it refuses an op that has written to an operand.
 
     Shared arrays are the user's own, as the running mean of a batch norm is, and an op may change them.
     """
@@ -179,7 +181,7 @@ class RowsSpec(NamedTuple):
 
     @property
     def key(self) -> Hashable:
-        """What belongs to a verdict: all but the number of rows."""
+        """What of an operand belongs to the key of a verdict: all but the number of rows."""
         own = self.batched or self.members is not None
         return tuple([(shape[own:], str(dtype)) for shape, dtype in self.arrays]), own, self.members is None
 
@@ -188,6 +190,8 @@ class RowsSpec(NamedTuple):
         arrays = tuple([backend.constant(drawn(rng, shape, dtype), None) for shape, dtype in self.arrays])
         if self.members is None:
             return arrays, np.ones(rows, np.int64)
+        # Each node has an equal share and the last one what is left over: 7 members on 3 rows are 2, 2 and
+        # 3.
         lengths = np.full(rows, self.members // rows)
         lengths[-1] += self.members - lengths.sum()
         segments = np.repeat(np.arange(rows), lengths)
@@ -230,6 +234,7 @@ def verify_rows(
     key = tuple([x.key for x in operands]), square, kernel_key(kernel)
     if rows == 1 or has_passed(maker, key):
         return
+    # With one seed no op is refused in one run of a program and believed in the next.
     rng = np.random.default_rng(0)
     found = [operand.drawn(backend, rng, rows) for operand in operands]
     trial = Trial(
@@ -243,19 +248,23 @@ def verify_rows(
         any_size=False,  # what depends on it shows while the program is traced
     )
     refuse_mixed(kernel, trial, key, trial.launch(), maker)
-    if not trial.draws:  # the same rows would be drawn again
+    # If the op draws no random numbers, another trial would repeat this one, so this one is enough.
+    if not trial.draws:
         VERDICTS.add(maker, (key, True), ENOUGH)
 
 
 def kernel_key(kernel: Kernel) -> Hashable:
-    """Return what of a kernel belongs to the verdict of its op."""
+    """Return the key by which the verdict of an op holds for a kernel: roles, nesting and static values."""
     static = [operand.value for operand in kernel.operands if operand.role == "static"]
     roles = tuple(operand.role for operand in kernel.operands)
     return roles, str(kernel.structure), static_key([static, kernel.static])
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return numbers for a trial: floats around 1, which functions take, small integers, booleans."""
+    """Return numbers for a trial: floats from 0.5 to 1.5, where ``log`` and ``1 / x`` are finite; 0 and 1.
+
+    Integers and booleans are 0 and 1, since integers are often indices, and hardly a table has fewer rows.
+    """
     if np.dtype(dtype).kind in "iub":
         whole = rng.integers(0, 2, shape)
         if shape and shape[0]:
@@ -281,17 +290,18 @@ def hashable_steps(parts: Sequence[Part], number: int) -> Steps:
 
 
 def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:
-    """Return a part of a result; raise `LaunchError` where there is none."""
+    """Return the part of a result that ``steps`` lead to; raise `LaunchError` if it has no such part."""
 
     def refuse(what: str) -> LaunchError:
         return LaunchError(f"{naming(kernel)}, returned a result that {what}.", values.PARTS_HINT)
 
+    # `hashable_steps` has made keys of the slices, for the form.
     opened = [(slice(*key) if isinstance(key, SliceKey) else key, length) for key, length in steps]
     return values.follow(value, opened, refuse)
 
 
 def check_rows(kernel: Kernel, shape: tuple[Any, ...], rows: int) -> None:
-    """Hold a result to the rule "one node is one row"."""
+    """Refuse an array that an op returned for ``rows`` rows if it has another number of rows."""
     instead = values.miscount(shape[0] if shape else None, rows)
     if instead:
         why = f"for {values.counted(rows, 'row')}" + (" (no operand is batched)" if kernel.solo else "")

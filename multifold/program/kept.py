@@ -35,10 +35,7 @@ from multifold.errors import RecordError
 
 
 class HolePlace(NamedTuple):
-    """Where one hole finds its rows: an entry of its result, and the first and the last row of that array.
-
-    A whole value is all of its entry, so that it has no last row.
-    """
+    """Where one hole finds its rows: ``[low:high]`` of an entry of its result, all if ``high`` is None."""
 
     entry: int
     low: int = 0
@@ -106,5 +103,5 @@ def not_of_this_program(what: str) -> RecordError:
 
 
 def entries(examples: int | None) -> int:
-    """Return how many entries there are: one for each example, or the one of a recorder."""
+    """Return how many entries a marked result has: one for each example, one for outputs of a recorder."""
     return 1 if examples is None else examples

@@ -84,7 +84,7 @@ class Family:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """How much it holds: the same number again where programs have added nothing."""
+        """How much it holds, as counts. A family only grows: equal counts mean that nothing was added."""
         linked = sum(key != parent for key, parent in self.parents.items())
         return len(self.kernels), len(self.edges), len(self.parents), len(self.lacking), linked
 
@@ -96,6 +96,7 @@ class Family:
         self.lacking.update((numbers[kernel], slot) for kernel, slot in other.lacking)
 
         def renumbered(key: Key) -> Key:
+            # Only operands and results name a kernel.
             return key if key[0] in ("given", "group") else (key[0], numbers[key[1]], *key[2:])
 
         for key in list(other.parents):
@@ -127,6 +128,7 @@ def is_shared_array(slot: Any) -> bool:
 
 def order_of(signature: Signature) -> str:
     """Return a text that orders signatures alike whatever the order of the examples."""
+    # The values of shared arrays are left out, since they are no part of a kernel (`kernel_key`).
     slots = [(slot.kind.name, "" if slot.kind.shared else str(slot.value)) for slot in signature.slots]
     return f"{signature.name} {slots} {signature.structure} {signature.static}"
 
@@ -155,7 +157,7 @@ class CalledKernels:
 
 
 def number_kernels(plan: Plan, family: Family, classes: Mapping[int, Hashable]) -> CalledKernels:
-    """Number the types of calls, alike whatever the order of the examples."""
+    """Return the kernel of each call; kernels get the same numbers whatever the order of the examples."""
     columns = plan.columns
     # Sorted: the first call of each type is then the one that was recorded first, whose line errors name.
     calls = np.sort(plan.schedule.calls)
@@ -177,7 +179,9 @@ def number_kernels(plan: Plan, family: Family, classes: Mapping[int, Hashable]) 
         present[kernel] = signatures[i]
     # A kernel that no call of this plan is of keeps an earlier signature, and gets columns without rows.
     own = [present.get(kernel, signature) for kernel, signature in enumerate(family.signatures)]
+    # The third entry of a key says whether its calls run alone.
     whole = [bool(key[2]) for key in family.kernels]
+    # There is at least one entry, since loose values look up call 0.
     number = np.full(max(len(columns), 1), -1)
     number[calls] = kernel_of[plan.types[calls]]
     return CalledKernels(own, whole, [w or not s.batched for w, s in zip(whole, own, strict=True)], number)
@@ -251,6 +255,7 @@ def circles(plan: Plan, kernels: CalledKernels, family: Family) -> tuple[Integer
     family.edges.update(zip(*(ends.tolist() for ends in pairs), strict=True))
     edges = np.array(sorted(family.edges), np.int64).reshape(len(family.edges), 2)
     component = strong_components(count, edges[:, 0], edges[:, 1])
+    # A circle has several kernels, or one that reads itself.
     circle = np.bincount(component) > 1
     circle[component[edges[edges[:, 0] == edges[:, 1], 0]]] = True
     return component, circle
@@ -284,7 +289,7 @@ class KernelRows:
 
 
 def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLaunches]) -> KernelRows:
-    """Number the rows of each kernel."""
+    """Return the row of each call in its kernel, and the table of launches."""
     merged = [launches for phase in phases for launches in phase.launches]
     position = np.zeros(len(schedule), np.int64)
     for entry, launches in enumerate(merged):
@@ -311,6 +316,7 @@ def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLa
     for phase in phases:
         for launches in phase.launches:
             number = int(kernels.number[schedule.calls[schedule.bounds[launches[0]]]])
+            # `table` has a line for each launch before this one, so its length is the number of this one.
             height = 1 if kernels.solo[number] else heights[len(table)]
             table.append((phase.kernels.index(number), done[number], height))
             kernel.append(number)

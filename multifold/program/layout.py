@@ -41,13 +41,13 @@ class KernelOperand:
     index : int
         See ``role``; -1 for a ragged operand that has never had a row.
     missing : MissingRows or None
-        Of a ragged operand: what a row would be where there is none, if that was said.
+        Of a ragged operand: what a row is in a call that has none, if that was recorded.
     lacks : bool
         Of a ragged operand: whether a call of the kernel has had no row.
     edges : int or None
         Of a ragged operand of a tiled program: rows that it has in each launch.
     key : Hashable
-        A static value as it is compared.
+        The key by which a static value is compared.
     """
 
     role: str
@@ -110,7 +110,7 @@ class Kernel:
 
     @property
     def beside(self) -> tuple[int, ...]:
-        """Its operands that are floats of Python, beside which others may have a narrower dtype."""
+        """The operands that are Python floats: a launch casts them to the dtype of arrays beside them."""
         return tuple([i for i, operand in enumerate(self.operands) if operand.role == "float"])
 
     def nest(self, leaves: Sequence[Any]) -> Sequence[Any]:
@@ -278,6 +278,7 @@ class Form:
         for phase, begins in zip(self.phases, self.begins, strict=True):
             done = list(begins)
             first = number
+            # Outside of a loop there is one tile, of the phase's only kernel.
             for entry in phase.turn * ((phase.launches or 0) // len(phase.turn)) if phase.loop else (0,):
                 rows = phase.tile or phase.rows[entry]
                 real = number if len(phase.turn) > 1 else first
@@ -311,6 +312,7 @@ def stretches(sources: Sequence[Source], rows: Integers) -> tuple[Integers, Inte
     >>> stretches([Source(0, 0), Source(0, 1), Source(1, 2)], np.array([3, 5, 4]))
     (array([0, 3, 0]), array([8, 4]))
     """
+    # Of all slabs as one array: where a source begins in it, less where its slab begins.
     slab = np.array([source.slab for source in sources], np.int64)
     sizes = np.bincount(slab, rows).astype(np.int64)
     return starts(rows)[:-1] - starts(sizes)[slab], sizes
@@ -443,7 +445,7 @@ class Program:
         return self.kept.fill(result)
 
     def lengths(self, kernel: int, first: int, rows: int) -> dict[int, np.ndarray]:
-        """Return how many members some rows of a kernel have, for each of its ragged operands."""
+        """Return how many members each of some rows of a kernel has, by the number of the operand."""
         return {
             i: np.diff(column.splits[first : first + rows + 1])
             for i, column in enumerate(self.columns[kernel])

@@ -54,7 +54,9 @@ class Programs:
 
     def __init__(self, policy: str) -> None:
         self.policy = policy
-        self.families = {False: Family(), True: Family()}  # without a model, and with one
+        # The first is for programs without a model. A model tells kernels apart by shapes, so in one family
+        # each form would have both sorts of kernels.
+        self.families = {False: Family(), True: Family()}
         self.shelf = Shelf()
         self.agreements: dict[tuple[bool, bool], tuple[Agreement, Shelf]] = {}
         self.forms: dict[Form, int] = {}
@@ -121,6 +123,8 @@ class Programs:
 
     def count(self, form: Form) -> None:
         """Count a program; warn if its form is one too many."""
+        # With a budget of 8 it warns at the 9th form, at the 17th, at the 33rd: whenever 8, 16, 32 are
+        # exceeded.
         times, more = divmod(len(self.forms), max(self.budget, 1))
         if form not in self.forms and times and not more and times.bit_count() == 1:
             new = difference(form, list(self.forms)[-1])
@@ -143,7 +147,7 @@ class Programs:
 
 
 def too_much_work(tiler: Tiler) -> str | None:
-    """Return why the kernels of a program should not take turns; None if they may."""
+    """Return why a program should not run in turns: too many tiles would be empty. None if it may."""
     own = tiler.own()
     work = cost(own) / max(cost(tiler.freed(own)), 1)
     if work <= MOST_WORK:
@@ -155,16 +159,18 @@ def too_much_work(tiler: Tiler) -> str | None:
 
 
 def sizes_of(form: Form) -> list[tuple[str, str]]:
-    """Return a label and the sizes of each phase, array of given rows and result; of a ragged form none."""
+    """Return a label and a text of sizes for each phase, array of given rows and result of a form.
+
+    ``("loop join", "8 tiles of 16 rows")`` is a phase. A ragged form has empty texts, as it has no sizes.
+    """
     found = []
     for phase in form.phases:
         names = ", ".join(form.kernels[kernel].name for kernel in phase.kernels)
         edges = [o.edges for k in phase.kernels for o in form.kernels[k].operands if o.edges is not None]
         size = f"{phase.launches} tiles of {phase.tile} rows" if phase.tile else ""
         size += f" in turns of {len(phase.turn)}" if len(phase.turn) > 1 else ""
-        size = size or "".join(
-            f"{rows} rows" for rows in phase.rows
-        )  # a phase of one launch has one kernel
+        # A phase of one launch has one kernel, and in a ragged form no rows.
+        size = size or "".join(f"{rows} rows" for rows in phase.rows)
         size += f" and {' + '.join(map(str, edges))} members" if edges else ""
         found.append((f"{'loop' if phase.loop else 'once'} {names}", size))
     given = [source.rows for source in form.sources if source.kernel < 0 and source.rows is not None]
@@ -174,7 +180,7 @@ def sizes_of(form: Form) -> list[tuple[str, str]]:
 
 
 def difference(form: Form, last: Form) -> str:
-    """Return what a form has that the form before it had not."""
+    """Return what a form has that the form before it lacked, for a warning: the op 'f', or a size."""
     if not set(form.kernels) - set(last.kernels) and form.kernels != last.kernels:
         return "other ops"
     names = [k.name for k in form.kernels[len(last.kernels) :]]

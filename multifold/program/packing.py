@@ -151,7 +151,7 @@ class LoopCalls:
             [lengths[low:high] for lengths in ragged_lengths(program, kernel)]
             for kernel, (low, high) in zip(self.kernels, spans, strict=True)
         ]
-        # Members that pad a ragged tile need a row that pads it, so such a tile has one row less to fill.
+        # Members that pad a ragged tile must belong to a row that pads it, so such a tile has one row less.
         self.tile = tile
         self.edges = edges
         self.width = [tile - bool(own_edges) for own_edges in edges]
@@ -162,7 +162,9 @@ class LoopCalls:
         """Return each read within the loop: the call that is read, and the call that reads it."""
         sources = [np.zeros(0, np.int64)]
         readers = [np.zeros(0, np.int64)]
-        entry_of = np.full(len(owners.program.form.kernels) + 1, -1)  # its last entry: of given rows
+        # There is one entry more than kernels: given rows have the owner -1, which looks up the last one,
+        # again -1.
+        entry_of = np.full(len(owners.program.form.kernels) + 1, -1)
         entry_of[list(self.kernels)] = np.arange(len(self.kernels))
         first = np.array(self.first)
         size = np.diff(self.begin)
@@ -171,17 +173,20 @@ class LoopCalls:
             reader = reader - self.first[entry]
             read = entry_of[owner]
             row = row - first[read]
+            # A kernel may be in several loops (`no_batch` divides one), so its rows may be of another loop.
             inside = (read >= 0) & (row >= 0) & (reader >= 0) & (reader < size[entry])
             sources.append(self.begin[read[inside]] + row[inside])
             readers.append(self.begin[entry] + reader[inside])
         return np.concatenate(sources), np.concatenate(readers)
 
     def packed(self, turn: tuple[int, ...] = ()) -> Packing:
-        """Return the calls in tiles, in the better of two orders; or in turns, each of these kernels."""
+        """Return the calls in tiles, in the better of two orders; or in turns, one of ``turn`` each."""
+        # With one kernel every tile is its turn, so the better order is a turn as well.
         if len(set(turn)) > 1:
             tiles = self.longest_first(turn)
         else:
             tiles = self.divided()
+            # Of two equal orders `min` takes the first, that of the schedule.
             if len(tiles) > self.bound:
                 tiles = min(tiles, self.longest_first(), key=len)
         kernel = np.array([entry for entry, _ in tiles], np.int64)
@@ -206,7 +211,10 @@ class LoopCalls:
         return tiles
 
     def fitting(self, entry: int, calls: Integers) -> int:
-        """Return how many of some calls of a kernel fit into one tile."""
+        """Return how many of ``calls``, from the first on, fit into one tile of the kernel ``entry``.
+
+        One always does: `members_of` leaves room for the longest call beside rows that pad.
+        """
         count = min(len(calls), self.width[entry])
         for lengths, edges in zip(self.lengths[entry], self.edges[entry], strict=True):
             # Each row that pads the tile has at least one member, too.
@@ -253,6 +261,8 @@ class LoopCalls:
             if turn:
                 entry = turn[len(tiles) % len(turn)]
             else:
+                # This takes the kernel whose first call has the longest way to go, and of equal ones the
+                # one with most calls.
                 entry = max(
                     (entry for entry, calls in enumerate(ready) if len(calls)),
                     key=lambda entry: (height[ready[entry][0]], len(ready[entry])),
@@ -265,6 +275,8 @@ class LoopCalls:
             tiles.append((entry, taken - low + self.first[entry]))
             done += count
             reached = readers[ranges(begin[taken], begin[taken + 1] - begin[taken])]
+            # A call that reads two calls of this tile is reached twice: `at` counts both, `unique` keeps
+            # one.
             np.subtract.at(waiting, reached, 1)
             fresh = np.unique(reached[waiting[reached] == 0])
             for other in kernels:
@@ -275,15 +287,16 @@ class LoopCalls:
 
 
 def turns_like(packing: Packing) -> list[tuple[int, ...]]:
-    """Return turns in which the kernels have about as many tiles as in a packing, in the order of that.
+    """Return turns to choose from, in which the kernels have tiles in about the same ratio as in a packing.
 
-    One for each of some numbers of tiles that the kernel with most of them has in a turn.
+    There is one for each number in `TURNS`: so many tiles of a turn are of the kernel that has most.
 
     Examples
     --------
     >>> turns_like(Packing(np.array([1, 0, 1, 1]), [], [1, 3]))
     [(1, 0), (1, 1, 0), (1, 1, 1, 0)]
     """
+    # A minibatch without a call in this loop has no order, but its form needs turns all the same.
     order = list(dict.fromkeys(packing.kernel.tolist())) or list(range(len(packing.counts)))
     found = []
     for most in TURNS if len(order) > 1 else (1,):
@@ -298,5 +311,5 @@ TURNS = (1, 2, 3, 4)
 
 
 def by_rank(calls: Integers, rank: Integers) -> Integers:
-    """Return calls by their rank."""
+    """Return calls in ascending order of their rank."""
     return calls[np.argsort(rank[calls])]

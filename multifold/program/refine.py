@@ -38,8 +38,8 @@ def refine(
 ) -> tuple[Plan, dict[int, Hashable], Promoted]:
     """Return a plan in which calls that read rows of different classes have different types.
 
-    Returns besides the classes of the types, and what tells how rows are promoted; the plan itself where no
-    type had to be divided.
+    It is the plan itself if no type had to be divided. The second value has the classes of each type, and
+    the third tells how rows are promoted (`Samples.promoted`).
     """
     samples = Samples(plan, backend, model)
     schedule = plan.schedule
@@ -48,13 +48,14 @@ def refine(
     types, classes = samples.divided()
     if types is plan.types:
         return plan, classes, samples.promoted
+    # The types have changed, so the launches are chosen anew for the same calls.
     pending = np.sort(schedule.calls)
     schedule = make_schedule(plan.columns, schedule.graph, types, pending, policy)
     return replace(plan, types=types, schedule=schedule), classes, samples.promoted
 
 
 class Samples(Replay):
-    """What calls return: the results of a few calls that stand for all others.
+    """The results of a few calls, which stand for those of all calls that are like them.
 
     It runs calls as the eager twin does, on rows that stand for their own, and leaves the model as it was:
     running means do not move, and no random number counts as drawn.
@@ -79,8 +80,6 @@ class Samples(Replay):
         self.result = np.full(max(len(plan.columns), 1), -1)  # loose values look up call 0
         self.classes: dict[Hashable, int] = {}
 
-    # ---- classes of rows -------------------------------------------------------------------------
-
     def class_of(self, value: Any) -> int:
         """Return the number of the class of a value."""
         return self.classes.setdefault(self.arrays.class_of(value), len(self.classes))
@@ -95,6 +94,7 @@ class Samples(Replay):
 
     def classes_of(self, refs: Integers) -> Integers:
         """Return the class of what each reference reads."""
+        # Calls with the same sample return alike, so one look for each sample and part will do.
         result = self.result[np.where(refs < 0, 0, refs & CALL_MASK)]
         codes = np.where(refs < 0, refs, result | refs >> PART_BITS << PART_BITS)
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
@@ -113,10 +113,8 @@ class Samples(Replay):
         dtypes = tuple(leaf[1] for leaf in (found[1:] if is_container(found) else (found,)))
         return dtypes, numbers != self.classes.get(found, -1)
 
-    # ---- calls -----------------------------------------------------------------------------------
-
     def take(self, calls: Integers) -> None:
-        """Find out what the calls of a launch return; what they read is known."""
+        """Set the sample of each call of a launch, and run new ones; what these calls read has samples."""
         table = []
         for slot, position in self.signature(calls[0]).operands:
             if slot.kind.ref or slot.kind.ragged:
@@ -140,6 +138,8 @@ class Samples(Replay):
             if key not in self.numbers:
                 self.numbers[key] = len(self.results)
                 self.results.append(self.run(call))
+                # A call that runs alone has no other rows in its launch to mix with. The op is tried on
+                # three rows, and on the same ones again if there are fewer calls.
                 together = np.setdiff1d(calls[like == i], self.plan.alone)
                 if len(together):
                     self.verify(np.resize(together, 3).tolist())
@@ -147,7 +147,7 @@ class Samples(Replay):
         self.result[calls] = np.array(numbers)[like]
 
     def ragged_class(self, number: int) -> int:
-        """Return the class of the rows of one ragged operand, -1 where there is none."""
+        """Return the class of the rows of ragged operand ``number``; -1 if it has no row."""
         members = self.columns.rows_of(number)
         if not len(members):
             return -1
@@ -163,7 +163,7 @@ class Samples(Replay):
         return self.classes.setdefault(found, len(self.classes))
 
     def run(self, call: int) -> Any:
-        """Run one call on rows that stand for its own."""
+        """Run one call on rows of samples, and return what its op returned."""
         return self.launch(self.signature(call), self.leaves_of(call), call)
 
     def launch(self, signature: Signature, leaves: list[Any], call: int) -> Any:
@@ -235,10 +235,8 @@ class Samples(Replay):
         return self.columns.signatures[self.columns.signature[call]]
 
     def named(self, call: int) -> Named:
-        """Return what errors say of a call."""
+        """Return the name of a call's op and its line, for errors."""
         return Named(self.signature(call).name, self.plan.site(call))
-
-    # ---- types -----------------------------------------------------------------------------------
 
     def divided(self) -> tuple[Integers, dict[int, Hashable]]:
         """Return the types, divided where classes differ, and the classes that calls of each type read."""

@@ -66,6 +66,7 @@ def lay_results(asked: Outputs, examples: int | None, groups: Sequence[Group]) -
             places += found
         else:
             made += [next(left) for _ in range(count)]
+        # Such a leaf is the list of its groups, however many there are; any other is one group.
         listed = one == "each" or (one == "whole" and examples is not None)
         leaves.append(tuple(range(first, len(made))) if listed else first)
     bare = Outputs(asked.structure, wanted=asked.wanted, kept=asked.kept)
@@ -73,7 +74,7 @@ def lay_results(asked: Outputs, examples: int | None, groups: Sequence[Group]) -
 
 
 def result_readers(asked: Outputs, examples: int | None) -> list[tuple[Any, ...] | None]:
-    """Return what reads the rows of each group, by value; None where each example has groups of its own."""
+    """Return a `Key` of each group, equal in programs of all shards; None where examples have their own."""
     forms = iter(asked.kept)
     readers: list[tuple[Any, ...] | None] = []
     for number, one in enumerate(asked.wanted):

@@ -41,7 +41,7 @@ from multifold.sampling.weights import mean_weight
 
 
 def share_by_calls(traces: Sequence[Trace], shards: int) -> list[np.ndarray]:
-    """Return the numbers of the traces of each shard, alike in calls."""
+    """Return the numbers of the traces of each shard, so that all shards have about as many calls."""
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise RecordError(
             f"Expected shards to be an integer of at least 1. Received {shards!r}.",
@@ -49,6 +49,7 @@ def share_by_calls(traces: Sequence[Trace], shards: int) -> list[np.ndarray]:
         )
     # A trace without calls still is a row of the results.
     costs = [max(len(trace), 1) for trace in traces]
+    # Without a budget no shard has too much, so it is never None.
     shared = share_out(costs, range(len(costs)), shards, float("inf")) or []
     return [np.array(sorted(own), np.int64) for own in shared]
 
@@ -101,6 +102,7 @@ class Shards(Sequence[Program]):
         kept = self._programs[0].kept
         pairs = zip(self.form.leaves, kept.outputs.wanted if kept else (), strict=False)
         groups = (self.form.groups[leaf] for leaf, one in pairs if one == "row" and isinstance(leaf, int))
+        # Without fixed sizes, a result has as many rows as the largest shard of all processes has examples.
         return next((group.rows for group in groups if group.rows is not None), max(self._all))
 
     def __len__(self) -> int:
@@ -164,6 +166,7 @@ class Shards(Sequence[Program]):
             rows = np.asarray(rows)
             found = np.empty((self.counts.sum(), *rows.shape[2:]), rows.dtype)
             for own, of_shard in zip(self.examples, rows, strict=True):
+                # Rows after those of the examples are padding.
                 found[own] = of_shard[: len(own)]
             return found
 

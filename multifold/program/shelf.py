@@ -41,6 +41,8 @@ class Shelf:
         def asked(sizes_of: Callable[[Tiler], Sizes]) -> list[Sizes]:
             return [one for some in processes.all(lambda: list(map(sizes_of, tilers))) for one in some]
 
+        # Both functions ask all processes. Each process has the same `known`, so each asks the same in the
+        # same order.
         def fit(sizes: Sizes) -> bool:
             return all(processes.all(lambda: all(tiler.fits(sizes) for tiler in tilers)))
 
@@ -48,6 +50,7 @@ class Shelf:
         own = largest(several)
         most = WASTE * cost(own) + SPARE
         for sizes in sorted(known, key=cost):
+            # All sizes that follow cost more.
             if cost(sizes) > most:
                 break
             if fit(sizes):
@@ -67,18 +70,19 @@ class Shelf:
 
 
 def cost(sizes: Sizes) -> int:
-    """Return what a program costs, in rows."""
+    """Return what a program of these sizes costs, as the number of rows that would take as long."""
     return sum(map(phase_cost, sizes.phases)) + sum(sizes.given)
 
 
 def phase_cost(size: PhaseSize) -> int:
-    """Return what a phase costs, in rows."""
+    """Return what a phase costs, in rows: only tiles of a loop cost something beside their rows."""
     return size.launches * (size.tile + OVERHEAD * size.loop)
 
 
 def larger(own: Sizes, last: Sizes, pad: bool) -> Sizes | None:
     """Return sizes that hold both, so that sizes only grow; None if tiles or results differ."""
     pairs = zip(own.phases, last.phases, strict=True)
+    # Results that are not padded have exactly the rows that were asked for, so nothing may grow there.
     if (own.groups != last.groups and not pad) or any(
         a.loop and (a.tile, a.turn) != (b.tile, b.turn) for a, b in pairs
     ):
@@ -101,6 +105,7 @@ def largest(several: Sequence[Sizes]) -> Sizes:
     phases = []
     for sizes in zip(*(one.phases for one in several), strict=True):
         first = max(sizes, key=lambda size: (phase_cost(size), size.tile))
+        # Tiles of another width hold other numbers of calls, so their counts cannot be compared.
         alike = [x for x in sizes if not x.loop or (x.tile, x.turn) == (first.tile, first.turn)]
         kernels = tuple(map(max, zip(*(size.kernels for size in alike), strict=True)))
         edges = tuple(

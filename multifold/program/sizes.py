@@ -16,13 +16,14 @@ NARROW = (16,)
 """The rows of a tile of a loop that `no_batch()` divides into several phases of few launches each."""
 
 FEWEST = 4
-"""The tiles that a loop has at least."""
+"""The tiles that a loop has at least, so that small minibatches, of one tile to four, have one size."""
 
 CLOSE = 1.5
-"""A loop keeps the tiles and the cycle of the program before unless others are that many times cheaper."""
+"""A loop keeps tiles and cycle of the last program unless others would be that many times cheaper."""
 
 MOST_WORK = 1.6
-"""How many times the work of tiles in their best order a program in fixed cycles may have."""
+"""A program whose kernels take turns may cost that many times what its tiles cost in their best order. What
+would cost more stays ragged (`Unfit`)."""
 
 
 class PhaseSize(NamedTuple):
@@ -66,6 +67,7 @@ def bucket(count: int, least: int = 8) -> int:
     >>> [bucket(count) for count in (1, 9, 100, 1000, 1030)]
     [8, 10, 112, 1024, 1280]
     """
+    # The step is a quarter of the power of two below: 256 from 1,024 to 2,048.
     step = 1 << max((count - 1).bit_length() - 3, 0)
     return max(-(-count // step) * step, least)
 
@@ -81,7 +83,7 @@ def members_of(tile: int, lengths: Integers) -> int:
 
 
 def covers(sizes: tuple[int, ...], needs: tuple[int, ...]) -> bool:
-    """Return whether no need is larger than its size."""
+    """Return whether each size is at least as large as the need in its place."""
     return all(size >= need for size, need in zip(sizes, needs, strict=True))
 
 

@@ -54,6 +54,8 @@ class SlabClasses:
         if known != found:
             readers = [kernel for kernel in self.form.kernels if slab in kernel.slabs]
             who = naming(readers[0]) if readers else "The outputs"
+            # A program with a model tells classes apart before (`refine`); it only promotes where shapes
+            # are equal.
             hint = "looks at the shapes first, and gives each class a kernel of its own."
             if [shape for shape, _ in known.leaves] == [shape for shape, _ in found.leaves]:
                 hint = "promotes floats where the framework does; else let an op bring them to one dtype."
@@ -65,7 +67,7 @@ class SlabClasses:
     def in_order(self, kernels: Sequence[int], plain: Callable[[MissingRows], SlabClass]) -> Iterator[int]:
         """Yield the kernels of a phase, each as soon as the classes of the slabs that it reads are known.
 
-        Whoever iterates declares what each kernel returns before asking for the next one. In a loop every
+        The caller declares what each kernel returns before it asks for the next one. In a loop every
         kernel may read its own results: the children of a tree's node are nodes of that tree. Then a ragged
         operand breaks the circle if its row shape was recorded, as in ``ragged(children, row_shape=(8,))``.
 
@@ -93,7 +95,7 @@ class SlabClasses:
                 self.assume(pending, plain)
 
     def check_missing(self, kernel: Kernel, plain: Callable[[MissingRows], SlabClass]) -> None:
-        """Refuse a kernel if calls without rows would receive others than by themselves."""
+        """Refuse a kernel if calls without rows would get another class of rows than by themselves."""
         for operand in kernel.operands:
             if operand.lacks and operand.missing is not None and operand.reads:
                 known, own = self.known.get(operand.index), plain(operand.missing)

@@ -94,12 +94,12 @@ class Tiler:
         self.packings: dict[tuple[Any, ...], Packing] = {}
         self.launches = [program.launches[low:high] for low, high in pairwise(program.bounds.tolist())]
 
-    # ---- sizes -----------------------------------------------------------------------------------
-
     def packed(
         self, phase: int, tile: int, edges: tuple[tuple[int, ...], ...], turn: tuple[int, ...] = ()
     ) -> Packing:
         """Return the calls of a phase in tiles."""
+        # The same packing is asked for when sizes are chosen, when they are compared, and when rows are
+        # laid out.
         key = phase, tile, edges, turn
         if key not in self.packings:
             if self.form.phases[phase].loop:
@@ -119,7 +119,7 @@ class Tiler:
         return [own[low:high] for own in lengths]
 
     def own(self, like: Sizes | None = None) -> Sizes:
-        """Return the sizes that fit this program, with the tiles of others unless they are far off."""
+        """Return sizes that fit this program: in tiles and turns of ``like`` if that costs little more."""
         phases = [
             self.loop_size(i, *((like.phases[i].tile, like.phases[i].turn) if like is not None else ()))
             if phase.loop
@@ -129,7 +129,7 @@ class Tiler:
         return Sizes(tuple(phases), self.given, self.groups)
 
     def within(self, sizes: Sizes) -> Sizes:
-        """Return the sizes that this program has in the tiles of others, with as much room in each."""
+        """Return the sizes of this program in tiles as wide as those of ``sizes``, with as many members."""
         phases = [
             self.packed_size(i, size.tile, size.edges, size.turn)
             if size.loop
@@ -148,13 +148,14 @@ class Tiler:
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
-        """The rows of the results."""
+        """The number of rows of each result, rounded up if results are padded."""
         counts = [0 if rows is None else len(rows) for rows in self.program.groups]
         return tuple(bucket(count) if self.pad and count else count for count in counts)
 
     def once_size(self, number: int, least: int = 0) -> PhaseSize:
         """Return the sizes of a phase of one launch, which has at least so many rows."""
         edges = [int(lengths.sum()) for lengths in self.lengths(number, 0)]
+        # A solo kernel makes one row of what it is given, and padding would change it: all sizes are exact.
         if self.form.kernels[self.form.phases[number].kernels[0]].solo:
             return PhaseSize(False, 1, 1, (1,), (tuple(edges),))
         rows = int(self.launches[number][:, 2].sum())
@@ -212,7 +213,7 @@ class Tiler:
         return size._replace(launches=count * len(turn), kernels=tiles, turn=turn)
 
     def calls_only(self, number: int, turn: tuple[int, ...]) -> bool:
-        """Return whether all calls of a loop are of kernels that have a turn."""
+        """Return whether every kernel that a loop calls has a tile in the turn."""
         return set(self.launches[number][:, 0].tolist()) <= set(turn) and bool(turn)
 
     def freed(self, sizes: Sizes) -> Sizes:
@@ -256,8 +257,6 @@ class Tiler:
             return False
         packing = self.packed(number, size.tile, size.edges, size.turn)
         return len(packing.kernel) <= size.launches and covers(size.kernels, tuple(packing.counts))
-
-    # ---- the tiled program -----------------------------------------------------------------------
 
     def tiled(self, sizes: Sizes) -> Program:
         """Return the program in some sizes, which it fits into."""
@@ -311,8 +310,8 @@ class Tiler:
         packing = self.packed(number, tile, size.edges, size.turn)
         used = len(packing.kernel)
         table = np.zeros((size.launches, 3), np.int64)
-        # the rest is idle
         table[:used, 0] = packing.kernel
+        # What is left is idle: one past the last kernel, or in turns whatever kernel comes next.
         table[used:, 0] = len(phase.kernels)
         if size.turn:
             table[:, 0] = np.resize(size.turn, size.launches)
@@ -322,6 +321,7 @@ class Tiler:
             table[launches, 1] = len(before[kernel].rows) + tile * np.arange(len(launches))
             rows = np.full(tiles * tile, -1)
             rows[: len(packing.rows[entry])] = packing.rows[entry]
+            # The rows of a tile come before its padding, so a tile that begins with -1 is idle: 0 rows.
             table[launches, 2] = tile * (rows[: len(launches) * tile : tile] >= 0)
             own[kernel] = KernelTiles(rows, tile, size.edges[entry])
         counts = tuple(tile * tiles for tiles in size.kernels)
@@ -349,7 +349,7 @@ class Tiler:
         return found
 
     def move(self, tiles: Sequence[KernelTiles], sizes: Sizes) -> MovedRows:
-        """Return where the rows of slabs are now."""
+        """Return where each row of the ragged program's slabs lies in those of the tiled one."""
         form = self.form
         program = self.program
         count = np.array(
@@ -372,9 +372,6 @@ class Tiler:
 def launches_of(size: PhaseSize) -> int:
     """Return how many launches a phase has."""
     return size.launches
-
-
-# ---- columns in tiles ----------------------------------------------------------------------------
 
 
 def padded(count: int, size: int) -> Integers:
@@ -410,6 +407,7 @@ def repeated(column: np.ndarray, rows: Integers, tile: int) -> np.ndarray:
         half = 0.5 if column.dtype.kind == "f" else 0
         return np.full((len(rows), *column.shape[1:]), half, column.dtype)
     first = np.repeat(rows[::tile], tile)
+    # An idle tile has no first row to repeat, and repeats row 0 of the kernel.
     return column[np.maximum(np.where(rows < 0, first, rows), 0)]
 
 

@@ -28,15 +28,17 @@ Step = list[list[int]]
 
 
 def share_out(costs: Sequence[float], examples: Sequence[int], shards: int, calls: float) -> Step | None:
-    """Return the examples of each shard; None if one would have more than so many calls.
+    """Return the examples of each shard; None if a shard would cost more than ``calls``.
 
-    An example that alone has more is on a shard of its own.
+    An example that costs more by itself is on a shard of its own.
     """
     found: Step = [[] for _ in range(shards)]
     loads = [(0.0, shard) for shard in range(shards)]
     for example in sorted(examples, key=lambda example: -costs[example]):
         load, shard = heappop(loads)
         cost = costs[example]
+        # On an empty shard an example may cost more than the budget, and an example without cost fits
+        # anywhere.
         if load and cost and load + cost > calls:
             return None
         found[shard].append(example)
@@ -122,6 +124,7 @@ class CallBudget:
         steps = self.steps()[self.step :]
         self.step = self.step
         for step in steps:
+            # The step counts before it is handed out, so that a state which is saved meanwhile has it.
             self.step += 1
             yield step[self.shard]
         self.step = 0
@@ -190,6 +193,8 @@ class CallBudget:
                 high -= 1 + (high - low) // 1000
             bounds.append(high)
             steps.append(step)
+        # The last step has what is left, perhaps one example. It and the step before share their examples
+        # anew.
         if len(steps) > 1:
             before = done[bounds[-3] - 1] if bounds[-3] else 0.0
             middle = int(np.searchsorted(done, (before + done[-1]) / 2, side="right"))
@@ -201,10 +206,11 @@ class CallBudget:
 
 
 def checked(costs: Any) -> np.ndarray:
-    """Return costs as an array; refuse what is no cost."""
+    """Return costs as an array; refuse numbers that are negative or infinite, and what is no number."""
     try:
         found = np.array([*costs], np.float64)
     except (TypeError, ValueError):
+        # NaN is refused below, with the same words as all other wrong costs.
         found = np.array([np.nan])
     if found.ndim != 1 or not np.isfinite(found).all() or (found < 0).any():
         raise RecordError(

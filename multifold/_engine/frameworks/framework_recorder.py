@@ -36,10 +36,11 @@ class FrameworkRecorder(Recorder):
 
     def reset(self) -> None:
         """Forget all calls; nodes recorded before are refused from now on."""
+        # The new graph takes over what the old one knows of forms, so the next minibatch records quickly.
         self._graph = Graph(self._node_type, self._graph.merged is not None, self._graph)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: not the cells, whose ids are others in a copy."""
+        """Return what is pickled and copied: all but the cells, whose keys are ids of this process."""
         return {**self.__dict__, "_cells": {}}
 
     def shared_key(self, x: Any) -> Hashable:
@@ -58,6 +59,7 @@ class FrameworkRecorder(Recorder):
         try:
             rows, signature = backend.rows_and_signature(x)
         except (IndexError, TypeError):
+            # An array without axes has no rows.
             rows = None
             signature = None
         refuse_rows(x, rows)
@@ -73,6 +75,7 @@ class FrameworkRecorder(Recorder):
         cls = type(x)
         if cls in self._array_types:
             return self._array_types[cls]
+        # Arrays of all frameworks have both, so other operands are not shown to each adapter.
         if not hasattr(x, "shape") or not hasattr(x, "dtype"):
             return None
         mine = self._backend is not None and self._backend.owns(x)
@@ -83,7 +86,7 @@ class FrameworkRecorder(Recorder):
         return found
 
     def _settle(self, backend: Backend, what: str) -> None:
-        """Take the backend of what was met as the fold's; refuse a second framework."""
+        """Make a backend the fold's, if it has none; refuse another one. ``what`` is what belongs to it."""
         if self._backend is None:
             self._backend = backend
             self._decided_by = what
@@ -96,10 +99,13 @@ class FrameworkRecorder(Recorder):
 
     def _backend_of(self, model: Any, graph: Any = None) -> Backend:
         """Return the backend that runs a model: the fold's, else the model's, else NumPy."""
+        # If the fold has a backend and the model is of it, no other is asked. Else the model decides, or
+        # `_settle` refuses it as one of a second framework.
         if self._backend is None or not self._backend.hosts(model):
             found = None if model is None else registry.host(model, but=self._backend)
             if found is not None:
                 self._settle(found, f"a model of type {type(model).__qualname__}")
+        # A model of no framework may still have layers of one among its attributes, and an op may be one.
         if self._backend is None:
             ops = [signature.op for signature in (graph or self._graph).signatures]
             parts = [*ops, *getattr(model, "__dict__", {}).values()]
@@ -111,7 +117,7 @@ class FrameworkRecorder(Recorder):
         return registry.load_backend("numpy") if self._backend is None else self._backend
 
     def _device_of(self, backend: Backend, model: Any, graph: Any = None, told: Any = None) -> Any:
-        """Return where numbers and NumPy arrays go: as told, with the model, or with the arrays."""
+        """Return the device of numbers and NumPy arrays: the fold's, ``told``, a model's or an array's."""
         if self._device is not None or told is not None:
             return told if self._device is None else self._device
         # No walrus: where a framework converts Python to graphs, it may meet this line, and warns of one.
@@ -185,6 +191,8 @@ class FrameworkRecorder(Recorder):
         """Return a cell as multifold's; the same object for the same cell, so that its calls batch."""
         if isinstance(cell, (Cell, Stack, Bidirectional)):
             return cell
+        # A list of cells is a stack, and so is a framework's container of them, as PyTorch's ModuleList. A
+        # mapping has `keys`, and does not say in which order its cells stack.
         sequence = isinstance(cell, (list, tuple)) or (
             hasattr(cell, "__getitem__")
             and hasattr(cell, "__len__")

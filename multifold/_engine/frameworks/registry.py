@@ -83,7 +83,7 @@ def refuse_strangers(parts: Iterable[Any]) -> None:
 
 
 def refuse_another_number(point: EntryPoint) -> None:
-    """Refuse an adapter of this project whose number is not the core's: it uses what is private there."""
+    """Refuse an adapter of this project whose version is not the core's: it uses private names."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -125,6 +125,7 @@ def load_backend(name: str) -> Backend:
     if name in BUILT_IN:
         from importlib.metadata import EntryPoint
 
+        # NumPy's adapter is named, not imported: the engine imports nothing of the floor above it.
         own: Backend = EntryPoint(name, BUILT_IN[name], GROUP).load()()
         return own
     point = entry_points().get(name)
@@ -171,6 +172,7 @@ def adapter_module(backend: Backend, name: str) -> ModuleType:
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:
+        # The module is there, but something that it imports is not.
         if error.name not in (path, package):
             raise
         raise BackendError(
@@ -182,16 +184,17 @@ def adapter_module(backend: Backend, name: str) -> ModuleType:
 
 def imported() -> list[str]:
     """Return the installed backends, NumPy left out, whose framework is imported already."""
+    # A backend has the name of its framework's package: "torch".
     return [name for name in sorted(entry_points()) if name != "numpy" and name in sys.modules]
 
 
 def owner(x: Any) -> Backend | None:
-    """Return the backend, NumPy left out, that the array ``x`` belongs to."""
+    """Return the backend, NumPy left out, that the array ``x`` belongs to; None if there is none."""
     return next((backend for backend in map(load_backend, imported()) if backend.owns(x)), None)
 
 
 def host(model: Any, but: Backend | None = None) -> Backend | None:
-    """Return the backend, NumPy left out, that the model belongs to; ``but`` was asked before."""
+    """Return the backend, NumPy and ``but`` left out, that the model belongs to; None if there is none."""
     for backend in map(load_backend, imported()):
         if backend is not but and backend.hosts(model):
             return backend

@@ -21,13 +21,14 @@ from multifold._engine.record.graph import Graph, Part
 from multifold._engine.record.kinds import COLUMNS, Kind
 from multifold._engine.record.signature import Signature, Slot
 
+# Most graphs have no ragged operands and no floats. All their empty columns are these three arrays.
 NO_INTEGERS: Integers = np.zeros(0, np.int64)
 NO_STARTS: Integers = np.zeros(1, np.int64)
 NO_FLOATS = np.zeros(0)
 
 Layouts = tuple[Integers, Integers, Integers, Integers]
-"""The layouts of all signatures, one after the other; where each begins; which signatures are batched; and
-whose ops receive more than the operands of the layout."""
+"""Four arrays: the layouts of all signatures one after the other (`Signature.layout`), where each begins, 1
+for each signature that is batched, and 1 for each with operands outside of its layout, as numbers."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,9 @@ class Columns:
         )
 
     def of_form(self, graph: Graph) -> Columns:
-        """Return the columns of a graph whose calls read each other as these do: only values differ."""
+        """Return the columns of ``graph``, whose calls must read each other as these do: values are new."""
         found = object.__new__(Columns)
-        # These know where the operands of each call begin, and the others may know it, too.
+        # With `vars(self)` come `_starts` and the cached properties, which hold for all calls of this form.
         vars(found).update(vars(self), **values_of(graph))
         return found
 
@@ -86,7 +87,7 @@ class Columns:
         return len(self.signature)
 
     def form(self) -> Columns:
-        """Return what planning reads of the columns: no op, no number and no array of the user."""
+        """Return these columns without ops, numbers and arrays of the user: what planning reads is left."""
         return replace(
             self,
             signatures=tuple([signature.form for signature in self.signatures]),
@@ -98,7 +99,7 @@ class Columns:
 
     @classmethod
     def known(cls, starts_of: dict[str, Integers], **known: Any) -> Columns:
-        """Return columns of which all is known, where the entries of each call begin too.
+        """Return columns whose starts are known: ``starts_of["refs"]``, and ``["ragged"]`` if need be.
 
         A round of awaited values and a merged minibatch know these, so nothing is computed here. The usual
         constructor of this frozen class would take longer than all else.
@@ -112,13 +113,14 @@ class Columns:
             starts(known["lengths"]) if ragged else NO_STARTS,
             starts_of["ragged"] if ragged else NO_INTEGERS,
         )
+        # `reads` is a cached property. Whoever asks for it finds this entry, and nothing is computed.
         vars(columns).update(known, _starts=starts_of, reads=reads)
         return columns
 
     def starts(self, column: str) -> Integers:
         """Return where the entries of each call begin in a column, and where the last ones end.
 
-        Each column is counted when somebody asks for it first: most graphs have operands of two kinds.
+        A column is counted when it is first asked for: most graphs have operands of two kinds only.
         """
         found = self._starts.get(column)
         if found is None:
@@ -142,7 +144,7 @@ class Columns:
         return starts(self.lengths)
 
     def entries(self, slot: Slot, position: int, calls: Any) -> Any:
-        """Return where a call, or each of some, has its entry for an operand, in the column of its kind."""
+        """Return where an operand of ``calls`` is in the column of its kind; arguments as for `operand`."""
         return self.starts(slot.kind.column)[calls] + position  # type: ignore[arg-type]
 
     def operand(self, slot: Slot, position: int, calls: Any) -> Any:
@@ -178,7 +180,8 @@ class Columns:
         return self.refs[at]
 
     def numbers(self, kind: Kind, at: Integers) -> np.ndarray:
-        """Return recorded numbers of a kind by their entries."""
+        """Return the recorded numbers at the places ``at`` of the column of their kind."""
+        # Bools are recorded in the column of ints, as 0 and 1.
         found: np.ndarray = getattr(self, str(kind.column))[at]
         return found.astype(bool) if kind.number is bool else found
 
@@ -188,7 +191,8 @@ class Columns:
 
     @cached_property
     def reads(self) -> tuple[Integers, Integers, Integers, Integers, Integers]:
-        """The columns of what calls read, as the functions of `multifold._engine.compiled` take them."""
+        """Refs, their starts, members, their starts, ragged starts: the order that compiled code takes."""
+        # Without ragged operands compiled code looks at no start, so an empty array saves counting them.
         ragged = self.ragged_starts if len(self.lengths) else self.lengths
         return self.refs, self.ref_starts, self.members, self.member_starts, ragged
 
@@ -203,22 +207,22 @@ class Columns:
         return layouts_of(self.signatures)
 
     def facts(self, asked: tuple[Integers, Integers]) -> tuple[Any, ...]:
-        """Return what `compiled.plan` takes of the calls to plan what is ``asked``, in groups."""
+        """Return arguments of `compiled.plan`: what calls read, and ``asked``, which `joined` returns."""
         return *self.reads, *asked, self.signature, *self.layouts
 
     @cached_property
     def sharing(self) -> list[int]:
-        """The signatures with shared nodes."""
+        """The numbers of the signatures with shared nodes."""
         return sharing_of(self.signatures)
 
     @cached_property
     def shared_calls(self) -> Integers:
-        """The calls whose whole result is read by others: they run in launches of their own."""
+        """The calls whose whole results other calls read: they run in launches of their own."""
         found = [self.shared_by(number)[1].ravel() for number in self.sharing]
         return np.unique(np.concatenate(found) & CALL_MASK) if found else NO_INTEGERS
 
     def shared_by(self, number: int) -> tuple[Integers, Integers]:
-        """Return the calls of a signature, and of each the references of the nodes that it shares."""
+        """Return the calls of a signature, and references of shape ``(calls, shared nodes)``."""
         calls = np.flatnonzero(self.signature == number)
         return calls, self.refs[self.ref_starts[calls][:, None] + self.signatures[number].shared_refs]
 
@@ -228,7 +232,7 @@ class Columns:
 
 
 def layouts_of(signatures: Sequence[Signature]) -> Layouts:
-    """Return what `Signature.layout` and `Signature.batched` say of some signatures."""
+    """Return the `Layouts` of some signatures."""
     layouts = [signature.layout for signature in signatures]
     return (
         np.array(list(chain.from_iterable(layouts)), np.int64),
@@ -249,7 +253,7 @@ def taken_by(signatures: Sequence[Signature]) -> np.ndarray:
 
 
 def values_of(graph: Graph) -> dict[str, Any]:
-    """Return the columns that may differ where calls read each other alike: ops, parts and values."""
+    """Return the columns of ops, parts and values, which may differ where calls read each other alike."""
     return {
         "signatures": tuple(graph.signatures),
         "parts": tuple(graph.parts),

@@ -43,10 +43,11 @@ PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
 
 
 def each_of(x: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a list, tuple or dictionary with another value for each of its own; anything else as it is.
+    """Return a list, tuple or dictionary like ``x`` with ``change(y)`` for each ``y`` in it; else ``x``.
 
     Plain values stay as they are, whatever ``change`` is: results are mostly made of these.
     """
+    # Types are compared exactly: a subclass may be made in ways that are not known here, so it stays whole.
     if type(x) is list:
         return [y if type(y) in PLAIN else change(y) for y in x]
     if type(x) is tuple:
@@ -54,6 +55,7 @@ def each_of(x: Any, change: Callable[[Any], Any]) -> Any:
     if type(x) is dict or type(x) is OrderedDict:
         return type(x)((key, change(value)) for key, value in x.items())
     if isinstance(x, tuple) and hasattr(x, "_fields"):
+        # A named tuple takes its fields as arguments, a tuple takes one iterable.
         return type(x)(*map(change, x))
     return x
 
@@ -72,6 +74,7 @@ def form_of(x: Any, groups: list[list[Any]]) -> Any:
     if isinstance(x, Node):
         groups.append([x])
         return Hole(1, whole=isinstance(x, SharedNode))
+    # A shared node is a whole result of any number of rows, so a list of these is no group.
     if type(x) is list and x and all(isinstance(y, Node) and not isinstance(y, SharedNode) for y in x):
         groups.append(x)
         return Hole(len(x), whole=False)
@@ -99,9 +102,9 @@ def holes(form: Any) -> list[Hole]:
 
 
 def key_of_form(form: Any) -> Hashable:
-    """Return what equal forms have in common: types, contents and order, or that it is the same object.
+    """Return a key that is equal for equal forms: by types, contents and order, or by identity.
 
-    A value that nothing can compare, as an object of the user without ``__eq__``, equals itself only.
+    A form that `freeze` refuses, as one with an object of the user without ``__eq__``, equals itself only.
     """
     try:
         return freeze(form)
@@ -110,14 +113,15 @@ def key_of_form(form: Any) -> Hashable:
 
 
 def copied(form: Any) -> Any:
-    """Return a form whose arrays the caller may change; its containers are new ones already."""
+    """Return a form with copies of its arrays, since the caller may change his; its containers are new."""
     return form.copy() if isinstance(form, np.ndarray) else each_of(form, copied)
 
 
 def filled(form: Any, values: Iterator[Any]) -> Any:
-    """Return a value again, with the next of some values in each hole.
+    """Return a form with the next of ``values`` in each hole, in the order of `holes`.
 
-    Its containers and arrays are new, so that a caller may change them: a trace may be run again.
+    Its containers and arrays are new: the caller may change them, and the form be filled again by the next
+    run of a trace.
     """
     if type(form) is Hole:
         return next(values)

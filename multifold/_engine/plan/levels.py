@@ -42,14 +42,14 @@ class Problem:
 
     @classmethod
     def counted_as(cls, types: Integers, sources: Integers, readers: Integers, *counted: Any) -> Problem:
-        """Return a problem of which `counted` is known."""
+        """Return a problem whose `counted` compiled code has found already."""
         found = cls(types, sources, readers)
         vars(found)["counted"] = counted
         return found
 
     @cached_property
     def counted(self) -> tuple[Integers, Integers, Integers]:
-        """The typed level of each call, the width of the cycle of each type, and its highest level."""
+        """Three arrays: `levels`, `cycles`, and the highest level of each type."""
         return compiled.typed_levels(self.types, self.sources, self.readers)
 
     @property
@@ -65,6 +65,7 @@ class Problem:
     @cached_property
     def depths(self) -> Integers:
         """The number of calls on the longest path to each call, itself included."""
+        # If all calls are of one type, a typed level counts every call on the path.
         one_type = np.zeros(len(self), np.int64)
         return Problem(one_type, self.sources, self.readers).levels
 

@@ -67,7 +67,7 @@ class Outputs:
     kept: list[Any] = field(default_factory=list)
 
     def by_result(self) -> list[list[Integers | int]]:
-        """Return the groups of each result of one example."""
+        """Return a list of groups for each result: several for one that keeps its example, else one."""
         left = iter(self.groups)
         kept = iter(self.kept)
         counts = [len(holes(next(kept))) if one == "each" else 1 for one in self.wanted]
@@ -75,7 +75,7 @@ class Outputs:
 
     @property
     def batched(self) -> list[Integers]:
-        """The references of the results that are asked for by rows."""
+        """The groups that are rows, as arrays of references; without the values that are wanted whole."""
         return [group for group in self.groups if not isinstance(group, int)]
 
     @property
@@ -87,6 +87,7 @@ class Outputs:
     @property
     def sources(self) -> Integers:
         """The call that each row of the results is read from."""
+        # Negative references are loose values, which no call has computed.
         refs = np.concatenate([*self.batched, self.whole_calls])
         return refs[refs >= 0] & CALL_MASK
 
@@ -97,7 +98,7 @@ class Outputs:
 
 
 NESTED = frozenset({list, tuple, dict})
-"""What a structure of outputs is made of: none of these is a result itself."""
+"""Types of which a structure of outputs is made: none of these is a result itself."""
 
 
 class _Group:
@@ -107,7 +108,8 @@ class _Group:
 
     def __init__(self, wanted: str, rows: list[Any]) -> None:
         self.wanted = wanted
-        self.rows = rows  # of a result that keeps its example the groups of its form, and the form
+        # For ``"each"`` these are the groups of its form, and last the form itself.
+        self.rows = rows
 
 
 def is_result(recorder: Recorder, x: Any) -> bool:
@@ -138,6 +140,7 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
         For a group of less than ``fewest`` rows, a node of another fold, a leaf that is neither node,
         number, array nor marked by `multifold.each`, or outputs that contain themselves.
     """
+    # In a trace, where ``fewest`` is 0, an empty list is a group: the other examples may have rows for it.
     if isinstance(outputs, (list, tuple, dict) if fewest else (tuple, dict)) and not outputs:
         return Outputs(structure=optree.tree_structure(outputs, none_is_leaf=True))
 
@@ -164,8 +167,10 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
         refs = []
         for row in group.rows:
             if isinstance(row, Node):
+                # Most rows are nodes of this graph, and need no call of `_reference`.
                 refs.append(row._ref if row._graph is graph else recorder._reference(row))
             else:
+                # `_number` refuses an int of more than 64 bits; its answer is not used.
                 recorder._number(row)
                 result.loose.append(row)
                 refs.append(-first_loose - len(result.loose))
@@ -187,9 +192,12 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
                 "leave the group out when there is nothing to ask for.",
             )
         kinds = set(map(type, x))
+        # A group of nodes only, as nearly all are, need not be looked at row by row.
         if kinds == {recorder._graph.node_type}:
             return _Group("group", x)
         if NESTED.isdisjoint(kinds) and all(is_result(recorder, row) for row in x):
+            # A whole result has any number of rows. It would not be clear whose rows a common array holds,
+            # so each has an array of its own.
             if any(isinstance(row, SharedNode) for row in x):
                 return [_Group("row", [row]) for row in x]
             return _Group("group", x)
@@ -234,7 +242,7 @@ class Bare(str):
 
 
 def refuse_no_rows(structure: Any, leaf: int) -> NoReturn:
-    """Refuse a group that no example has a row for: its shape is not known."""
+    """Refuse result number ``leaf``, a group for which no example has a row: its shape is not known."""
     name = "".join([f"[{key!r}]" for key in structure.paths()[leaf]])
     raise RecordError(
         "Expected at least one row in each group of the results. "
@@ -261,6 +269,7 @@ def put_together(outputs: Outputs, values: Iterable[Any], examples: int | None =
     left = iter(values)
     kept = iter(outputs.kept)
 
+    # Both iterators are consumed in the order of `wanted`, as `take_apart` has filled the lists.
     def entry(one: str) -> Any:
         return filled(next(kept), left) if one == "each" else next(left)
 

@@ -33,10 +33,10 @@ MOST_PLANS = 256
 """How many plans are kept, however small: one takes some kilobytes besides its calls."""
 
 MOST_FORMS = 1 << 12
-"""How many forms are known to have been met."""
+"""How many forms the cache remembers to have met once, by a number each; more push out the oldest."""
 
 WIRED_AT_ONCE = 1 << 14
-"""Frames of more calls are wired later: their launches may be cut in pieces, and be wired anew then."""
+"""Frames of more calls are wired in a step of their own: a run may cut their launches in pieces before."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Frame:
     recording : float or None
         How many seconds recording took, where that is known.
     whose : callable or None
-        Call -> who has recorded it, as "example 3"; "" where nobody is known. None where those who asked
-        are divided if a launch fails.
+        Call -> the example that recorded it, for messages: "example 3", or "" if that is not known. None
+        where a launch that fails is run again for halves of those who asked, until one fails alone.
     """
 
     columns: Columns
@@ -90,10 +90,11 @@ class Frame:
         """The calls to be run; None for those that the outputs need."""
         if self.place is None:
             return None
+        # Places have at least one entry, even of no calls (`Place.nowhere`).
         return (self.place.launch[: len(self.columns)] < 0).nonzero()[0]
 
     def places(self) -> Place:
-        """Return places that wiring may fill in: the given ones may be planned from again."""
+        """Return places that wiring may fill in: a copy, since the same frame may be planned once more."""
         return Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
 
     def is_plain(self, policy: str) -> bool:
@@ -111,7 +112,10 @@ class Frame:
         )
 
     def form(self) -> Hashable:
-        """Return all that planning reads, as a key: frames of equal forms have equal plans."""
+        """Return all that planning reads, as a key: frames of equal forms have equal plans.
+
+        It holds the columns as bytes, so it takes as much memory as the integers of the frame.
+        """
         columns = self.columns
         place = self.place
         groups = [group if isinstance(group, int) else group.tobytes() for group in self.asked.groups]
@@ -183,12 +187,12 @@ class Plan:
         return self.frame.site
 
     def of(self, frame: Frame, seconds: dict[str, float]) -> Plan:
-        """Return the plan of another frame of the same form."""
+        """Return this plan for another frame, which must have the same form; ``seconds`` is its own."""
         schedule = self.schedule.of(frame.columns, frame.graph)
         return Plan(frame, self.alone, self.types, schedule, seconds, self.wiring)
 
     def wired(self) -> Plan:
-        """Return the plan with its wiring."""
+        """Return the plan with its wiring, which is made now if it has none."""
         if self.wiring is not None:
             return self
         began = perf_counter()
@@ -203,6 +207,7 @@ class Plan:
     def in_pieces(self, pieces: Callable[[int], int]) -> Plan:
         """Return the plan with launches of very many rows in pieces (`Schedule.in_pieces`)."""
         schedule = self.schedule.in_pieces(pieces)
+        # The wiring was that of the launches before they were cut.
         return self if schedule is self.schedule else replace(self, schedule=schedule, wiring=None)
 
 
@@ -224,7 +229,7 @@ def make_plan(frame: Frame, policy: str, schedule: Schedule | None = None, *, ru
     began = perf_counter()
     columns = frame.columns
     seconds = {} if frame.recording is None else {"record": frame.recording}
-    # In two steps the columns would be handed over twice.
+    # One compiled call does both, so that the columns are handed over once.
     if runs and frame.is_plain(policy):
         found = plan_and_wire(
             columns, frame.graph, frame.asked.batched, frame.places(), frame.pending, frame.keeps
@@ -253,9 +258,6 @@ def make_plan(frame: Frame, policy: str, schedule: Schedule | None = None, *, ru
         schedule = schedule.padded(frame.pad, alone)
     seconds["plan"] = perf_counter() - began
     return Plan(frame, alone, types, schedule, seconds)
-
-
-# ---- plans that are kept -------------------------------------------------------------------------
 
 
 class PlanCache:
@@ -300,22 +302,24 @@ class PlanCache:
         self._calls = 0
 
     def __reduce__(self) -> tuple[type[PlanCache], tuple[str]]:
-        """Let a copy, and what is pickled, begin without plans."""
+        """Pickle and copy the policy alone: a copy begins without plans."""
         return PlanCache, (self.policy,)
 
     def __len__(self) -> int:
         return len(self._found)
 
     def plan(self, frame: Frame, *, runs: bool) -> Plan:
-        """Return the plan of a frame: one that was made for a frame of its form before, or now.
+        """Return the plan of a frame: a kept one of its form, or else a new one.
 
         ``runs`` says whether the plan is sure to be run; one that is kept then has its wiring.
         """
         began = perf_counter()
+        # A plan that is too large to be kept needs no key.
         if len(frame.columns) > MOST_CALLS:
             return make_plan(frame, self.policy, runs=runs)
         form = frame.form()
         kept, again = self._look(form)
+        # A program may have left a plan without wiring. A run replaces it by one that has it.
         if kept is None or (runs and kept.wiring is None):
             plan = make_plan(frame, self.policy, runs=runs)
             if again:
@@ -335,6 +339,8 @@ class PlanCache:
                 self._found.move_to_end(form)
                 self.hits += 1
                 return found, True
+            # Of a form that came once the cache keeps the hash only, since the form itself may take a
+            # megabyte. If two forms have one hash, a plan is kept after its first run, which does no harm.
             number = hash(form)
             if number in self._once:
                 return None, True
@@ -344,22 +350,23 @@ class PlanCache:
             return None, False
 
     def _keep(self, form: Hashable, plan: Plan) -> None:
-        """Keep a plan, without what is of its calls alone; forget those that were used least lately."""
+        """Keep a plan without ops, numbers and arrays; forget the plans that were not used for longest."""
         columns = plan.columns.form()
         bare = plan.of(Frame(columns, Outputs(groups=plan.asked.groups), nowhere), {})
         with self._lock:
             if form not in self._found:  # another thread may have been faster
                 self._calls += len(columns)
             self._found[form] = bare
+            # `_look` moves what it finds to the end, so the first plan is the one that waited longest.
             while self._calls > MOST_CALLS or len(self._found) > MOST_PLANS:
                 self._calls -= len(self._found.popitem(last=False)[1].columns)
 
 
 def nowhere(call: int) -> str:
-    """Return where a call of a form was recorded: a plan of a form is never run."""
+    """Return "nowhere": the `Frame.site` of a plan that is kept, whose calls were recorded on no line."""
     return "nowhere"
 
 
 def nobody(call: int) -> str:
-    """Return which example has recorded a call of a fold: it does not know any."""
+    """Return "": the `Frame.whose` of a fold, whose calls belong to no example."""
     return ""

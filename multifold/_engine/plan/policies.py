@@ -42,7 +42,7 @@ def auto(problem: Problem) -> Launches:
 
 
 def without_buckets(problem: Problem) -> Launches:
-    """Return what "auto" does with a problem whose buckets by typed level read each other in a cycle."""
+    """Return the launches of "auto" for a problem whose buckets by level read each other in a cycle."""
     return shorter(problem, WIDTH, len(problem)) or depth(problem)
 
 
@@ -63,6 +63,7 @@ def search(problem: Problem, expansions: int | None = None) -> Launches:
         return found
     if expansions is None:
         expansions = max(EXPANSIONS * len(problem), 2000)
+    # Two beams, one forwards and one backwards, each try ``width`` launches in every step of a schedule.
     width = min(expansions // (2 * length(found)), LARGEST // len(problem))
     return shorter(problem, max(width, 1), length(found) - 1) or found
 
@@ -87,6 +88,7 @@ def length(launches: Launches) -> int:
 
 def bucketed(problem: Problem, levels: Integers) -> Launches | None:
     """Make one launch of each (type, level) in an order that respects the edges; None if none does."""
+    # Levels begin at 1, so with 5 levels type 0 has the codes 1 to 5, and type 1 the codes 6 to 10.
     codes = problem.types * int(levels.max()) + levels if len(levels) else levels
     return compiled.bucket(codes, codes[problem.sources], codes[problem.readers])
 
@@ -94,10 +96,12 @@ def bucketed(problem: Problem, levels: Integers) -> Launches | None:
 def agenda(problem: Problem) -> Launches:
     """Always launch the type whose calls have the least average depth, as DyNet does."""
     types = problem.types.tolist()
+    # ``readers[begin[call] : begin[call + 1]]`` are the calls that read a call.
     order = np.argsort(problem.sources, kind="stable")
     begin = starts(np.bincount(problem.sources, minlength=len(problem))).tolist()
     readers = problem.readers[order].tolist()
     waiting = np.bincount(problem.readers, minlength=len(problem)).tolist()
+    # No division by zero: `problem_of` numbers types without gaps.
     total = np.bincount(problem.types, problem.depths)
     average = (total / np.bincount(problem.types)).tolist()
     ready: dict[int, list[int]] = {}
@@ -107,6 +111,7 @@ def agenda(problem: Problem) -> Launches:
     launch = np.zeros(len(types), np.int64)
     launches = 0
     while ready:
+        # Of two types of equal depth the smaller number goes first, so that each run has the same schedule.
         calls = ready.pop(min(ready, key=lambda type_: (average[type_], type_)))
         launch[calls] = launches
         launches += 1

@@ -78,7 +78,7 @@ class Schedule:
         return len(self.bounds) - 1
 
     def of(self, columns: Columns, graph: Any) -> Schedule:
-        """Return the same launches of other calls, whose columns have the same form."""
+        """Return this schedule for other columns of the same form, whose calls have the same numbers."""
         found = object.__new__(Schedule)  # the class is frozen, and slow to set attributes of
         vars(found).update(vars(self), columns=columns, graph=graph)
         vars(found).pop("launches", None)  # they hold the nodes of this graph
@@ -98,6 +98,8 @@ class Schedule:
         more = sizes - self.sizes
         if not more.any():
             return self
+        # This repeats the last call of each launch, once for each missing row, before the next launch
+        # begins.
         calls = np.insert(
             self.calls, np.repeat(self.bounds[1:], more), np.repeat(self.calls[self.bounds[1:] - 1], more)
         )
@@ -110,6 +112,8 @@ class Schedule:
         Launches that read nothing but numbers, which are small rows, stay whole up to `MANY_NUMBERS`. An op
         without batched operands has one row.
         """
+        # If even all calls together would stay whole, no launch is divided, and no signature need be looked
+        # at.
         if pieces(len(self.calls)) == 1:
             return self
         numbers = self.columns.signature[self.calls[self.bounds[:-1]]].tolist()
@@ -198,13 +202,16 @@ def call_types(columns: Columns, alone: Integers) -> Integers:
     """
     if not columns.sharing and not len(alone):
         return columns.signature
+    # Types of calls with shared nodes, and of calls that run alone, are numbered after all signatures.
     types = columns.signature.copy()
     fresh = len(columns.signatures)
     for number in columns.sharing:
         calls, shared = columns.shared_by(number)
         distinct, inverse = np.unique(shared, axis=0, return_inverse=True)
+        # `ravel`, since NumPy 2.0.0 returns an inverse of two axes here.
         types[calls] = fresh + inverse.ravel()
         fresh += len(distinct)
+    # This comes last, since a call that runs alone and shares nodes has a type of its own, too.
     types[alone] = fresh + np.arange(len(alone))
     return types
 
@@ -217,6 +224,7 @@ def problem_of(columns: Columns, types: Integers, pending: Integers) -> Problem:
         sources, readers = compiled.edges(pending, *columns.reads)
         types = types[pending]
     if len(types):
+        # Policies expect types without gaps, and perhaps no call of a type is pending.
         present = np.bincount(types) > 0
         if not present.all():
             types = (np.cumsum(present) - 1)[types]
@@ -234,6 +242,8 @@ def make_schedule(
     if policy == "auto":
         # Most graphs need no policy: one launch for each type and level is a schedule, and none is shorter.
         found = compiled.schedule(types, pending, *columns.reads)
+        # Three values are a schedule; more are the problem and its levels, where levels alone give no
+        # order.
         if len(found) == 3:
             return Schedule(columns, graph, *found, policy)
         problem = Problem.counted_as(*found)
@@ -249,7 +259,7 @@ def by_policy(
     pending: Integers,
     policy: str,
 ) -> Schedule:
-    """Return the schedule that a policy chooses, where "auto" has to choose too."""
+    """Return the schedule that a policy makes; by "auto" for a problem whose levels give no schedule."""
     chosen = without_buckets if policy == "auto" else find_policy(policy)
     order, bounds = chosen(problem)
     return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)

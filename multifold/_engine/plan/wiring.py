@@ -71,7 +71,7 @@ class Place:
 
     @property
     def columns(self) -> tuple[Integers, Integers, list[int]]:
-        """The three, as `multifold._engine.compiled` takes them."""
+        """Launch, row and rows as a tuple: arguments of `multifold._engine.compiled`."""
         return self.launch, self.row, self.rows
 
     def copy(self) -> Place:
@@ -194,7 +194,7 @@ class LaunchWiring(NamedTuple):
     readings : list of Reading
         How the parts of its result are read.
     last_read : sequence of int
-        The launches whose results no later launch reads: they can be dropped after this one.
+        The launches whose results this launch is the last to read: they can be dropped after it.
     """
 
     number: int
@@ -250,7 +250,7 @@ class Wiring:
     entries: Sequence[Entries]
 
     def numbers_of(self, columns: Columns) -> dict[type, list[np.ndarray]]:
-        """Return the numbers that the launches receive, with those that some calls have recorded."""
+        """Return ``numbers`` with the recorded numbers of the calls of ``columns`` in their places."""
         numbers = {number: list(arrays) for number, arrays in self.numbers.items()}
         for wired, kind, at in self.entries:
             numbers[wired.type][wired.upload] = columns.numbers(kind, at)
@@ -263,7 +263,7 @@ class Planned(NamedTuple):
     schedule: Schedule
     wiring: Wiring
     scheduled: float
-    """The moment when the schedule was known."""
+    """When the schedule was known, in seconds of `time.perf_counter`."""
 
 
 def wire(
@@ -316,11 +316,12 @@ def joined(outputs: Sequence[Integers]) -> tuple[Integers, Integers]:
     """Return the references of all groups, one after the other, and how many each group has."""
     if len(outputs) == 1:  # as most traces have: a copy less
         return outputs[0], np.array([len(outputs[0])], np.int64)
+    # The empty array stands in front since NumPy refuses to concatenate no arrays at all.
     return np.concatenate([NO_INTEGERS, *outputs]), np.array(list(map(len, outputs)), np.int64)
 
 
 class SlotFiller:
-    """Says what launches receive besides rows of launches, and collects the numbers that are uploaded.
+    """Fills the slots of launches: leaf arrays, whole values, and numbers, which it collects for upload.
 
     Compiled code calls it while it wires a launch. Most launches have nodes as operands only, as
     ``add("join", left, right)`` does; of these it does not ask.
@@ -332,24 +333,25 @@ class SlotFiller:
         self.entries: list[Entries] = []
 
     def given(self, keeps: bool) -> tuple[Any, ...]:
-        """Return what compiled code is given to wire launches, behind the places of calls."""
+        """Return the last arguments of `compiled.wire` and `compiled.plan`, after the places of calls."""
         return len(self.columns.parts), keeps, MAKERS, self
 
     def planned(self, graph: Any, place: Place, found: tuple[Any, ...]) -> Planned | tuple[Integers, ...]:
-        """Return what `compiled.plan` has found as a schedule and its wiring, if it is one."""
-        if len(found) != 5:  # the pending calls, and what a policy has to know of them
+        """Return what `compiled.plan` has found, as a `Planned`; as it is if a policy has to choose."""
+        # Without a schedule these are the pending calls, and what `Problem.counted_as` takes.
+        if len(found) != 5:
             return found
         calls, bounds, lower_bound, scheduled, wired = found
         schedule = Schedule(self.columns, graph, calls, bounds, lower_bound, "auto")
         return Planned(schedule, self.wiring(place, wired), scheduled)
 
     def wiring(self, place: Place, wired: tuple[Any, ...]) -> Wiring:
-        """Return the wiring that compiled code has found."""
+        """Return the `Wiring` of what compiled code has found, with the numbers collected here."""
         launches, groups, given, sources, loose, indices = wired
         return Wiring(place, launches, groups, given, sources, loose, indices, self.numbers, self.entries)
 
     def keep(self, number: type, values: np.ndarray) -> Numbers:
-        """Append an array to those of its type that are uploaded together."""
+        """Append an array to those of a type that are uploaded together, and return where it is."""
         # Index arrays are not among them: compiled code lays these out, and counts them by itself.
         self.numbers[number].append(values)
         return Numbers(number, len(self.numbers[number]) - 1)
@@ -386,6 +388,7 @@ class SlotFiller:
                 wired = operands[taken]
                 taken += 1
             elif kind.ref:
+                # Calls with other shared nodes have another type, so the first call speaks for all.
                 ref = int(columns.operand(slot, position, calls[0]))
                 wired = Whole(int(launch[ref & CALL_MASK]), ref >> PART_BITS)
             slots.append(wired)

@@ -41,12 +41,14 @@ The caller keeps a `Node` for each call: the graph and a reference, nothing else
 Modules, from the table that all others read to the recorder that uses all of them:
 
 - ``kinds``: the table of the kinds of operands
-- ``ways``: the table of how values are taken apart and put together again
+- ``anatomy``: the table of how values are taken apart and put together again
 - ``freezing``: values as keys, and copies that later changes do not reach
 - ``signature``: what two calls must have in common to share a launch
-- ``node``: what the caller holds
+- ``entry``, ``misuse``, ``node``: what the caller holds, and how it refuses to be an array
 - ``graph``: the columns
+- ``keywords``: keyword arguments, which are static
 - ``reduce``: which neighbours an op joins, level by level
 - ``recorder``: one call, sorted into the columns
 - ``unroll``: a recurrent cell, recorded step by step
+- ``texts``, ``damage``: values as text for files, and the error for files and pickles that were damaged
 """

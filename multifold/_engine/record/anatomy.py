@@ -60,13 +60,11 @@ class Identity:
         return id(self.value)
 
 
-# ---- the table -------------------------------------------------------------------------------------
-
 Taken = tuple[Hashable, Sequence[Any]]
-"""What of a value is compared as it is, and the values inside of it, which are taken apart in turn."""
+"""What ``==`` compares as it is, as the dtype of an array; and the inner values, as a list's entries."""
 
 Attributes = dict[tuple[bool, str], Any]
-"""What else an object has: whether it stands in ``__dict__``, else in a slot, and its name -> its value."""
+"""An object's attributes: ``(True, name)`` for one in its ``__dict__``, ``(False, name)`` for a slot."""
 
 
 class Way(NamedTuple):
@@ -91,8 +89,10 @@ class Way(NamedTuple):
 
 
 def take_apart(way: Way, value: Any) -> tuple[Hashable, Sequence[Any], Attributes]:
-    """Return what of a value is compared as it is, the values inside of it, and its attributes."""
+    """Return ``(fixed, inner, attributes)`` of a value: what `Taken` says, and its `Attributes`."""
     cls = type(value)
+    # NumPy's own subclasses keep notes in attributes that an op does not compute with. The `_mmap` of a
+    # memmap is even refused as a static value, though a copy of the array's numbers will do.
     bare = cls in BARE or way in (AS_IT_IS, METHOD) or cls.__module__.startswith("numpy")
     return *way.take(value), {} if bare else attributes_of(value, way)
 
@@ -110,6 +110,7 @@ def attributes_of(value: Any, way: Way) -> Attributes:
             break  # it says itself what its slots mean: those of a path hold what it computed once
         if "__slots__" in vars(base):
             for name, x in vars(base).items():
+                # A slot that was never assigned raises AttributeError, so it has no value to compare.
                 if isinstance(x, types.MemberDescriptorType) and hasattr(value, name):
                     found[False, name] = getattr(value, name)
     return found
@@ -126,9 +127,9 @@ def base_of(cls: type) -> type:
     """
     for base in cls.__mro__:
         has = vars(base)
-        in_c = (
-            getattr(has.get("__new__"), "__self__", None) is base
-        )  # a built-in function of that very class
+        # The `__new__` of a class written in C is a built-in function that is bound to this very class.
+        in_c = getattr(has.get("__new__"), "__self__", None) is base
+        # A `class` statement directly below `object` adds one of these two names; C code need not.
         first = base.__base__ is object and "__dict__" not in has and "__slots__" not in has
         if in_c or first or not base.__flags__ & ON_THE_HEAP:
             return base
@@ -140,13 +141,16 @@ ON_THE_HEAP = 1 << 9
 
 
 def new(value: Any, *arguments: Any, **words: Any) -> Any:
-    """Return a new object of the class of a value, without a call of what a ``class`` statement defines."""
+    """Return a new object of the class of a value; no ``__new__`` or ``__init__`` of the user is called.
+
+    Those may take other arguments than the contents, as a subclass of tuple with ``__new__(cls, n)``.
+    """
     cls: Any = type(value)
     return base_of(cls).__new__(cls, *arguments, **words)
 
 
 def filled(fill: Callable[[Any, list[Any]], object]) -> Callable[[Any, Any, list[Any]], Any]:
-    """Return a `Way.make` that fills an empty container."""
+    """Return a `Way.make` that makes an empty container and calls ``fill(container, inner)``."""
 
     def make(value: Any, fixed: Any, inner: list[Any]) -> Any:
         made = new(value)
@@ -159,6 +163,7 @@ def filled(fill: Callable[[Any, list[Any]], object]) -> Callable[[Any, Any, list
 def mapping(cls: Any) -> Way:
     """Return the way of a class of dictionaries, whose keys and entries come in turn."""
 
+    # A subclass may override `items` or `__setitem__`, so both are those of the class in the table.
     def fill(made: Any, inner: list[Any]) -> None:
         for key, x in zip(inner[::2], inner[1::2], strict=True):
             cls.__setitem__(made, key, x)
@@ -168,6 +173,7 @@ def mapping(cls: Any) -> Way:
 
 def number(cls: Any) -> Way:
     """Return the way of a class of numbers, or of text, that subclasses may add attributes to."""
+    # `int.__getnewargs__(x)` returns the plain int inside of an object of a subclass, as ``(7,)``.
     return Way(
         lambda x: (cls.__getnewargs__(x), ()), lambda value, fixed, inner: new(value, *fixed), changes=False
     )
@@ -175,7 +181,9 @@ def number(cls: Any) -> Way:
 
 def take_array(x: np.ndarray) -> Taken:
     """Take an array by its bytes; one of objects, or of texts of any length, by its entries."""
+    # A subclass may change what `ravel` does: that of an `np.matrix` has two axes.
     plain = np.asarray(x)
+    # An op can see whether an array lies in the order of Fortran, though `tobytes` does not show it.
     fixed = x.dtype, x.shape, x.flags.fnc
     if x.dtype.hasobject:
         return fixed, plain.ravel().tolist()
@@ -186,6 +194,8 @@ def make_array(value: np.ndarray, fixed: Any, inner: list[Any]) -> Any:
     if not value.dtype.hasobject:
         return value.copy(order="K")
     made = np.empty_like(value)
+    # `np.array(inner)` would make a second axis of entries that are lists, so they are filled in one by
+    # one.
     entries = np.empty(len(inner), value.dtype)
     for i, x in enumerate(inner):
         entries[i] = x
@@ -200,6 +210,7 @@ def take_reduced(x: Any) -> Taken:
     it is.
     """
     try:
+        # Pickle asks the functions that packages have registered for classes first, and so does this.
         reduced = copyreg.dispatch_table.get(type(x), lambda x: x.__reduce_ex__(4))(x)
     except TypeError:
         reduced = ""
@@ -214,6 +225,7 @@ def make_reduced(value: Any, fixed: Any, inner: list[Any]) -> Any:
         return value
     function, arguments, state = inner
     made = function(*arguments)
+    # A state without a `__setstate__` is the attributes, and `snapshot` copies these by itself.
     if state is not None and hasattr(made, "__setstate__"):
         made.__setstate__(state)
     return made
@@ -282,13 +294,11 @@ WAYS: dict[type, Way] = {
 BARE = frozenset(WAYS) - {functools.partial}
 """Classes whose objects have no attributes; those of subclasses may have."""
 
-# ---- which way a value goes --------------------------------------------------------------------------
-
 ITSELF = (types.FunctionType, type, types.ModuleType, enum.Enum)
 """Classes of objects of which there is one for each meaning."""
 
 MORE_THAN_ENTRIES = {defaultdict: "pass dict(x).", np.ma.MaskedArray: "pass its data and its mask."}
-"""Classes that keep what the class in the table does not, as a mask -> what to pass instead."""
+"""Classes that hold more than their entries, as a mask or a default factory -> what to pass instead."""
 
 
 def way_of(value: Any) -> Way | None:
@@ -303,6 +313,8 @@ def way_of(value: Any) -> Way | None:
     way = WAYS.get(cls)
     if way is not None:
         return way
+    # This comes before the bases: a member of an `IntEnum` is an int as well, but an op may ask whether it
+    # `is` Color.RED.
     if isinstance(value, ITSELF):
         return None
     for base in cls.__mro__:
@@ -320,13 +332,14 @@ def way_of(value: Any) -> Way | None:
     if hasattr(cls, "__array__") or (hasattr(cls, "dtype") and hasattr(cls, "shape")):
         return None  # an array of a framework, which its gradient belongs to
     refuse_awaitable(value)
+    # An open file iterates over its lines, too, but who passes one means that file.
     if isinstance(value, (Iterator, AsyncIterator, MappingView)) and not isinstance(value, io.IOBase):
         raise refused(value, "which others may change or use up", "pass tuple(x).")
     return way_of_object(value)
 
 
 def way_of_callable(cls: type) -> Way | None:
-    """Return how a callable of Python code is taken apart: most are themselves."""
+    """Return how a callable that is not in `WAYS` is taken apart; None, which is by identity, for most."""
     if cls in BOUND:
         return AS_IT_IS
     names = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
@@ -338,7 +351,7 @@ def way_of_callable(cls: type) -> Way | None:
 
 
 def way_of_object(value: Any) -> Way | None:
-    """Return how an object of a class that no other rule knows is taken apart."""
+    """Return how an object that no other rule knows is taken apart; None if it is compared by identity."""
     cls: Any = type(value)
     in_python = base_of(cls) is object
     if not in_python and is_memory(value):
@@ -388,7 +401,7 @@ def is_memory(value: Any) -> bool:
 
 
 def refused(value: Any, why: str, hint: str) -> RecordError:
-    """Return the error of a static value that can be neither copied nor meant as that one object."""
+    """Return the error for a static value; ``why`` goes on after its class: "which others may change"."""
     return RecordError(
         "Expected a static value that can be copied and compared by its contents. Received a "
         f"{type(value).__qualname__}, {why}.",

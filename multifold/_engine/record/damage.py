@@ -1,8 +1,9 @@
 """Damaged traces: one error for all of them, and the checksum that pickles and files of traces carry.
 
-A trace is checked three times. `Trace` looks at its own sizes when it is made or unpickled. Merging checks
-each integer in the loop that copies it, and counts what the calls of each trace need. Scheduling refuses a
-call that reads a later one. Compiled functions raise `IndexError`, which becomes the error of this module.
+A trace is checked several times. A pickle and a row of a table carry a checksum, and `Trace` looks at the
+sizes of what a row holds. Merging checks each integer in the loop that copies it, and counts what the calls
+of each trace need. Scheduling refuses a call that reads a later one. Compiled functions raise `IndexError`,
+which becomes the error of this module.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import numpy as np
 from multifold.errors import RecordError
 
 LAYOUT = 4
-"""The version of what files and pickles hold. Who changes columns, texts or the checksum raises it."""
+"""The version of files and pickles of traces. Raise it with any change of columns, texts or checksum."""
 
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""What reading raises for damaged traces: for texts and integers that were not written so."""
+"""What Python raises while it reads a damaged trace; readers catch these and raise `damaged` instead."""
 
 
 def damaged(what: object) -> RecordError:
@@ -43,9 +44,10 @@ def refuse_other_layout(layout: object) -> None:
 
 @contextmanager
 def refusing_damage() -> Iterator[None]:
-    """Raise the error for a damaged trace where compiled code finds a call that is not there.
+    """Turn an `IndexError` of compiled code into the error for a damaged trace.
 
-    Calls that somebody recorded read earlier calls only. A damaged trace may say otherwise.
+    A recorded call reads earlier calls only, so compiled code can find a reference out of range only in a
+    trace that was damaged.
     """
     try:
         yield
@@ -54,7 +56,7 @@ def refusing_damage() -> Iterator[None]:
 
 
 def checksum(parts: Sequence[int], columns: Sequence[Any]) -> int:
-    """Return the checksum of columns, by their bytes, and of ``parts`` that have a checksum each already.
+    """Return one checksum of the bytes of ``columns`` and of ``parts``, which are checksums themselves.
 
     Where one column ends and the next one begins counts, too.
 
@@ -63,6 +65,7 @@ def checksum(parts: Sequence[int], columns: Sequence[Any]) -> int:
     >>> checksum([], [b"ab", b"c"]) == checksum([], [b"a", b"bc"])
     False
     """
+    # Sizes are little-endian on every machine, since one may write a file and another check it.
     sizes = [len(parts), *(memoryview(column).nbytes for column in columns)]
     crc = zlib.crc32(np.array([*sizes, *parts], "<i8").tobytes())
     for column in columns:

@@ -52,13 +52,13 @@ def freeze(value: Any) -> Hashable:
     cls = type(value)
     if cls in ATOMS:
         return cls, value
+    # Hexadecimal digits tell 0.0 from -0.0, and make NaN equal to itself.
     if cls is float:
         return cls, value.hex()
+    # A function such as `torch.relu` is pickled by its name, but its class cannot be pickled at all. So a
+    # word stands for the class in the key, which goes into the pickle of a trace.
     if cls is BuiltinFunctionType and isinstance(value.__self__, (ModuleType, type, NoneType)):
-        return (
-            "builtin function",
-            value,
-        )  # as `torch.relu`; a pickle finds it by its name, and not its class
+        return "builtin function", value
     way = way_of(value)
     if way is None:
         return Identity(value)
@@ -88,20 +88,26 @@ def snapshot(value: Any) -> Any:
         return value
     fixed, inner, attributes = take_apart(way, value)
     copies = list(map(snapshot, inner))
+    # A tuple of numbers is its own copy, a tuple that holds a list is not.
     if not (way.changes or attributes) and all(a is b for a, b in zip(copies, inner, strict=True)):
         return value
     made = way.make(value, fixed, copies)
     for (in_dict, name), x in attributes.items():
         if in_dict:
             vars(made)[name] = snapshot(x)
-        else:  # a slot; of a frozen dataclass, too
+        else:
+            # A frozen dataclass with slots refuses `setattr`, but not that of `object`.
             object.__setattr__(made, name, snapshot(x))
     return made
 
 
 def contains_itself(value: Any) -> bool:
-    """Return whether a value is to be found inside of itself; it does not recurse, as `freeze` does."""
-    visited = {id(value): value}  # kept, so that no other value is given the id of one that is gone
+    """Return whether a value is to be found inside of itself, as after ``x = []; x.append(x)``.
+
+    A stack of iterators takes the place of recursion, which has just failed when this is called.
+    """
+    # `visited` keeps each value alive, since Python gives the id of an object that is gone to a new one.
+    visited = {id(value): value}
     outer = {id(value)}
     path: list[tuple[int, Iterator[Any]]] = [(id(value), iter(inside(value)))]
     while path:
@@ -130,7 +136,7 @@ def refuse_itself(value: Any, what: str) -> None:
 
 
 def inside(value: Any) -> Sequence[Any]:
-    """Return the values that a value, or an operand, is made of; none of what is refused."""
+    """Return the values directly inside of a value or an operand; none if `way_of` refuses the value."""
     if isinstance(value, (Shared, Static)):
         return [value.value]
     if isinstance(value, RaggedOperand):
@@ -146,15 +152,12 @@ def inside(value: Any) -> Sequence[Any]:
 
 
 def nesting(structure: Any, leaves: int) -> Hashable:
-    """Return how operands nest, as a key.
+    """Return a key of how some operands nest: of ``structure``, an optree ``PyTreeSpec`` of so many leaves.
 
     An op can see the order of a dictionary's entries, but optree's structures of ``{"a": 1, "b": 2}`` and
     ``{"b": 2, "a": 1}`` are equal. The frozen dictionaries are not.
     """
     return None if structure is None else freeze(optree.tree_unflatten(structure, [None] * leaves))
-
-
-# ---- shared arrays -----------------------------------------------------------------------------------
 
 
 def may_change(array: np.ndarray) -> bool:
@@ -184,7 +187,8 @@ def read_only_copy(array: np.ndarray) -> np.ndarray:
 
 
 def same(array: np.ndarray, copied: np.ndarray) -> bool:
-    """Return whether an array of numbers is still what was copied; NaN is itself."""
+    """Return whether an array of numbers still equals its copy; a NaN equals a NaN."""
+    # `equal_nan` calls `isnan`, which fails for text and for dtypes with fields; and ints have no NaN.
     if array.dtype.names:
         return all(same(array[name], copied[name]) for name in array.dtype.names)
     return np.array_equal(array, copied) or (
@@ -193,7 +197,7 @@ def same(array: np.ndarray, copied: np.ndarray) -> bool:
 
 
 def is_copy(copied: np.ndarray, array: np.ndarray) -> bool:
-    """Return whether an array lies in memory as one that was copied, bit by bit: 0.0 is not -0.0.
+    """Return whether two arrays have the same bits, shape, dtype and class: 0.0 is not -0.0.
 
     Examples
     --------
@@ -201,6 +205,8 @@ def is_copy(copied: np.ndarray, array: np.ndarray) -> bool:
     >>> is_copy(zeros.copy(), zeros), is_copy(-zeros, zeros)
     (True, False)
     """
+    # The bytes of any other layout do not lie one after the other. Such an array is copied once more, which
+    # does no harm.
     if not (array.flags.c_contiguous and copied.flags.c_contiguous):
         return False
     alike = (array.shape, array.dtype, type(array)) == (copied.shape, copied.dtype, type(copied))

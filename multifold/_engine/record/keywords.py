@@ -17,6 +17,7 @@ from multifold._engine.record.signature import op_name
 from multifold.errors import RecordError, type_of
 from multifold.operands import Static
 
+# float is left out: ``==`` says that 0.0 is -0.0, and `freeze` tells them apart.
 CONSTANT = frozenset({int, bool, str, bytes, NoneType, type, FunctionType, BuiltinFunctionType})
 """Types of keyword arguments that ``==`` compares as `freeze` does; the quick path relies on it."""
 
@@ -43,6 +44,8 @@ def holds_array(x: Any) -> bool:
     if isinstance(x, dict):
         return any(map(holds_array, x.values()))
     cls = type(x)
+    # A scalar of NumPy has `__array__`, but is a number. A node has it to refuse what NumPy asks, and
+    # `way_of` refuses a node as a static value by name.
     if hasattr(cls, "__array__"):
         return not issubclass(cls, (np.generic, Node))
     # MXNet's arrays and TensorFlow's sparse ones. A `TensorSpec` has a shape and a dtype only.

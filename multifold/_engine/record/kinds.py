@@ -80,7 +80,7 @@ class Kind:
 
     @cached_property
     def rows(self) -> bool:
-        """Whether the wiring leads rows of earlier launches to the operand."""
+        """Whether rows of earlier launches make up the operand."""
         return self.batched and (self.ref or self.ragged)
 
     def __repr__(self) -> str:
@@ -118,10 +118,11 @@ LETTERS: dict[type, str] = {
 """The type of an operand -> its letter. None and strings are static values that need no marker."""
 
 
+# bool comes first: it is a subclass of int. Complex numbers are in no row, since no column could hold them.
 OF_NUMPY: tuple[tuple[tuple[type, ...], type], ...] = (
     ((bool, np.bool_), bool), ((int, np.integer), int), ((float, np.floating), float),
 )  # fmt: skip
-"""Base classes of all types of numbers, and what a number of such a type is recorded as."""
+"""Classes whose objects, and whose subclasses' objects, are recorded as bool, int or float."""
 
 
 def number_type(x: Any) -> type | None:

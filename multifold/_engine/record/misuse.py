@@ -38,7 +38,7 @@ JOINS = ("cat", "concat", "concatenate", "stack", "hstack", "vstack")
 """Functions of several arrays, where the axis of the examples matters."""
 
 APART = ("chunk", "unbind", "unstack", "tensor_split")
-"""Methods that take an array apart."""
+"""Methods that take an array apart, as ``x.chunk(2)``; on a node `split` was meant."""
 
 
 class NoAttributeError(RecordError, AttributeError):
@@ -46,19 +46,19 @@ class NoAttributeError(RecordError, AttributeError):
 
 
 def refuse(what: str, hint: str) -> NoReturn:
-    """Refuse what needs a result."""
+    """Raise the error for ``what``, a text such as ``node + x``, which needs a result."""
     raise RecordError(
         f"`{what}` needs a result, and a node stands for one that was not computed yet.", hint
     )
 
 
 def by_call(call: str) -> str:
-    """Return the hint that shows the call which records what was written."""
+    """Return the hint that shows what to write instead: ``fold.add(call)``."""
     return f"record a call of it, `fold.add({call})`, or write it inside an op of the model. {PLAIN}"
 
 
 def refuse_function(function: Any) -> NoReturn:
-    """Refuse a function of a framework; a layer calls some on its operands."""
+    """Refuse a function of a framework, as `torch.relu`, which was called on a node, perhaps by a layer."""
     name = getattr(function, "__name__", "function")
     if name in JOINS:
         hint = "record an op that joins its operands along axis 1: `fold.add(join, node, other)`."
@@ -71,7 +71,7 @@ def refuse_function(function: Any) -> NoReturn:
 
 
 def refusing(written: str, hint: str) -> Callable[..., NoReturn]:
-    """Return a method that refuses an operator of Python."""
+    """Return a method that refuses an operator; ``written`` is what the user wrote, as ``node + x``."""
 
     def refused(self: object, *others: object) -> NoReturn:
         refuse(written, hint)
@@ -85,9 +85,12 @@ class Uncomputed:
     __slots__ = ()
 
     def _lacks(self, name: str) -> NoReturn:
-        """Refuse an attribute that the node does not have; Python's own protocols ask for many."""
+        """Refuse an attribute that the node does not have, and say what was probably meant."""
+        # Copy, pickle and inspect ask for many such names. They want a plain AttributeError at once, and no
+        # search for near names.
         if name.startswith("__"):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        # Names with an underscore are private, and no user means one of these.
         near = difflib.get_close_matches(name, [x for x in dir(type(self)) if x[0] != "_"], n=1)
         hint = f"did you mean `node.{near[0]}`?" if near else AWAIT
         if name in APART:
@@ -125,6 +128,7 @@ class Uncomputed:
 
 def _add_methods() -> None:
     for name, symbol in BINARY.items():
+        # `and` and `or` are keywords of Python, so the module `operator` calls its functions and_ and or_.
         function = f"operator.{name}{'_' * (name in ('and', 'or'))}"
         setattr(Uncomputed, f"__{name}__", refusing(f"node {symbol} x", by_call(f"{function}, node, x")))
         setattr(Uncomputed, f"__r{name}__", refusing(f"x {symbol} node", by_call(f"{function}, x, node")))

@@ -27,7 +27,8 @@ class Node(NodeBase, Uncomputed):
     __slots__ = ()
 
     def _offsets(self, n: int) -> tuple[int, ...]:
-        """Return what is added to the reference for each of ``n`` parts."""
+        """Return what compiled `split` adds to this node's reference to get those of its ``n`` parts."""
+        # True is an int to Python, and more likely a mistake than one part.
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
             raise RecordError(
                 f"Expected split(n) with n of at least 1. Received n={n!r}.",
@@ -48,10 +49,11 @@ class Node(NodeBase, Uncomputed):
         elif isinstance(key, np.integer):
             key = int(key)
         part = self._graph.part(self._ref >> PART_BITS, key)
+        # The part gets the node's own class, since a part of a `SharedNode` is shared, too.
         return type(self)(self._graph, part << PART_BITS | self._ref & CALL_MASK)
 
     def _entry(self, index: int) -> Node:
-        """Return one entry of each row, along the first axis of a row."""
+        """Return a node for entry ``index`` of each row, along the first axis of a row: `RowEntry`."""
         part = self._graph.part(self._ref >> PART_BITS, RowEntry(index))
         return type(self)(self._graph, part << PART_BITS | self._ref & CALL_MASK)
 
@@ -71,7 +73,8 @@ class Node(NodeBase, Uncomputed):
         """
         return SharedNode(self._graph, self._ref)
 
-    # Here, since the compiled base has comparisons of its own, of which only `==` means something.
+    # Not in `Uncomputed`: the compiled `NodeBase` comes before it and has all six comparisons, of which
+    # only `==` and `!=` mean something.
     __lt__, __le__, __gt__, __ge__ = (refusing(f"node {symbol} x", AWAIT) for symbol in COMPARISONS)
 
     def __iter__(self) -> NoReturn:

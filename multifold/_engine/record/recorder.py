@@ -33,7 +33,7 @@ from multifold.operands import Each, RaggedOperand, Shared, Static
 
 
 def refuse_rows(x: Any, rows: int | None) -> None:
-    """Refuse an array as an operand that has other than one row, or no axis of rows."""
+    """Refuse an array as an operand unless it has one row; ``rows`` is None if it has no axis of rows."""
     if rows != 1:
         raise RecordError(
             f"Expected an array operand of one row, of shape (1, *s). Received shape {tuple(x.shape)}.",
@@ -66,9 +66,11 @@ def numpy_class(x: np.ndarray) -> Hashable:
 
 
 def note_orders(operands: Iterable[Any], found: list[Hashable]) -> None:
-    """Note the order of the keys of each mapping in nested operands."""
+    """Append the keys of each dictionary in nested operands, in their order, to ``found``."""
     for x in operands:
         if isinstance(x, dict):
+            # Strings can be compared as they are. Other keys are frozen, since 1, 1.0 and True are equal to
+            # Python.
             found.append(tuple(x) if set(map(type, x)) <= {str} else freeze(tuple(x)))
             note_orders(x.values(), found)
         elif isinstance(x, (list, tuple)):
@@ -84,11 +86,12 @@ def compares_by_identity(op: Any) -> bool:
     cls: Any = type(op)
     if cls is str or isinstance(op, str) or cls in BOUND:
         return True
+    # Without a hash an op cannot be looked up at all.
     return cls.__eq__ is object.__eq__ and cls.__hash__ is not None
 
 
 def key_of(make: Callable[[Any], Hashable], value: Any, where: str, op: Any) -> Hashable:
-    """Return the key that ``make`` makes of a value; what it refuses is said to be in a call of the op."""
+    """Return ``make(value)``; if that refuses the value, the error says where it is in a call of ``op``."""
     try:
         return make(value)
     except RecordError as error:
@@ -101,7 +104,7 @@ class Recorder(RecorderBase):
     _graph: Graph
 
     _meanwhile: contextlib.ExitStack | None = None
-    """What is left when all examples are done that are recorded now; None where none are."""
+    """A stack of contexts that end when all examples of a recording are done; None outside of one."""
 
     knows_shapes: ClassVar[bool] = False
     """Whether calls are seen at once, so that ``shape_of(node)`` tells what came out: a dry run."""
@@ -118,7 +121,7 @@ class Recorder(RecorderBase):
 
     @contextlib.contextmanager
     def _with_meanwhile(self) -> Iterator[None]:
-        """Let functions of examples enter contexts for all of them."""
+        """Let functions of examples enter contexts in `_meanwhile`, which end with the last example."""
         try:
             with contextlib.ExitStack() as self._meanwhile:
                 yield
@@ -126,11 +129,11 @@ class Recorder(RecorderBase):
             self._meanwhile = None
 
     def shared_key(self, x: Any) -> Hashable:
-        """Return what makes a shared value the same in two calls."""
+        """Return a key of a shared value: calls may share a launch only if their keys are equal."""
         return self._graph.shared_key(x)
 
     def shared_value(self, x: Any) -> Any:
-        """Return a shared value as a signature keeps it, so that the caller may change his own."""
+        """Return the copy of a shared value that a signature keeps, since the caller may change his own."""
         return self._graph.shared_value(x)
 
     def __len__(self) -> int:
@@ -207,7 +210,7 @@ class Recorder(RecorderBase):
 
     @staticmethod
     def _merges_by(x: Any) -> Hashable:
-        """Return what two arrays or loose values must have in common for their calls to be one.
+        """Return a key of an array or a loose value; with ``cse=True``, calls with equal keys are one call.
 
         Numbers are compared by value. Arrays must be one object with one content: between the two calls the
         caller may have changed it.
@@ -234,7 +237,7 @@ class Recorder(RecorderBase):
         return node._ref
 
     def _number(self, x: Any) -> type | None:
-        """Return the type of a number and check that it fits; None for anything else."""
+        """Return int, float or bool for a number, else None; refuse an int of more than 64 bits."""
         number = kinds.number_type(x)
         if number is int and not -(2**63) <= int(x) < 2**63:
             self._refuse_int(x)
@@ -251,17 +254,20 @@ class Recorder(RecorderBase):
         graph = self._graph
         before = graph.enter(get_ident())
         try:
+            # After a reset most forms come again. Those that are remembered need not be understood anew.
             if self._graph.before and self._recall(op, operands, static):
                 return self._quick(op, operands, static, frame)
             if isinstance(op, str) or not callable(op) or way_of(op) in (None, AS_IT_IS):
                 return self._understand(op, operands, static, frame)
-            # What is bound in a `functools.partial` may change before the next call. So the calls of it are
-            # those of a copy, which never changes, and which the quick path knows therefore.
+            # What is bound in a `functools.partial` may change before the next call, so it cannot be looked
+            # up by itself. Its calls are recorded as calls of a copy, which never changes and which the
+            # quick path therefore may know.
             copied = self._graph.copy_of(op, key_of(freeze, op, "the bound arguments", op))
             if copied is op:
                 return self._understand(op, operands, static, frame)
             return self._quick(copied, operands, static, frame)
         except RecursionError:
+            # This visits every value inside of the call, so it waits until recursion has failed.
             refuse_itself([op, operands, static], f"a call of op '{op_name(op)}'")
             raise
         finally:
@@ -275,6 +281,7 @@ class Recorder(RecorderBase):
                 "op is looked up on the model when applied: 'compose', 'encoder.cell', ...",
             )
         graph = self._graph
+        # All operands are sorted into `call` first, so a call that is refused leaves the graph as it was.
         call = _Call(self, op)
         leaves = list(operands)
         structure = None
@@ -294,6 +301,8 @@ class Recorder(RecorderBase):
                 replace(x, value=self.shared_value(x.value)) if x.kind is kinds.SHARED else x for x in slots
             ]
             kept = tuple(own)
+            # The key lives as long as the graph. With the slots of copies it is equal, since slots compare
+            # by their own keys, and it does not keep the caller's shared arrays alive.
             key = (*key[:3], kept, key[-1])
             values = {name: snapshot(value) for name, value in ordered}
             number = graph.take_in(Signature(op, kept, structure, values, key))
@@ -309,7 +318,7 @@ class Recorder(RecorderBase):
         return node
 
     def _quick(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
-        """Record a call as if a frame had made it, by the quick path if that knows its form."""
+        """Record a call for the line where ``frame`` is, by the quick path if that knows its form."""
         with self._graph.at(frame):
             node: Node = RecorderBase.add(self, op, *operands, **static)
             return node
@@ -323,6 +332,7 @@ class Recorder(RecorderBase):
             if known is None or not compares_by_identity(op):
                 return False
             letters, table = known
+            # A form without values has one signature, under the empty tuple: nothing is to be read.
             values = () if () in table else values_of(self, letters, operands)
             return graph.recall(key, letters, table.get(values), values)
         except (MultifoldError, TypeError):  # what is refused, or can't be hashed: the caller says why
@@ -331,7 +341,7 @@ class Recorder(RecorderBase):
     def _open(
         self, graph: Graph, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int
     ) -> None:
-        """Let the quick path take calls of this form, if it can: their signature has this number."""
+        """Let the quick path record further calls of this form with signature ``number``, if it can."""
         known = list(map(self._letter, operands))
         if None not in known and all(type(x) in CONSTANT for x in static.values()):
             letters = "".join(map(str, known))
@@ -339,7 +349,7 @@ class Recorder(RecorderBase):
             graph.open_form(quick_key(op, operands, static), letters, values, number)
 
     def _letter(self, x: Any) -> str | None:
-        """Return how the quick path handles operands of the type of ``x``; None if it does not."""
+        """Return the letter of a form (`compiled.forms`) for the operand ``x``; None if it has none."""
         if type(x) in kinds.LETTERS:
             return kinds.LETTERS[type(x)]
         if isinstance(x, Node):
@@ -348,6 +358,8 @@ class Recorder(RecorderBase):
             return kinds.INT.letter if isinstance(x, np.integer) else kinds.FLOAT.letter
         if type(x) in (list, tuple):
             return "l" if all(isinstance(item, Node) or type(item) in kinds.NUMBERS for item in x) else None
+        # The numbers that are left are bools of NumPy and objects of subclasses, as members of an
+        # `IntEnum`. Like dictionaries, they are understood anew in each call.
         if kinds.number_type(x) is not None or isinstance(x, dict) or self.array_class(x) is None:
             return None
         return kinds.ARRAY.letter
@@ -378,6 +390,7 @@ class _Call:
         if number is not None:
             (self.floats if number is float else self.ints).append(number(x))
             return Slot(kinds.NUMBERS[number])
+        # Types are told apart first, and `array_class`, which asks each imported framework, last.
         if x is None or isinstance(x, str):
             return self.static_slot(x)
         if isinstance(x, Shared):
@@ -387,6 +400,8 @@ class _Call:
             return self.static_slot(x.value)
         if isinstance(x, RaggedOperand):
             return self.ragged_slot(x)
+        # These are complex numbers and dates. No column holds them, and as static values they would divide
+        # launches without a word.
         if isinstance(x, np.generic):
             raise RecordError(
                 f"Expected an int, a float or a bool as a number. Received {type_of(x)}.",
@@ -420,11 +435,14 @@ class _Call:
         return self.static_slot(x)
 
     def static_slot(self, x: Any) -> Slot:
-        """Return the slot of a static value."""
+        """Return the slot of a static value: its key, and a copy that the op gets in each run."""
         return Slot(kinds.STATIC, key_of(freeze, x, "an operand", self.op), snapshot(x))
 
     def ragged_slot(self, operand: RaggedOperand) -> Slot:
-        """Sort the rows of a ragged operand."""
+        """Sort the rows of a ragged operand into ``members`` and ``loose``, and return its slot.
+
+        ``ragged([node 4, 0.5, node 2])``, the first in its call, makes members 4, -1, 2 and loose 0.5.
+        """
         for x in operand.items:
             if isinstance(x, SharedNode):
                 raise RecordError(

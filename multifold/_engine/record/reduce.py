@@ -16,12 +16,13 @@ from collections.abc import Callable
 from typing import Any
 
 EMPTY: Any = type("Empty", (), {"__repr__": lambda self: "no value"})()
-"""Stands for a value that was not given: None is a value that may be."""
+"""Stands for an argument that was not given, since ``None`` may be given."""
 
 
 def balanced(join: Callable[[Any, Any], Any], items: list[Any]) -> Any:
-    """Return one value of at least one: ``n - 1`` calls of ``join`` in ``ceil(log2(n))`` levels."""
+    """Join ``n >= 1`` items into one value by ``n - 1`` calls of ``join`` in ``ceil(log2(n))`` levels."""
     while len(items) > 1:
+        # `zip` drops the last item of an odd number, and the next line carries it over.
         joined = [join(left, right) for left, right in zip(items[::2], items[1::2], strict=False)]
         items = joined + items[len(items) // 2 * 2 :]
     return items[0]

@@ -101,7 +101,9 @@ class Signature:
             if column is not None:
                 counts[column] += 1
         floats = tuple([i for i, slot in enumerate(self.slots) if slot.kind is FLOAT])
+        # Batched and shared nodes are numbered together: both have entries in the column of references.
         nodes = [(slot.kind, position) for slot, position in operands if slot.kind.ref or slot.kind.ragged]
+        # The class is frozen, so `self.refs = ...` would raise.
         vars(self).update(
             counts,
             operands=tuple(operands),
@@ -126,9 +128,12 @@ class Signature:
     nodes_only: bool = field(init=False)
     """Whether all operands are nodes, each a row of its launch."""
     beside: tuple[int, ...] = field(init=False)
-    """The slots of floats of Python, if arrays may stand beside them."""
+    """The slots of floats, where other operands may have a dtype; else none.
+
+    A launch casts them to the dtype of the arrays beside them: ``x * 0.5`` is bfloat16 if ``x`` is.
+    """
     says_rows: bool = field(init=False)
-    """Whether the shape of the rows of a ragged operand was said."""
+    """Whether a ragged operand says, by its `MissingRows`, what a row is where it has none."""
     recorded: tuple[int, ...] = field(init=False)
     """The slots that each call has an entry for: all but those of shared and static values."""
     operands: tuple[tuple[Slot, int], ...] = field(init=False)
@@ -143,7 +148,10 @@ class Signature:
 
     @cached_property
     def form(self) -> Signature:
-        """What planning reads of it: the kinds of its operands. It is one object for all of these kinds."""
+        """A signature with the same kinds of operands and nothing else: all that planning reads.
+
+        Signatures with equal kinds have the same object, so that frames can be compared by these.
+        """
         return form_of(tuple([slot.kind for slot in self.slots]))
 
     @cached_property
@@ -156,6 +164,7 @@ class Signature:
         again.
         """
         op = self.op
+        # Default arguments belong to the function, and may hold arrays of any size.
         free = isinstance(op, str) or (type(op) is FunctionType and not (op.__closure__ or op.__defaults__))
         own = [slot.value for slot in self.slots if slot.kind.column is None]
         constant = all(type(value) in PLAIN for value in (*own, *self.static.values()))
@@ -168,11 +177,14 @@ class Signature:
 
     @property
     def open_key(self) -> Hashable:
-        """The key of a signature that does not say the shapes of ragged rows, and else is this one."""
+        """The key of this signature without what it says of the shapes of ragged rows."""
         return open_key(self.key) if self.ragged else self.key
 
     def joined(self, other: Signature) -> Signature | None:
-        """Return a signature that says the shapes of ragged rows of both; None where they contradict."""
+        """Return a signature with what both say of the shapes of ragged rows; None where they contradict.
+
+        ``ragged(rows)`` and ``ragged([], row_shape=(2,))`` join to the latter; ``(2,)`` joins no ``(3,)``.
+        """
         slots = []
         for own, its in zip(self.slots, other.slots, strict=True):
             if own.kind.ragged and None not in (own.value, its.value) and own.value != its.value:
@@ -191,34 +203,38 @@ class Signature:
 
 
 def typed(kind: Kind) -> bool:
-    """Return whether an operand of a kind may have a dtype of its own, as no number has."""
+    """Return whether operands of a kind have a dtype of their own; numbers of Python have none."""
     return kind.shared or (kind.batched and kind.number is None)
 
 
 @lru_cache(4096)
 def form_of(kinds: tuple[Kind, ...]) -> Signature:
-    """Return the signature of a call of no op, whose operands are of some kinds."""
+    """Return the one signature without an op whose operands have these kinds, in this order."""
     return Signature("", tuple(map(Slot, kinds)), None, {})
 
 
 def open_key(key: Any) -> Hashable:
     """Return the key of a signature without the shapes of the rows of its ragged operands."""
+    # `Recorder._understand` puts the key together: op, structure, orders of keys, slots, keywords.
     slots = [Slot(slot.kind) if slot.kind.ragged else slot for slot in key[3]]
     return (*key[:3], tuple(slots), *key[4:])
 
 
 def take_in(signature: Signature, keys: dict[Hashable, int], signatures: list[Signature]) -> int:
-    """Return the number of a signature, which is taken in if it is not known.
+    """Return the number of a signature; append it to ``signatures`` and ``keys`` if it is new.
 
     ``ragged([], row_shape=(2,))`` says what ``ragged(rows)`` leaves open. Their calls share a launch, so
     both have one number, and the signature of that number says the shape. Another shape is another number.
     """
     new = len(signatures)
-    number = keys.setdefault(signature.key, new)  # once: a key is long, and slow to hash
+    # One look-up, not two: a key is long, and slow to hash.
+    number = keys.setdefault(signature.key, new)
     if number != new or not signature.ragged:
         if number == new:
             signatures.append(signature)
         return number
+    # A new signature with ragged operands may still join one that differs in the shapes of ragged rows
+    # only.
     number = keys.setdefault(signature.open_key, new)
     joined = None if number == new else signatures[number].joined(signature)
     if joined is None:

@@ -46,9 +46,6 @@ class NoText(TypeError):
         super().__init__(what)
 
 
-# ---- names ---------------------------------------------------------------------------------------
-
-
 def look_up(name: str, ops: Mapping[str, Any] | None = None) -> Any:
     """Return what ``module:qualname`` names, in ``ops`` or in a module that is imported already.
 
@@ -75,6 +72,7 @@ def look_up(name: str, ops: Mapping[str, Any] | None = None) -> Any:
             found = inspect.getattr_static(found, step)
         except AttributeError:
             raise LookupError(name) from None
+        # `getattr_static` returns a static method in its wrapper.
         if isinstance(found, staticmethod):
             found = found.__func__
     return found
@@ -105,6 +103,8 @@ def name_of(value: Any) -> str:
         # What a framework defines in C, as torch.relu or np.add in older NumPy, does not know its module.
         last = name.rpartition(".")[2]
         found = [x for x in list(sys.modules) if names_in(sys.modules[x]).get(last) is value]
+        # The shortest name is the most public one: ``torch:relu``, not
+        # ``torch._C._VariableFunctions:relu``.
         if found:
             return f"{min(found, key=len)}:{last}"
     raise NoText(
@@ -113,7 +113,7 @@ def name_of(value: Any) -> str:
 
 
 def finds(name: str, value: Any) -> bool:
-    """Return whether a name leads to a value."""
+    """Return whether `look_up` finds this very object by a name."""
     try:
         return look_up(name) is value
     except LookupError:
@@ -133,8 +133,6 @@ def shown_value(value: Any) -> str:
         return f"{value!r}, which its module does not hold under its name"
     return f"an object of type {type(value).__module__}.{type(value).__qualname__}"
 
-
-# ---- writing -------------------------------------------------------------------------------------
 
 Parts = Callable[[Any], list[Any]]
 
@@ -166,7 +164,7 @@ def encode(value: Any, special: Special = lambda x: None) -> Any:
     Raises
     ------
     NoText
-        If the value, or one inside it, is none that can be written.
+        If the value, or one inside it, cannot be written.
 
     Examples
     --------
@@ -182,8 +180,10 @@ def encode(value: Any, special: Special = lambda x: None) -> Any:
     if cls in (NoneType, bool):
         return value
     if cls is str:
+        # Python knows of each string whether it is ASCII, so most are never searched.
         return value if value.isascii() or not HALVES.search(value) else ["str", packed(utf8(value))]
-    if cls is int:  # Python refuses to print more than 4,300 decimal digits, so these are hexadecimal
+    if cls is int:
+        # Python refuses to print more than 4,300 decimal digits, but prints any number of hexadecimal ones.
         return value if value in WORD else ["int", hex(value)]
     if cls is float:
         return value if math.isfinite(value) else ["float", packed(struct.pack("<d", value))]
@@ -195,24 +195,30 @@ def encode(value: Any, special: Special = lambda x: None) -> Any:
         raise NoText(
             f"an array of dtype {value.dtype}", "pass an array of numbers, or a tuple of plain data."
         )
-    if cls is np.ndarray and not value.flags.c_contiguous:  # an op can see the order in which numbers lie
+    # An op can see the order in which numbers lie in memory, so the axes are written as they lie, with the
+    # permutation that `decode` undoes.
+    if cls is np.ndarray and not value.flags.c_contiguous:
         axes = np.argsort([-stride for stride in value.strides], kind="stable")
         lying = encode(np.ascontiguousarray(value.transpose(axes)))
         return ["transpose", lying, *np.argsort(axes).tolist()]
+    # A `functools.partial` may have attributes, which its parts leave out.
     if cls in PARTS and not getattr(value, "__dict__", None):
         tag, parts = PARTS[cls]
         codes = [encode(part, special) for part in parts(value)]
+        # A set of strings has another order in each process. Sorted, equal sets have equal texts.
         return [tag, *(sorted(codes, key=text) if cls in (set, frozenset) else codes)]
     if isinstance(value, np.generic) and cls is value.dtype.type:
         return ["scalar", encode_dtype(value.dtype), encode(value.tobytes())]
     if isinstance(value, tuple) and hasattr(cls, "_fields") and not getattr(value, "__dict__", None):
         return ["namedtuple", ["name", name_of(cls)], *[encode(part, special) for part in value]]
+    # A union of flags, `Color.RED | Color.BLUE`, is an Enum, but no member that could be found by its name.
     if isinstance(value, Enum) and cls.__members__.get(value.name) is value:
         return ["enum", ["name", name_of(cls)], value.name]
     if callable(value):
         return ["name", name_of(value)]
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
+        # An attribute that is no field would be lost.
         if getattr(value, "__dict__", {}).keys() <= {*names}:
             values = [encode(getattr(value, name), special) for name in names]
             return ["dataclass", ["name", name_of(cls)], ["tuple", *names], *values]
@@ -234,6 +240,8 @@ def encode_dtype(dtype: np.dtype) -> list[Any]:
             "offsets": offsets,
             "itemsize": dtype.itemsize,
         }
+    # Metadata and alignment are neither in the short form nor in the fields, and ``==`` does not compare
+    # them.
     if not dtype.metadata and not dtype.isalignedstruct:
         if np.dtype(short) == dtype:
             return ["dtype", encode(short)]
@@ -252,11 +260,8 @@ def utf8(value: str) -> bytes:
 
 
 def packed(value: bytes) -> str:
-    """Return bytes as a string."""
+    """Return bytes as a string of base64, since JSON has no bytes."""
     return base64.b64encode(value).decode()
-
-
-# ---- reading -------------------------------------------------------------------------------------
 
 
 def decode(code: Any, find: Find = look_up, special: Mapping[str, Build] | None = None) -> Any:
@@ -265,11 +270,11 @@ def decode(code: Any, find: Find = look_up, special: Mapping[str, Build] | None 
     Parameters
     ----------
     code
-        What JSON held.
+        What `json.loads` returned.
     find
-        Finds what a name leads to.
+        ``find("module:qualname")`` returns the object of that name.
     special
-        More tags, and what makes a value of their parts.
+        Tags beside those of `BUILD`, and what makes a value of their parts.
 
     Raises
     ------
@@ -286,6 +291,7 @@ def decode(code: Any, find: Find = look_up, special: Mapping[str, Build] | None 
             raise TypeError("a mapping of JSON stands for nothing")
         return code
     tag, *parts = code
+    # What a name leads to is up to the reader, who may pass ops that stand in for those of the file.
     if tag == "name":
         return find(*parts)
     build = special[tag] if special is not None and tag in special else BUILD[tag]
@@ -294,16 +300,17 @@ def decode(code: Any, find: Find = look_up, special: Mapping[str, Build] | None 
 
 def unpacked(value: str) -> bytes:
     """Return the bytes that `packed` wrote."""
+    # Without `validate`, characters that are no base64 would be skipped, and damage would go unnoticed.
     return base64.b64decode(value, validate=True)
 
 
 def pairs(*parts: Any) -> Any:
-    """Yield the keys and values of a mapping."""
+    """Yield the pairs of what PARTS wrote of a mapping: keys and values in turn."""
     return zip(parts[::2], parts[1::2], strict=True)
 
 
 def build_dtype(short: Any) -> Any:
-    """Return a dtype of its short form, its fields or its class."""
+    """Return the dtype that `encode_dtype` wrote: from its short form, its fields or its class."""
     if not isinstance(short, (str, dict)) and not (
         isinstance(short, type) and issubclass(short, np.generic)
     ):
@@ -312,10 +319,11 @@ def build_dtype(short: Any) -> Any:
 
 
 def build_array(dtype: np.dtype, *rest: Any) -> np.ndarray:
-    """Return an array of its dtype, the lengths of its axes and its bytes; it owns its memory."""
+    """Return the array of a dtype, the lengths of its axes, and its bytes, which come last."""
     *shape, data = rest
     if dtype.hasobject or len(data) != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"an array of shape {shape} and dtype {dtype} has other than {len(data)} bytes")
+    # A view of `bytes` is read-only, and an op may write to its own copy of a static array.
     return np.ndarray(shape, dtype, data).copy()
 
 
@@ -330,6 +338,7 @@ def build_dataclass(cls: Any, names: tuple[str, ...], *values: Any) -> Any:
     """Return an object of a dataclass without calling the class."""
     if names != tuple(field.name for field in dataclasses.fields(cls)):
         raise TypeError(f"{cls!r} has other fields than {names}")
+    # The class is not called: its `__post_init__` is code that a text must not run. It may be frozen, too.
     made = object.__new__(cls)
     for name, value in zip(names, values, strict=True):
         object.__setattr__(made, name, value)
@@ -340,6 +349,7 @@ def build_enum(cls: Any, name: str) -> Any:
     """Return a member of an enumeration without calling its class."""
     if not isinstance(cls, EnumMeta):
         raise TypeError(f"no enumeration: {cls!r}")
+    # The member is looked up by its name: ``cls(value)`` may run a `_missing_` of the user.
     return cls.__members__[name]
 
 
@@ -367,4 +377,4 @@ BUILD: dict[str, Build] = {
     "dataclass": build_dataclass,
     "enum": build_enum,
 }
-"""The tag of a value -> what makes it of its parts."""
+"""The tag of a value -> the function that makes the value from its parts."""

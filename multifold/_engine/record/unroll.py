@@ -19,7 +19,7 @@ LAYOUTS = {"NTC": 1, "TNC": 0}
 def time_steps(
     length: int, inputs: Any, layout: str, split: Callable[[Any, list[int]], Sequence[Any]]
 ) -> Sequence[Any]:
-    """Return the inputs as one operand a step; ``split`` cuts an array into sections of rows."""
+    """Return a sequence with one operand for each step; ``split(rows, sizes)`` cuts an array into rows."""
     if layout not in LAYOUTS:
         raise RecordError(
             f"Expected layout 'NTC' or 'TNC'. Received layout={layout!r}.",
@@ -67,12 +67,16 @@ def unroll(
     if isinstance(cell, Stack):
         lasts = []
         for i, layer in enumerate(cell.layers):
+            # The outputs of one layer are the inputs of the next, so each step waits for the same step
+            # below it only.
             steps, last = unroll(fold, layer, steps, None if begin is None else begin[i])
             lasts.append(last)
         return list(steps), lasts
     if isinstance(cell, Bidirectional):
         starts = (None, None) if begin is None else begin
         there, last = unroll(fold, cell.forward, steps, starts[0])
+        # The backward cell reads the last step first. Its outputs are turned round again, so that pair
+        # ``i`` belongs to step ``i``, and its last state is that of the first step.
         back, first = unroll(fold, cell.backward, list(reversed(steps)), starts[1])
         pairs = zip(there, reversed(back), strict=True)
         return [fold.add(cell.join, x, y) for x, y in pairs], [last, first]
@@ -85,7 +89,7 @@ def unroll(
 
 
 def named_cell(op: str, begin: Any) -> Cell:
-    """Return the cell that an op of the model is: ``(x, *states) -> (output, *states)``."""
+    """Return a `Cell` whose step is the op of that name, with as many states as ``begin`` has."""
     if begin is None:
         raise RecordError(
             f"Expected begin_state for a cell that is the op '{op}' of the model. Received none.",

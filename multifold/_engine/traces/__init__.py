@@ -5,11 +5,11 @@ A `Trace` keeps that in one array, made once for each example. To merge traces m
 one after the other: references to calls are shifted by the calls that come before, and numbers of
 signatures are renamed where two traces number them differently.
 
-`recording` records examples one after the other, `cutting` makes a trace of each, and `known` is what the
-next recording need not learn anew. `minibatch` merges traces, and keeps those that were merged last;
-`replaying` records one again, on a fold.
+`tracer` records examples one after the other, `cutting` makes a `trace` of each, and `known` is what the
+next recording need not learn anew. `minibatch` merges traces; `replaying` records one again, on a fold.
 `files` and `table` write traces as rows, without pickle: what traces have in common is text, made by
-`vocabularies`; `leaves` are the bytes of their arrays. `sent` tells which ops no worker can send.
+`vocabularies`; `leaves` are the bytes of their arrays. `sent` tells which ops no worker can send, and
+`shown` puts a hint where a library stops at a batch of traces.
 
 Examples
 --------

@@ -95,7 +95,7 @@ class RecordedExamples:
         return len(self.structures)
 
     def take(self, result: Any) -> None:
-        """Take what an example returned, after it has recorded its calls."""
+        """Note where the calls of an example end, and what it returned: ``result``."""
         graph = self.recorder._graph
         loose = len(graph.loose)
         if type(result) is Node and result._graph is graph:  # one row: what most examples return
@@ -104,8 +104,11 @@ class RecordedExamples:
             self.sizes.append(1)
             self.rows.append(result._ref)
         else:
+            # An `async def` may record an example, too, as long as it awaits no value.
             if inspect.iscoroutine(result):
                 result = at_once(result)
+            # Loose values inside of the example's ragged operands have the first numbers, and those of its
+            # results follow.
             asked = take_apart(self.recorder, result, loose - self.loose[-1], fewest=0)
             if asked.loose:
                 self.values[len(self)] = tuple(map(own, asked.loose))
@@ -122,7 +125,7 @@ class RecordedExamples:
 
 
 def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return what an ``async def`` returns that waits for nothing."""
+    """Return what the coroutine of an ``async def`` returns; refuse one that waits for something."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -154,6 +157,7 @@ def cut(recorded: RecordedExamples) -> list[Trace]:
             graph.instructions, line_of,
         )  # fmt: skip
     except IndexError:
+        # Compiled code knows that a reference leaves its example, but not which one. This looks for it.
         refuse_strangers(recorded, graph)
         raise
     return compiled.traces_of(Trace, recorded, graph, integers, lines, ends)
@@ -163,6 +167,7 @@ def refuse_strangers(recorded: RecordedExamples, graph: Graph) -> None:
     """Refuse the first example that reads a node of another one."""
     columns = Columns.of(graph)
     calls = np.array(recorded.calls)
+    # Where the reads of each example begin: among references, ragged rows, and rows of its results.
     refs = columns.ref_starts[calls]
     rows = columns.member_starts[columns.ragged_starts[calls]]
     results = starts(np.array(recorded.sizes, np.int64))[starts(np.array(recorded.results, np.int64))]

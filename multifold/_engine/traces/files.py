@@ -58,21 +58,25 @@ def save(traces: Iterable[Trace], path: Path) -> None:
         write(table, path)
         return
     target = os.path.realpath(path)  # a link stays, and what it leads to is replaced
+    # The name has the process in it, since two may save to one path. The last to finish replaces the file.
     unfinished = f"{target}.{os.getpid()}.part"
     try:
         with open(unfinished, "wb") as file:
             write(table, file)
+            # The bytes are on the disk before the name leads to them. Else a crash of the machine might
+            # leave an empty file of that name.
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, target)
     except BaseException:
+        # Ctrl-C, too, leaves no unfinished file.
         if os.path.exists(unfinished):
             os.remove(unfinished)
         raise
 
 
 def write(table: Any, file: BinaryIO) -> None:
-    """Write a table of traces into an open file, as one group of rows: each text is in the file once."""
+    """Write a table of traces into an open file, as one group of rows: then the file has each text once."""
     import pyarrow.parquet as parquet
 
     rows = max(table.num_rows, 1)

@@ -21,7 +21,7 @@ from multifold._engine.record.signature import Signature, take_in
 from multifold._engine.traces.trace import Vocabulary, make_vocabulary
 
 MOST_SIGNATURES = 1024
-"""Who has learned more forms of calls than this hands none of them on."""
+"""A `Learned` with more signatures, parts, vocabularies or structures than this is not handed on."""
 
 
 class Learned:
@@ -60,17 +60,18 @@ class Learned:
         self.looked_at = 0
 
     def number_of(self, structure: Any, wanted: tuple[str, ...]) -> int:
-        """Return the number of a structure of results."""
+        """Return the number of a structure of results, a new one if no example returned it before."""
         number = self.result_numbers.setdefault((structure, wanted), len(self.results))
         if number == len(self.results):
             self.results.append((structure, wanted))
         return number
 
     def note_calls(self, graph: Graph) -> None:
-        """Note what new parts are parts of, and the first file and the operands of new signatures."""
+        """Bring `parents`, `files` and `widths` up to what ``graph`` has met since the last time."""
         self.parents += [part.parent for part in self.parts[len(self.parents) :]]
         new = self.signatures[len(self.widths) :]
         if new:
+            # The first call of each signature is the last to be written here, so it stays.
             first = {number: call for call, number in reversed([*enumerate(graph.signature)])}
             self.files |= {
                 number: graph.line(first[number])[0] for number in first.keys() - self.files.keys()
@@ -81,7 +82,7 @@ class Learned:
     def vocabulary(
         self, results: int, signatures: tuple[int, ...], parts: tuple[int, ...]
     ) -> tuple[Vocabulary, Integers | None]:
-        """Return the vocabulary of an example, and new names for its signatures, if it has any.
+        """Return the vocabulary of an example, and new numbers for its signatures, if two of these are one.
 
         Its signatures are 0, 1, 2 and so on, but where one that leaves the shape of ragged rows open joins
         another that says it, both are one signature.
@@ -111,6 +112,7 @@ class Learned:
 
         Ops that are names or functions of a module live on anyway; a bound method would keep a model.
         """
+        # `ops` holds copies of `functools.partial`, which may bind anything.
         new = self.signatures[self.looked_at :]
         self.looked_at = len(self.signatures)
         small = max(len(self.signatures), len(self.parts), len(self.vocabularies), len(self.results))
@@ -125,6 +127,7 @@ def lives_on(signature: Signature) -> bool:
     """Return whether all that a signature keeps is small, or lives as long as its module."""
     op: Any = signature.op
     if isinstance(op, FunctionType):
+        # A lambda, or a function made inside of another one (``<locals>``), goes when its maker goes.
         lasting = op.__closure__ is None and "<" not in op.__qualname__
     elif isinstance(op, BuiltinFunctionType):
         lasting = isinstance(op.__self__, (ModuleType, NoneType))

@@ -1,7 +1,7 @@
 r"""Leaf values as bytes: arrays of one row, and the numbers and arrays inside ragged operands and groups.
 
-A leaf value is a *form*, a short text that says class, dtype and shape, and its bytes. Few forms serve all
-leaves of a data set, so a file keeps each form once, and the bytes of a trace one after the other.
+A leaf value is written as a *form*, a short text that says class, dtype and shape, and as bytes. Few forms
+serve all leaves of a data set. A file keeps each form once, and the bytes of a trace one after the other.
 
 Examples
 --------
@@ -36,10 +36,11 @@ class LeafForm:
         self.size = prod(self.shape) * self.dtype.itemsize
 
     def read(self, data: memoryview) -> Any:
-        """Return the value of some bytes; an array owns its memory."""
+        """Return the number, scalar or array of this form whose bytes are ``data``; an array is a copy."""
         array = build_array(self.dtype, *self.shape, data)
         if self.tag == "array":
             return array
+        # An array without axes becomes the scalar of NumPy or the number of Python that it was.
         return array[()] if self.tag == "scalar" else array.item()
 
 
@@ -55,12 +56,12 @@ def form_of(cls: Any, dtype: np.dtype | None, shape: tuple[int, ...]) -> str:
 def write_leaf(x: Any) -> tuple[str, bytes]:
     """Return the form and the bytes of a leaf array, or of a number inside a ragged operand or group.
 
-    An array that was read from a file that is mapped into memory becomes an array like all others: what a
-    trace keeps is a copy in memory.
+    An `np.memmap` is written like an array in memory, since a trace keeps a copy of it in memory.
     """
     cls: Any = type(x)
     if cls in (int, float, bool):
         return form_of(cls, None, ()), np.array(x, NUMBERS[cls.__name__]).tobytes()
+    # Any other subclass of an array would come back as a plain array.
     if cls in (np.ndarray, np.memmap) or (isinstance(x, np.generic) and cls is x.dtype.type):
         return form_of(cls, x.dtype, x.shape), x.tobytes()
     raise NoText(shown_value(x), "pass NumPy arrays and plain numbers: np.asarray(x), int(x) or float(x).")

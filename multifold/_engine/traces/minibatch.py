@@ -52,15 +52,15 @@ class Sites:
     bounds: Integers
 
     def trace_of(self, call: int) -> int:
-        """Return the number of the trace that a call is of."""
+        """Return the number of the trace that a call belongs to."""
         return int(np.searchsorted(self.bounds, call, side="right")) - 1
 
     def whose(self, call: int) -> str:
-        """Return what messages call the trace that a call is of."""
+        """Return what messages call the trace that a call belongs to: ``"trace 3"``."""
         return f"trace {self.trace_of(call)}"
 
     def __call__(self, call: int) -> str:
-        """Return ``file:line`` and the trace that a call is of."""
+        """Return the line of a call and its trace: ``"parser.py:12 (trace 3)"``."""
         example = self.trace_of(call)
         try:
             line = self.traces[example].lines[call - self.bounds[example]]
@@ -121,6 +121,8 @@ class Minibatch(metaclass=Shown):
         return f"<Minibatch: {sizes}>"
 
     def __reduce__(self) -> Any:
+        # The schedule goes along, since some policies take long to find one. Columns and wiring follow from
+        # it and from the traces, and are made again where the pickle arrives.
         schedule = self.plan.schedule
         packed = pack(self.traces)
         crc = sum_of(LAYOUT, packed)
@@ -128,14 +130,14 @@ class Minibatch(metaclass=Shown):
         return read_minibatch, (*facts, sum_of_launches(crc, *facts), LAYOUT, crc, *packed)
 
     def put_together(self, values: Sequence[Any]) -> Any:
-        """Return the structure of the traces with the values of the plan's groups."""
+        """Return the results in the structure that the traced function returned; a value for each group."""
         return put_together(self.plan.asked, values, len(self.traces))
 
 
 def sum_of_launches(
     crc: int, policy: str, bound: int, calls: tuple[str, bytes], bounds: tuple[str, bytes]
 ) -> int:
-    """Return the checksum of launches of the traces that have the checksum ``crc``."""
+    """Return the checksum of the launches of some traces, which have the checksum ``crc`` by themselves."""
     words = "".join([calls[0], bounds[0], policy]).encode()
     return checksum([crc, bound], [words, calls[1], bounds[1]])
 
@@ -211,7 +213,8 @@ def schedule_traces(traces: tuple[Trace, ...], plans: PlanCache, *, runs: bool) 
 
 
 def which_is_damaged(traces: tuple[Trace, ...], policy: str) -> str:
-    """Return which of some traces can't be run alone, for a message."""
+    """Return the end of a message, as " It is trace 3 of 8.": the first trace that can't be run alone."""
+    # Merging meets all traces at once and does not know which one was wrong. Here it may take its time.
     for number, trace in enumerate(traces):
         try:
             make_plan(merged((trace,)), policy)
@@ -223,10 +226,7 @@ def which_is_damaged(traces: tuple[Trace, ...], policy: str) -> str:
 
 
 def merged(traces: tuple[Trace, ...]) -> Frame:
-    """Return the calls of all traces as one frame.
-
-    Raises one of `DAMAGE` where a trace is damaged.
-    """
+    """Return the calls of all traces as one frame; raise one of `DAMAGE` if a trace is damaged."""
     merger = Merger(traces)
     columns = merger.columns()
     sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
@@ -281,18 +281,19 @@ class Names:
 
     def __init__(self, traces: Sequence[Trace]) -> None:
         vocabularies = [t.vocabulary for t in traces]
+        # `make_vocabulary` has made equal vocabularies one object, so ids tell them apart.
         self.distinct = list({id(v): v for v in vocabularies}.values())
         refuse_other_structures(self.distinct)
         position = {id(v): i for i, v in enumerate(self.distinct)}
         self.which = np.array([position[id(v)] for v in vocabularies])
-        # Most minibatches have one vocabulary, as others had before them: it knows what they have found.
+        # Most minibatches have one vocabulary, and so had the ones before. What these found is in `alone`.
         known = self.distinct[0].alone if len(self.distinct) == 1 else {}
         if not known:
             known.update(self.compared())
         vars(self).update(known)
 
     def compared(self) -> dict[str, Any]:
-        """Compare the vocabularies; return what is found besides these and `which`."""
+        """Compare the vocabularies; set all attributes but ``distinct`` and ``which``, and return them."""
         self.signatures: list[Signature] = []
         self.parts: list[Part] = []
         self.files: list[str] = []
@@ -304,7 +305,8 @@ class Names:
             of_signatures, of_parts = vocabulary.names
             signatures.append([*map(known.get, of_signatures)])
             parts.append([*map(known.get, of_parts)])
-            # The first few vocabularies of a minibatch have nearly all names: the others end here.
+            # The first few vocabularies of a minibatch bring nearly all names. For most others each `get`
+            # has found a number, and nothing more is to be done.
             if None in signatures[-1]:
                 pairs = zip(vocabulary.signatures, vocabulary.files, strict=True)
                 signatures[-1] = [self.signature(keys, signature, file) for signature, file in pairs]
@@ -320,14 +322,15 @@ class Names:
         return {name: x for name, x in vars(self).items() if name not in ("distinct", "which")}
 
     def signature(self, keys: dict[Hashable, int], signature: Signature, file: str) -> int:
-        """Return the merged number of a signature."""
+        """Return the number of a signature in the minibatch; a new one is appended, with its file."""
         number = take_in(signature, keys, self.signatures)
+        # A signature that is new to the minibatch brings its file.
         if len(self.files) < len(self.signatures):
             self.files.append(file)
         return number
 
     def part(self, known: dict[Name, int | None], name: Name, part: Part, numbers: list[int]) -> int:
-        """Return the merged number of a part, whose parent was merged before."""
+        """Return the number of a part in the minibatch; ``numbers`` are those of the parts before it."""
         number = known.get(name)
         if number is None:
             number = known[name] = len(self.parts)
@@ -386,7 +389,8 @@ class Merger:
         self.results = columns[len(INTEGERS) :]
 
     def kept(self, name: str) -> Iterable[Any]:
-        """Return what all traces keep outside their integers."""
+        """Return the ``arrays`` or the ``loose`` values of all traces, one trace after the other."""
+        # Most minibatches have none, so their traces need not be asked one by one.
         if not self.sizes[name]:
             return ()
         return chain.from_iterable(getattr(t, name) for t in self.traces)
@@ -408,6 +412,7 @@ class Merger:
             loose=list(self.kept("loose")),
         )
         vars(columns).update(names.known)
+        # Pickles are read by `Trace.of`, which looks at no sizes. They are compared here.
         for name in ("floats", "arrays", "loose"):
             if len(getattr(columns, name)) != self.sizes[name]:
                 raise IndexError(f"It has another number of {name} than it says.")
@@ -420,6 +425,7 @@ class Merger:
         vocabulary = self.names.distinct[0]
         groups: list[Integers | int] = []
         kept: list[Any] = []
+        # `forms` has an entry for each result that keeps its example: the forms of all traces.
         forms = zip(*[trace.kept for trace in self.traces], strict=True)
         for leaf, (refs, one) in enumerate(zip(self.results, vocabulary.wanted, strict=True)):
             if one == "each":

@@ -50,11 +50,14 @@ def record_again(recorder: Recorder, trace: Trace) -> Any:
     first_loose = len(graph.loose)
     numbers = np.array([graph.take_in(signature) for signature in columns.signatures], np.int64)
     parts = [0]
+    # A part comes after the part that it is a part of, so the parent's number is known.
     for part in columns.parts[1:]:
         parts.append(graph.part(parts[part.parent], part.path[-1], part.length))
     part_numbers = np.array(parts, np.int64)
 
     def moved(refs: Integers) -> Integers:
+        # References to loose values are negative. The first line makes nonsense of them, and the second one
+        # drops it.
         calls = part_numbers[refs >> PART_BITS] << PART_BITS | (refs & CALL_MASK) + first
         return np.where(refs < 0, refs - first_loose, calls)
 
@@ -67,6 +70,7 @@ def record_again(recorder: Recorder, trace: Trace) -> Any:
     graph.loose.extend(columns.loose)
     graph.signature.extend(numbers[columns.signature].tolist())
     graph.codes.extend(sites)
+    # The sites say file and line themselves, so no instruction is looked up.
     graph.instructions.extend([0] * len(sites))
 
     def row(ref: int) -> Any:

@@ -18,11 +18,13 @@ from multifold.errors import RecordError
 
 @cache
 def watch_pickles() -> None:
-    """Let the pickles of multiprocessing, and no others, tell of what cannot be pickled."""
+    """Let multiprocessing send an error in place of traces that cannot be pickled; plain pickle fails."""
     from multiprocessing.reduction import ForkingPickler  # `import multifold` need not wait for it
 
     def reduce(sent: Minibatch | Trace) -> tuple[Callable[..., Any], tuple[Any]]:
         try:
+            # This is a pickle inside of the pickle, so that an op that cannot be pickled raises here, where
+            # it is caught.
             return arrive, (bytes(ForkingPickler.dumps(sent.__reduce__())),)
         except Exception as error:  # noqa: BLE001 - whatever the pickling of an op or a value raises
             return refuse, (unsendable(sent, error),)
@@ -32,7 +34,7 @@ def watch_pickles() -> None:
 
 
 def arrive(data: bytes) -> Any:
-    """Return what was sent."""
+    """Return the traces or the minibatch of a pickle that `watch_pickles` has made."""
     make, parts = pickle.loads(data)
     return make(*parts)
 

@@ -57,15 +57,12 @@ class Texts:
         self.sums: list[int] = []
 
     def number(self, one: str) -> int:
-        """Return the number of a text."""
+        """Return the number of a text, a new one if it was not met before."""
         number = self.numbers.setdefault(one, len(self.texts))
         if number == len(self.texts):
             self.texts.append(one)
             self.sums.append(zlib.crc32(one.encode()))
         return number
-
-
-# ---- writing -------------------------------------------------------------------------------------
 
 
 def to_arrow(traces: Iterable[Trace]) -> Any:
@@ -110,6 +107,7 @@ def to_arrow(traces: Iterable[Trace]) -> Any:
         indices = pa.array(np.array(numbers, np.int32))
         return pa.DictionaryArray.from_arrays(indices, pa.array(among.texts, pa.string()))
 
+    # Offsets have 64 bits, since all traces together may have more than 2**31 integers.
     def lists(sizes: Iterable[int], values: Any) -> Any:
         return pa.LargeListArray.from_arrays(pa.array(starts(np.array([*sizes], np.int64))), values)
 
@@ -173,6 +171,8 @@ class Rows:
             numbers = [self.known.number(value) for value in values]
             number = self.vocabularies.number(form)
             sums = [self.vocabularies.sums[number], *[self.known.sums[x] for x in numbers]]
+            # The entry keeps the vocabulary alive: Python gives the id of an object that is gone to a new
+            # one.
             self.written[id(vocabulary)] = vocabulary, number, numbers, sums
         _, number, numbers, sums = self.written[id(vocabulary)]
         forms, data = self.leaves_of(trace, example) if trace.arrays or trace.loose else ([], b"")
@@ -189,7 +189,7 @@ class Rows:
         self.checksums.append(checksum([*sums, *[self.known_forms.sums[x] for x in forms]], columns))
 
     def kept_of(self, trace: Trace, example: int) -> str:
-        """Return what the results of a trace keep of their example, as text."""
+        """Return as text what `multifold.each` keeps in the results of a trace."""
         try:
             return text(encode(trace.kept, lambda x: ["hole", *x] if type(x) is Hole else None))
         except NoText as error:
@@ -211,9 +211,6 @@ class Rows:
                 error.hint,
             ) from error
         return [self.known_forms.number(form) for form, _ in leaves], b"".join(data for _, data in leaves)
-
-
-# ---- reading -------------------------------------------------------------------------------------
 
 
 def from_arrow(data: Any, ops: Mapping[str, Callable[..., Any]] | None = None) -> list[Trace]:
@@ -261,7 +258,7 @@ def from_arrow(data: Any, ops: Mapping[str, Callable[..., Any]] | None = None) -
 
 
 class Reader:
-    """Makes traces of rows; each vocabulary is read once."""
+    """Makes traces of the rows of a table; it reads each vocabulary and each text once."""
 
     def __init__(self, ops: Mapping[str, Callable[..., Any]] | None) -> None:
         self.ops = ops
@@ -271,7 +268,7 @@ class Reader:
         self.forms: dict[int, LeafForm] = {}
 
     def find(self, name: str) -> Any:
-        """Return the function of a name."""
+        """Return the function that ``module:qualname`` names; refuse a name that leads nowhere."""
         try:
             return look_up(name, self.ops)
         except LookupError:
@@ -287,6 +284,7 @@ class Reader:
         pa = arrow()
         try:
             columns = [batch.column(name) for name in COLUMNS]
+            # The columns of lists: values, integers, floats, lines and forms.
             lists = [listed(column) for column in columns[1:6]]
             vocabulary = self.numbers_of(columns[0])
             values, forms = (self.numbers_of(lists[i][0]) for i in (0, 4))
@@ -315,7 +313,7 @@ class Reader:
         return made
 
     def numbers_of(self, column: Any) -> list[int]:
-        """Return the numbers of a column of texts, written out or as a dictionary."""
+        """Return the number of each text of a column, which may have them in full or in a dictionary."""
         refuse_null(column)
         if not arrow().types.is_dictionary(column.type):
             return [self.texts.number(one) for one in column.to_pylist()]
@@ -337,7 +335,7 @@ class Reader:
         lines: Integers,
         forms: list[int],
     ) -> Trace:
-        """Return the trace of a row, which must be as it was written."""
+        """Return the trace of the cells of a row; refuse cells that do not have the checksum ``crc``."""
         sums = [self.texts.sums[i] for i in (number, *values, *forms)]
         try:
             if checksum(sums, (integers, floats, lines, data, kept.encode())) != crc:
@@ -347,6 +345,7 @@ class Reader:
             vocabulary = self.vocabulary((number, *values))
             arrays = int(integers[COUNTED.index("arrays")])
             leaves = self.leaves(forms, data)
+            # A view would keep the whole table in memory as long as one of its traces, so these are copies.
             trace = Trace(
                 vocabulary,
                 integers.copy(),
@@ -368,7 +367,7 @@ class Reader:
         return trace
 
     def vocabulary(self, key: tuple[int, ...]) -> Vocabulary:
-        """Return the vocabulary of the numbers of its texts."""
+        """Return the vocabulary whose text has the first number of ``key``, and its values the others."""
         found = self.vocabularies.get(key)
         if found is None:
             form, *values = (self.texts.texts[number] for number in key)
@@ -399,6 +398,7 @@ def listed(column: Any) -> tuple[Any, Integers]:
     """Return all entries of a column of lists, and where those of each row begin."""
     refuse_null(column)
     pa = arrow()
+    # Other libraries may have made plain lists of these. `flatten` respects slices, and `values` does not.
     column = column.cast(pa.large_list(column.type.value_type))
     return column.flatten(), starts(column.value_lengths().to_numpy().astype(np.int64))
 

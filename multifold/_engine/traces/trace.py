@@ -54,13 +54,13 @@ class Vocabulary:
 
     @cached_property
     def key(self) -> Hashable:
-        """What is compared."""
+        """What two vocabularies compare: all but the files."""
         signatures = tuple(signature.key for signature in self.signatures)
         return signatures, tuple(map(part_key, self.parts)), self.structure, self.wanted
 
     @cached_property
     def names(self) -> tuple[list[Name], list[Name]]:
-        """The names of the signatures and of the parts, which minibatches compare instead of their keys."""
+        """A `Name` for each signature and for each part: minibatches look these up instead of long keys."""
         parts: list[Name] = []
         for part in self.parts:
             parts.append(name_of((freeze(part.path), parts[part.parent] if parts else None, part.length)))
@@ -68,12 +68,15 @@ class Vocabulary:
 
     @cached_property
     def alone(self) -> dict[str, Any]:
-        """What `Names` of `minibatch` has found of minibatches that have no other vocabulary."""
+        """What `minibatch.Names` found for minibatches of this vocabulary only; empty before the first."""
         return {}
 
     @cached_property
     def words(self) -> bytes:
-        """What a checksum can know of a vocabulary: names, kinds of operands, parts, files, results."""
+        """The bytes of a vocabulary for a checksum: names, kinds of operands, parts, files, results.
+
+        Ops and static values themselves are left out: they have no bytes that are equal in each process.
+        """
         kinds = [(s.name, *[slot.kind.name for slot in s.slots]) for s in self.signatures]
         parts = [(part.parent, part.length, len(part.path)) for part in self.parts]
         return repr((kinds, parts, self.files, self.wanted)).encode()
@@ -106,7 +109,7 @@ OF_SIGNATURES: WeakKeyDictionary[Signature, Name] = WeakKeyDictionary()
 
 
 def name_of(key: Hashable) -> Name:
-    """Return the name of a key."""
+    """Return the one `Name` of a key."""
     return NAMES.setdefault(key, Name())
 
 
@@ -132,15 +135,15 @@ def make_vocabulary(*values: Any) -> Vocabulary:
 
 
 def part_key(part: Part) -> Hashable:
-    """Return what two parts have in common when they are the same place of a result."""
+    """Return a key of a part: equal for the same place in results, within one numbering of parts."""
     return freeze(part.path), part.parent, part.length
 
 
 INTEGERS = ("signature", "refs", "ints", "lengths", "members")
-"""The columns of integers of a trace; behind them come the references of each result."""
+"""The columns of integers of a trace; after them come the references of each result."""
 
 COUNTED = (*INTEGERS, "floats", "arrays", "loose")
-"""What a trace says the sizes of first; behind them come those of the results."""
+"""The columns whose sizes a trace begins with; after them come the sizes of the results."""
 
 
 class Trace(metaclass=Shown):
@@ -200,9 +203,10 @@ class Trace(metaclass=Shown):
         lines: Integers,
         kept: tuple[Any, ...] = (),
     ) -> Trace:
-        """Return a trace of columns that were made just now, so that none of them need be looked at."""
+        """Return a trace of columns that were made just now; they are taken as right, without a check."""
         self = object.__new__(cls)
-        # Not as entries of `vars(self)`: Python makes that dictionary only for who asks.
+        # Python (from 3.11 on) keeps attributes that are set one by one in the object itself.
+        # `vars(self).update` would make it allocate a dictionary.
         self.vocabulary = vocabulary
         self.integers = integers
         self.floats = floats
@@ -214,7 +218,7 @@ class Trace(metaclass=Shown):
         return self
 
     def what_is_wrong(self) -> str:
-        """Return what is wrong with the sizes of the trace; nothing if they agree.
+        """Return a sentence on what is wrong with the sizes of the trace; an empty one if they agree.
 
         Merging checks the integers themselves.
         """
@@ -241,6 +245,7 @@ class Trace(metaclass=Shown):
         if kept != [*sizes[len(INTEGERS) : counted], sizes[0]]:
             return f"it has {kept} floats, arrays, loose values and lines, and says that it has others."
         begin = len(sizes)
+        # Signatures are numbered as they are met, so the largest number tells how many there are.
         recorded = int(self.integers[begin : begin + sizes[0]].max(initial=-1)) + 1
         if recorded != len(self.vocabulary.signatures):
             known = len(self.vocabulary.signatures)
@@ -277,7 +282,8 @@ class Trace(metaclass=Shown):
             return True
         if not isinstance(other, Trace) or self.digest != other.digest:
             return NotImplemented if not isinstance(other, Trace) else False
-        names = ("integers", "floats", "arrays", "loose")  # numbers by their bits: 0.0 is not -0.0
+        # `freeze` compares numbers by their bits: 0.0 is not -0.0, and NaN is NaN.
+        names = ("integers", "floats", "arrays", "loose")
         return (
             self.vocabulary == other.vocabulary
             and all(freeze(getattr(self, name)) == freeze(getattr(other, name)) for name in names)
@@ -286,7 +292,7 @@ class Trace(metaclass=Shown):
 
     @cached_property
     def kept_key(self) -> Hashable:
-        """What two traces have in common whose results that keep their example have the same forms."""
+        """The forms of the results that keep their example, as a key: equal for equal forms."""
         return key_of_form(self.kept)
 
     @cached_property
@@ -299,7 +305,7 @@ class Trace(metaclass=Shown):
 
 
 def digest_of(integers: Any, floats: Any) -> int:
-    """Return a number that is equal for equal columns."""
+    """Return a checksum of the two columns: equal for equal ones, in any process."""
     digest = zlib.crc32(integers)
     return zlib.crc32(floats, digest) if len(floats) else digest
 
@@ -309,15 +315,14 @@ def said_array(x: np.ndarray) -> str:
     return f"{x.dtype} of shape {x.shape}"
 
 
-# ---- pickles -------------------------------------------------------------------------------------
-
 # A column of integers takes as many bytes an entry as its largest one needs, most often one or two. What
-# follows from traces, the launches of a minibatch and their wiring, is no part of a pickle.
+# follows from traces, as the wiring of a minibatch, is no part of a pickle.
 
 CODES = [(code, int(np.iinfo(code).min), int(np.iinfo(code).max)) for code in "BbHhIiq"]
 """The types that a column of integers may have in a pickle, the smaller ones first."""
 
 HALF = 1 << PART_BITS - 1
+"""What makes the low half of a reference signed: -1 is call -1 of part 0, not call 2**40 - 1 of part -1."""
 
 PROTOCOL = 5
 """The protocol of the pickle inside of a pickle."""
@@ -344,7 +349,7 @@ def narrow(column: Integers) -> tuple[str, bytes]:
 
 
 def pack(traces: Sequence[Trace]) -> Packed:
-    """Return what `unpack` makes traces of."""
+    """Return some traces as columns in bytes, of which `unpack` makes the traces again."""
     if len(traces) == 1:
         (only,) = traces
         distinct = {0: only.vocabulary}
@@ -389,9 +394,11 @@ def unpack(packed: Packed) -> list[Trace]:
         at += column.nbytes
         columns.append(column.astype(np.int64))
     which, calls, parts, lines = columns
+    # `pack` has cut each integer into a signed low half and the rest; the sum is the integer again.
     integers = (parts << PART_BITS) + calls
     numbers = np.frombuffer(floats, "<f8").astype(np.float64)
     made = []
+    # Where the next trace begins among the integers, lines, floats, arrays and loose values of all.
     at = line = number = array = value = 0
     forms = pickle.loads(kept) if kept else [()] * len(which)
     for i, form in zip(which.tolist(), forms, strict=True):

@@ -29,7 +29,7 @@ from multifold.errors import RecordError, type_of
 TOO_DEEP = "Hint: write the recursion as a loop, or let sys.setrecursionlimit(n) allow more levels."
 
 MOST_CALLS = 1 << 16
-"""From this many calls on, what was recorded is cut: a long list of examples needs little memory."""
+"""With so many calls a graph is cut into traces, and a new one begins: a long list needs little memory."""
 
 
 class TraceGraph(Graph):
@@ -67,7 +67,7 @@ class TraceRecorder(Recorder):
         self._graph = TraceGraph(self.known)
 
     def begin(self) -> Graph:
-        """Begin a new graph, and return it."""
+        """Begin a new graph, which knows what the last one learned unless that is too much; return it."""
         if len(self.known.signatures) > MOST_SIGNATURES:
             self.known = Learned()
         self._graph = TraceGraph(self.known)
@@ -114,22 +114,26 @@ class TraceRecorder(Recorder):
             return unroll(self, opened, steps, begin_state)
 
     def shared_key(self, x: Any) -> Hashable:
-        """Return a key of the value: traces that were pickled apart may share equal arrays."""
+        """Return a key of the contents: traces that were pickled one by one still share equal arrays."""
         return freeze(x)
 
     def shared_value(self, x: Any) -> Any:
-        """Return a copy: what is compared by value must not change under the key."""
+        """Return a copy: what is compared by its contents must not change after its key was made."""
         return read_only_copy(x) if isinstance(x, np.ndarray) else snapshot(x)
 
 
 class Kept(threading.local):
-    """What the traces of this thread that were made last have taught, until the next ones are made."""
+    """What the last traces of this thread have taught (`Learned`), until the next ones are made."""
 
     def __init__(self) -> None:
         self.learned: Learned | None = None
 
     def take(self) -> Learned:
-        """Return what is kept, and keep it no longer: a function that makes traces itself gets its own."""
+        """Return what is kept, or a new `Learned`, and keep nothing.
+
+        The function that records an example may make traces itself. These must not write into the lists
+        that the outer recording is using, so they find nothing here.
+        """
         known = self.learned
         self.learned = None
         return Learned() if known is None else known

@@ -47,9 +47,6 @@ class Wanted:
     wanted: str
 
 
-# ---- writing -------------------------------------------------------------------------------------
-
-
 def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
     """Return the vocabulary of a trace as text, and the texts of the values that it names by number.
 
@@ -69,6 +66,8 @@ def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
     }
     form = text(code)
     values = list(writer.values)
+    # The text is read back at once. It is better to refuse an op that would come back as another one now
+    # than when the file is read.
     if not reads_as(form, values, vocabulary):
         ops = ", ".join(dict.fromkeys(x.name for x in vocabulary.signatures))
         raise RecordError(
@@ -80,7 +79,7 @@ def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
 
 
 def reads_as(form: str, values: list[str], vocabulary: Vocabulary) -> bool:
-    """Return whether texts read as the vocabulary of which they were written."""
+    """Return whether a vocabulary, written as ``form`` and ``values``, is read as it was."""
     try:
         return read_vocabulary(form, values, look_up) == vocabulary
     except DAMAGE:
@@ -107,7 +106,7 @@ class Writer:
         ]
 
     def value(self, x: Any, where: str, number: int) -> int:
-        """Return the number of a value among those that are written once."""
+        """Return the number of the text of a value; equal texts have one number, and are written once."""
         return self.values.setdefault(text(self.code(x, where, number)), len(self.values))
 
     def code(self, x: Any, where: str, number: int) -> Any:
@@ -143,12 +142,11 @@ class Writer:
         integers = self.trace.integers
         if not vocabulary.files:
             return "no call"
+        # The column of signatures comes right after the sizes, and each signature has a call there.
         signature = integers[len(COUNTED) + len(vocabulary.wanted) :]
-        call = int(np.argmax(signature == number))  # which each signature has
+        call = int(np.argmax(signature == number))
         return f"{vocabulary.files[number]}:{self.trace.lines[call]}"
 
-
-# ---- reading -------------------------------------------------------------------------------------
 
 STAND_INS: dict[str, Callable[[Node, Any], Any]] = {
     "node": lambda node, x: node,
@@ -161,7 +159,7 @@ STAND_INS: dict[str, Callable[[Node, Any], Any]] = {
     "shared": lambda node, x: Shared(x),
     "static": lambda node, x: Static(x),
 }
-"""The kind of an operand -> an operand of that kind, of a node and of what the slot keeps."""
+"""The kind of an operand -> makes an operand of that kind from a node and from the value of its `Slot`."""
 
 
 def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) -> Vocabulary:
@@ -178,6 +176,7 @@ def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) ->
     refuse_other_layout(code["multifold"])
     known = [decode(json.loads(value), find) for value in values]
     recorder = TraceRecorder()
+    # There is no call 0 yet, but only the kind of an operand enters a signature, not which node it is.
     node = Node(recorder._graph, 0)
 
     def stand_in(kind: str, number: int | None = None) -> Any:
@@ -186,7 +185,9 @@ def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) ->
     for op, operands, static, _ in code["signatures"]:
         arguments = [decode(operand, find, {"slot": stand_in}) for operand in operands]
         keywords = {name: Static(known[number]) for name, number in static.items()}
+        # Any frame will do: the lines of these calls are never asked for.
         recorder._record(known[op], tuple(arguments), keywords, sys._getframe())
+    # Were two of them one, all later signatures would have another number than the calls of the traces say.
     if len(recorder._graph.signatures) != len(code["signatures"]):
         raise ValueError("two signatures are equal")
     parts = [Part((), 0, None)]
