@@ -262,8 +262,6 @@ def promoted(
 class Backend(abc.ABC):
     """One framework, as the core sees it: what is required, and then what has a default, in groups."""
 
-    # ---- required --------------------------------------------------------------------------------
-
     name: ClassVar[str]
     """The one spelling of the framework: ``Fold(backend=name)`` and the entry point's name."""
 
@@ -307,7 +305,6 @@ class Backend(abc.ABC):
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         """Run one launch: ``fn(*operands, **static)``."""
 
-    # ---- models, devices and dtypes --------------------------------------------------------------
     # Without these a model is an object of the package called `name` or a mapping that holds one, numbers
     # are on the framework's default device in 64 bits, and rows of two dtypes are refused where they meet.
 
@@ -371,7 +368,6 @@ class Backend(abc.ABC):
             raise BackendError(expected, f"override {type(self).__name__}.to_numpy.")
         return found
 
-    # ---- quicker ways ----------------------------------------------------------------------------
     # Without these the required methods do the same.
 
     def rows_and_signature(self, x: Array) -> tuple[int, Hashable]:
@@ -405,7 +401,6 @@ class Backend(abc.ABC):
         """Return how often this process has compiled so far; a server that is warm tells of more."""
         return 0
 
-    # ---- rows that stay in place from round to round ---------------------------------------------
     # Without these each round puts the results of earlier ones together.
 
     puts: ClassVar[bool] = False
@@ -431,7 +426,6 @@ class Backend(abc.ABC):
         """Return whether the framework was told that no gradient is wanted, as by ``torch.no_grad()``."""
         return False
 
-    # ---- writes to operands ----------------------------------------------------------------------
     # Without these a write is found where operands are compared: in launches that are tried, by
     # `Fold.check`, and with ``Fold(debug=True)``.
 
@@ -460,7 +454,6 @@ class Backend(abc.ABC):
         """Return an array that can be written to: a copy of what `protected` made; no array as it is."""
         return x
 
-    # ---- gradients, cells, profiles, contexts ----------------------------------------------------
     # Without these gradients are not checked, cells of the framework not unrolled, and launches not named
     # in a profiler; and an example that waits inside of a `with` statement of the framework is not refused.
 
@@ -492,7 +485,6 @@ class Backend(abc.ABC):
         """
         return None
 
-    # ---- trials and dry runs: an op runs again, and leaves no trace ------------------------------
     # Without these the core puts back what it knows: attributes, and random generators of NumPy and Python.
     # An op that draws other random numbers cannot be tried, as a warning says. A dry run computes on zeros.
 
@@ -558,7 +550,6 @@ class Backend(abc.ABC):
         """Return arrays shaped as those of ``fn(arrays)``, a list; if this raises, that is computed."""
         return fn(arrays)
 
-    # ---- programs --------------------------------------------------------------------------------
     # Without these `multifold.batched` refuses the framework, and programs are ragged.
 
     def lazy_recorder(self, fn: Callable[..., Any]) -> Any:
@@ -577,8 +568,6 @@ class Backend(abc.ABC):
 
     cycles: ClassVar[bool] = False
     """Whether ops take turns in a fixed cycle where they share a loop, for an executor without a switch."""
-
-    # ---- not overridden --------------------------------------------------------------------------
 
     def gaps(self) -> dict[str, str]:
         """Return the declared gaps: attribute name to reason."""

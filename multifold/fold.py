@@ -484,8 +484,6 @@ class Fold(FrameworkRecorder, Awaiting):
         plan = self._batch(traces).plan
         return plan, self._backend_of(model, plan.columns)
 
-    # ---- planning ------------------------------------------------------------------------------
-
     def _columns(self) -> Columns:
         """Return the graph as arrays, made anew when the graph has grown.
 

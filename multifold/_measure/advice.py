@@ -38,8 +38,9 @@ from multifold._measure.watched import ROUNDS, Clock, OwnCode, WatchedLoop, in_p
 from multifold.backend import Backend
 from multifold.errors import BackendError, MultifoldError, RecordError
 from multifold.fold import Fold
-from multifold.lazy.batched import Batched, examples_of
+from multifold.lazy.batching import Batched, examples_of
 from multifold.lazy.cells import cell_of
+from multifold.lazy.comparing import differing
 from multifold.lazy.function import LazyFunction
 
 SPREAD = 1.4
@@ -389,7 +390,7 @@ class AdviceBench:
 
     def compare(self, trial: Batched, results: Sequence[Any]) -> None:
         """Refuse results of the first examples that differ from the loop's."""
-        if trial.differing(results, self.wanted[: len(results)]) is not None:
+        if differing(self.backend, results, self.wanted[: len(results)]) is not None:
             raise RecordError(
                 "it returns other values than the loop, as programs may that draw random numbers."
             )

@@ -1,19 +1,31 @@
-"""Plain programs: a person's own code for one example, run for many without being rewritten.
+"""Code as it stands: a person's own function of one example, run for many without being rewritten.
 
-- `function`: runs the code of examples on a fold, beside other functions of examples.
-- `batched`: runs it for many examples, and joins what they return.
-- `block`: runs a loop over examples that is inside of a person's own method.
+Take ``run = multifold.batched(model)``. The code of each example runs by itself, one after the other, and
+what it calls of its framework is recorded on a fold. Where an array is not computed yet it holds a
+*pending* one, which answers questions by its form, as its shape; a question about its values is a *read*,
+for which the example waits while the others go on. What users call:
+
+- `batching`: `batched`, which runs a function for many examples, and joins what they return.
+- `function`: `plain`, which runs one beside other functions of examples.
+- `block`: `pending`, for a loop over examples that is inside of a person's own method.
+- `cells`: `op`, for functions that are recorded whole; `candidates` finds functions to make cells of.
+- `explained`: what the explanation of a run says besides; `comparing`: whether it is what the loop returns.
+
+How an example runs:
+
+- `current`: what records in this thread.
 - `waiting`: lets the code of an example wait where it reads a computed value.
-- `sharing`: what examples share while they wait.
-- `cells`: functions that are recorded whole.
-- `candidates`: which functions to make cells of.
-- `explained`: what the explanation of a run says besides.
+- `sharing`: what examples share while they wait; `seen`: what a recorded call finds around it.
 
-Which functions of a framework are recorded, and how a function of one example runs for many, is in the
-adapters (`multifold.lazy.recorder.LazyRecorder`), what records in this thread in `multifold.lazy.current`.
+What the adapters build on, `_numpy.lazy` among them:
+
+- `recorder`: pending values, and what is done with them recorded; `forms`: what is known without values.
+- `calls`: a function of one example, run on the rows of all.
+- `pending_array`, `operators`: pending arrays of frameworks that let any class stand for one, or whose
+  arrays never change. `patches`: methods of a framework that are others meanwhile.
 """
 
-from multifold.lazy.batched import Batched, batched
+from multifold.lazy.batching import Batched, batched
 from multifold.lazy.block import pending
 from multifold.lazy.cells import op
 from multifold.lazy.function import plain

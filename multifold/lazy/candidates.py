@@ -108,9 +108,6 @@ def glue_of(graph: Any, function: Any, reads: Collection[int]) -> list[Candidate
     return sorted(found, key=lambda glue: -glue.calls)[:MOST]
 
 
-# ---- functions ---------------------------------------------------------------------------------------
-
-
 def function_of(code: CodeType) -> FunctionType | None:
     """Return the function that some code is of, or is a comprehension in; None if it cannot be a cell."""
     path, *inner = code.co_qualname.split(".<locals>.")
@@ -144,9 +141,6 @@ def codes_of(function: Any) -> list[CodeType]:
         return [function]
     parts = [function, *[getattr(type(function), name, None) for name in CALLS_OF_OBJECTS]]
     return [x.__code__ for x in parts if isinstance(x, FunctionType)]
-
-
-# ---- what they call ----------------------------------------------------------------------------------
 
 
 def names_inside(fn: FunctionType) -> set[str]:

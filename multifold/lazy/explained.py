@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from multifold.explain import Explanation, RoundsExplanation
+from multifold.lazy.calls import BY_ROWS
 from multifold.lazy.candidates import Candidate, glue_of
-from multifold.lazy.recorder import BY_ROWS
 
 FEW_ROWS = 8
 """A launch takes as long as some eight small calls: to put its operands together, and to hand them out."""

@@ -179,8 +179,6 @@ class LazyFunction:
             )
         return self.backend
 
-    # ---- runs ----------------------------------------------------------------------------------------
-
     def run_of(self, fold: Any, same: Iterable[Any] = (), seed: int | None = None) -> LazyRun:
         """Return the run of a fold; it ends with what the fold is doing.
 

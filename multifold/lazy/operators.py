@@ -11,56 +11,24 @@ from __future__ import annotations
 import contextlib
 import operator
 import random
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from multifold.errors import MultifoldError, RecordError
-from multifold.lazy.current import Recording, Seen, recording_of, refusal
-from multifold.lazy.recorder import MANY, KnownCall, LazyCall, LazyRecorder, PendingNumbers, Replacements
+from multifold.lazy.calls import LazyCall
+from multifold.lazy.current import Recording, recording_of, refusal
+from multifold.lazy.forms import PendingForm, PendingForms
+from multifold.lazy.patches import Replacements
+from multifold.lazy.pending_array import PendingNumbers
+from multifold.lazy.recorder import MANY, KnownCall, LazyRecorder
+from multifold.lazy.seen import Seen
 from multifold.operands import shared
 
 SET_CLASS = object.__dict__["__class__"].__set__
 """Makes an object one of another class, whatever its own ``__class__`` says."""
-
-# ---- pending arrays ----------------------------------------------------------------------------------
-
-
-class PendingForm:
-    """What is known of a pending array: its shape and dtype; `PendingForms` makes one for all of a form."""
-
-    __slots__ = ("__weakref__", "dtype", "new", "shape")
-
-    def __init__(self, new: type, shape: tuple[int, ...], dtype: Any) -> None:
-        self.new = new
-        self.shape = shape
-        self.dtype = dtype
-
-
-class PendingForms:
-    """The forms of the pending arrays of a class.
-
-    >>> forms = PendingForms(PendingOperators)
-    >>> forms.of(np.ones((2, 3))) is forms.of(np.zeros((2, 3)))
-    True
-    """
-
-    def __init__(self, new: type) -> None:
-        self.new = new
-        self.known: weakref.WeakValueDictionary[Any, PendingForm] = weakref.WeakValueDictionary()
-
-    def of(self, x: Any) -> PendingForm:
-        """Return the form of an array, or of what has a shape and a dtype."""
-        return self.get(tuple(x.shape), x.dtype)
-
-    def get(self, shape: tuple[int, ...], dtype: Any) -> PendingForm:
-        """Return the form of a shape and a dtype."""
-        found = self.known.get((shape, dtype))
-        if found is None:
-            found = self.known[shape, dtype] = PendingForm(self.new, shape, dtype)
-        return found
 
 
 class PendingOperators(PendingNumbers):
@@ -167,9 +135,6 @@ for name in ONE_SIDED.split():
     setattr(PendingOperators, f"__{name}__", forward(getattr(operator, name)))
 
 
-# ---- what records ------------------------------------------------------------------------------------
-
-
 def call_layer(layer: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a layer: a function, so that the layer is one of its arguments."""
     return layer(*args, **kwargs)
@@ -231,7 +196,7 @@ class OperatorRecorder(LazyRecorder):
 
     def __init__(self, pending: type, settled: type, answers: Any = None, *more: Any) -> None:
         super().__init__(pending, settled, answers or {}, *more)
-        self.forms = PendingForms(pending)
+        self.forms = PendingForms(partial(PendingForm, pending))
         self.seen: dict[int, Seen] = {}
         self.seen_before: dict[int, Seen] = {}
 
@@ -249,8 +214,6 @@ class OperatorRecorder(LazyRecorder):
                 seen.refuse_changed()
         finally:
             self.shared, self.seen = before
-
-    # ---- calls ---------------------------------------------------------------------------------------
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         if isinstance(x, self.arrays) or type(x) is np.ndarray:
@@ -323,8 +286,6 @@ class OperatorRecorder(LazyRecorder):
         results, nested = call.learn(recording, [self.forms.of(leaves[i]) for i in places])
         forms = [*map(self.forms.of, results)]
         return KnownCall(call, nested, forms, [None] * len(forms), None, [*leaves, func], False)
-
-    # ---- results -------------------------------------------------------------------------------------
 
     def on_host(self, form: Any, value: Any) -> Any:
         return np.asarray(value).reshape(form.shape)[()]

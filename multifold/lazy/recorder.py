@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import functools
 import math
-import operator
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, ClassVar
 
-import numpy as np
 import optree
 
 from multifold._engine.compiled import KnownCall as KnownCall
@@ -29,6 +25,7 @@ from multifold._engine.compiled import LazyRecorderBase
 from multifold._engine.record.freezing import freeze
 from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
+from multifold.lazy.pending_array import with_reads
 from multifold.marks import mark_of as mark_of
 
 MANY = 4096
@@ -41,8 +38,6 @@ FEW_NUMBERS = 16
 LOOKED_AT = 16
 """So many of the pending values that an example has made last are looked at when it reads one."""
 
-BY_ROWS = "row by row"
-"""What `explain` says of calls that run for one example after the other."""
 
 SMALL = 4096
 """Values of up to so many numbers are read beside others."""
@@ -93,8 +88,6 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         leaves, structure = optree.tree_flatten(x, none_is_leaf=True)
         return leaves, structure
 
-    # ---- runs ----------------------------------------------------------------------------------------
-
     @abc.abstractmethod
     def recording(self, same: Iterable[Any]) -> contextlib.AbstractContextManager[None]:
         """Return the context of a run, in which functions of the framework meet pending values.
@@ -109,8 +102,6 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     def apart(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which an example waits, in the modes of the run, as that of gradients."""
         return contextlib.nullcontext()
-
-    # ---- calls ---------------------------------------------------------------------------------------
 
     def modes(self) -> Hashable:
         """Return what else the program has changed in this thread that calls depend on."""
@@ -186,8 +177,6 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """Return what to raise in the place of an error that the code of an example has raised."""
         return error
 
-    # ---- memory that values share --------------------------------------------------------------------
-
     def version_of(self, x: Any) -> int:
         """Return how often a computed array was changed in place; 0 where that is not counted."""
         return 0
@@ -200,8 +189,6 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
                 "since: in a batched program they do not share it.",
                 "write the change out of place: y = y + 1 for y += 1, where(...) for x[i] = v.",
             )
-
-    # ---- reads ---------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def on_host(self, form: Any, value: Any) -> Any:
@@ -243,8 +230,6 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """Return whether something is a small pending value that may be used."""
         return type(x) is self.pending and not self.is_stale(x) and math.prod(x.form.shape) <= SMALL
 
-    # ---- results -------------------------------------------------------------------------------------
-
     def unsettled(self, result: Any, made: Sequence[weakref.ref[Any]]) -> list[Any]:
         """Return the pending values that an example's result, or anything else, still holds.
 
@@ -276,247 +261,44 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """Return the results of all examples as one: ``"stack"`` or ``"cat"``."""
 
 
-def with_reads(x: Any) -> Any:
-    """Return arguments with the values of pending ones, for which the example waits.
-
-    It waits in Python code alone: a function of C++ that calls back into Python, as that of optree, does
-    not bear that another stack goes on meanwhile.
-    """
-    recorder = recording_of().recorder
-    if type(x) is recorder.pending:
-        return recorder.read(x)
-    if type(x) in (tuple, list):
-        return type(x)([with_reads(part) for part in x])
-    if type(x) is dict:
-        return {name: with_reads(part) for name, part in x.items()}
-    if type(x) is slice:
-        return slice(*[None if end is None else operator.index(end) for end in (x.start, x.stop, x.step)])
-    return x
-
-
-def argument_text(x: Any, is_operand: bool) -> str:
-    """Return an argument of a call for `explain`: the shape of an operand, a constant as it is written."""
-    if is_operand:
-        return str(tuple(x.shape))
-    return repr(x) if x is None or isinstance(x, (bool, int, float, str)) else type(x).__name__
-
-
-class Replacements:
-    """Attributes of classes that are others while any program records, in any thread.
+def known_call(
+    call: Any,
+    found: Any,
+    stand_ins: Sequence[Any],
+    leaves: list[Any],
+    *,
+    is_array: Callable[[Any], bool],
+    share_memory: Callable[[Any, Any], bool],
+    may_be_small: bool,
+) -> KnownCall:
+    """Return what is known of a kind of call, once its function has run for one example.
 
     Parameters
     ----------
-    *places : tuple of (class, str, callable)
-        A class, the name of a method, and what takes the method and returns another one.
-
-    Examples
-    --------
-    >>> class Layer:
-    ...     def call(self):
-    ...         return "called"
-    >>> seen = Replacements((Layer, "call", lambda call: lambda self: f"seen and {call(self)}"))
-    >>> with seen.applied():
-    ...     Layer().call()
-    'seen and called'
-    >>> Layer().call()
-    'called'
-    """
-
-    def __init__(self, *places: tuple[type, str, Callable[[Any], Any]]) -> None:
-        self.places = places
-        self.kept: list[Any] = []
-        self.lock = threading.Lock()
-        self.users = 0
-
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """Replace them until the last program has ended."""
-        with self.lock:
-            self.users += 1
-            if self.users == 1:
-                self.kept = [vars(owner).get(name) for owner, name, _ in self.places]
-                for owner, name, make in self.places:
-                    setattr(owner, name, make(vars(owner).get(name, getattr(owner, name))))
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.users -= 1
-                if not self.users:
-                    for (owner, name, _), kept in zip(self.places, self.kept, strict=True):
-                        if kept is None:  # it was inherited
-                            delattr(owner, name)
-                        else:
-                            setattr(owner, name, kept)
-
-
-METHODS = """
-    all any argmax argmin argsort astype clip conj copy cumprod cumsum diagonal dot flatten max mean min
-    prod ravel repeat reshape round squeeze std sum swapaxes take trace transpose var
-"""
-"""Methods of arrays that are recorded, in NumPy and in JAX."""
-
-
-@functools.cache
-def method(kind: type, name: str) -> Callable[..., Any]:
-    """Return a method of a class of arrays as a function, the same one each time.
-
-    It calls the method of what it gets, which may be a number of NumPy in the place of an array.
-    """
-
-    @functools.wraps(getattr(kind, name), assigned=("__name__",))
-    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(x, name)(*args, **kwargs)
-
-    return call
-
-
-class LazyCall:
-    """A function of one example, with all that its arguments are besides arrays; subclasses run it on rows.
-
-    Parameters
-    ----------
-    func : callable
-        The function.
-    structure : PyTreeSpec or PyTreeDef
-        How its arguments are nested.
+    call : LazyCall
+        The call, with the ``forms`` of its results; ``is_single`` says whether it returns one array.
+    found : object
+        What the function has returned.
+    stand_ins : list of array
+        The operands that it got.
     leaves : list
-        The arguments themselves.
-    places : list of int
-        Which of them are arrays: the operands.
-    shared : list of bool
-        Which operands are the same for all examples. It may be left out where `mapped` is not used.
-
-    Attributes
-    ----------
-    is_cell : bool
-        Whether it is a function of the program, and not of the framework.
-    called_with : str
-        Its arguments for `explain`: the shapes of operands, and the constants.
+        Its arguments, which must live as long as what is known of the call: the key has their ids.
+    is_array, share_memory : callable
+        What is an array of the framework, and whether two share memory. A result that shares the memory of
+        an operand, or of a result before it, is a view of that.
+    may_be_small : bool
+        Whether it may run at once where its operands were read. A function that returns a view may not: a
+        part of what was read would be written to without the rest.
     """
-
-    is_cell = False
-
-    def __init__(
-        self,
-        func: Any,
-        structure: Any,
-        leaves: Sequence[Any],
-        places: Sequence[int],
-        shared: Sequence[bool] = (),
-    ) -> None:
-        self.func = func
-        self.structure = structure
-        self.places = places
-        self.shared = shared
-        self.leaves = [None if i in places else x for i, x in enumerate(leaves)]
-        self.called_with = ", ".join([argument_text(x, i in places) for i, x in enumerate(leaves)])
-        self.__name__ = self.__qualname__ = getattr(func, "__name__", type(func).__name__)
-
-    def arguments(
-        self, operands: Sequence[Any], leaves: Sequence[Any] | None = None
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments with some operands in their places."""
-        filled = [*(self.leaves if leaves is None else leaves)]
-        for place, x in zip(self.places, operands, strict=True):
-            filled[place] = x
-        found: Any = self.structure.unflatten(filled)
-        return found
-
-    def one(self, *operands: Any) -> Any:
-        """Run the function for one example."""
-        args, kwargs = self.arguments(operands)
-        return self.func(*args, **kwargs)
-
-    def mapped(self, function: Callable[[Any], Any], operands: Sequence[Any]) -> list[Any]:
-        """Return the operands, with a function of each that has a row for each example."""
-        pairs = zip(self.shared, operands, strict=True)
-        return [x if is_shared else function(x) for is_shared, x in pairs]
-
-    def as_rows(self, x: Any) -> Any:
-        """Return rows of one row for each example on one axis, for a cell that is written for rows."""
-        if x.shape[1:2] != (1,):
-            raise RecordError(
-                f"The cell {self.__name__} takes rows, so the first axis of its arguments has size 1.",
-                "x[None] adds one; multifold.op without rows=True takes any shape.",
-            )
-        return x[:, 0]
-
-    def named(self, name: str) -> None:
-        """Set what `explain` calls it."""
-        self.__name__ = self.__qualname__ = name
-
-    def runs_by_rows(self, what: str = BY_ROWS) -> None:
-        """Say in `explain` that it, or what it calls, runs for one example after the other."""
-        if BY_ROWS not in self.__name__:
-            self.named(f"{self.__name__} ({what})")
-
-
-class PendingNumbers:
-    """What a pending array answers by its form, or by its value, in frameworks that let any class do so.
-
-    A subclass has a ``form``, and is a class of pending values of `LazyRecorder`.
-    """
-
-    __slots__ = ()
-
-    form: Any
-
-    def _read(self) -> Any:
-        """Return the value, once it is there: the example waits."""
-        return recording_of().recorder.read(self)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape."""
-        shape: tuple[int, ...] = self.form.shape
-        return shape
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype."""
-        return self.form.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.form.shape)
-
-    @property
-    def size(self) -> int:
-        """How many numbers it has."""
-        return math.prod(self.form.shape)
-
-    def __len__(self) -> int:
-        if not self.form.shape:
-            raise TypeError("len() of unsized object")
-        return int(self.form.shape[0])
-
-    def __getitem__(self, index: Any) -> Any:
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self[i] for i in range(len(self))])
-
-    def __bool__(self) -> bool:
-        return bool(self._read())
-
-    def __float__(self) -> float:
-        return float(self._read())
-
-    def __int__(self) -> int:
-        return int(self._read())
-
-    def __index__(self) -> int:
-        return operator.index(self._read())
-
-    def __complex__(self) -> complex:
-        return complex(self._read())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(self._read(), dtype)
-
-    def __format__(self, spec: str) -> str:
-        return format(self._read(), spec)
-
-    __hash__ = object.__hash__
+    results, shape = optree.tree_flatten(found)
+    if not any(map(is_array, results)):
+        return KnownCall(None, None, [], [], found, leaves, False)
+    memories = [*stand_ins, *results]
+    bases = [
+        next((i for i in range(end) if share_memory(memories[i], memories[end])), None)
+        for end in range(len(stand_ins), len(memories))
+    ]
+    is_plain = shape == optree.tree_structure((0,) * len(results))
+    nested = None if call.is_single else tuple if is_plain else shape
+    is_small = may_be_small and bases == [None] * len(bases)
+    return KnownCall(call, nested, call.forms, bases, None, leaves, is_small)

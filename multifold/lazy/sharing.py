@@ -32,7 +32,8 @@ from multifold._engine.ops.state import KeptState, content
 from multifold._engine.record.graph import warn_user
 from multifold.backend import Backend, owner_of
 from multifold.errors import RecordError
-from multifold.lazy.current import entries_of, refusal, same_entries
+from multifold.lazy.current import refusal
+from multifold.lazy.seen import entries_of, same_entries
 
 WATCHED, TURNS = 8, 16
 """So many examples of a run, and so many turns of each, are watched for random numbers that they draw: to
@@ -88,8 +89,6 @@ class Sharing:
         self.now: Snapshot = []
         self.left: Snapshot = []
         self.last_begun = 0
-
-    # ---- objects -------------------------------------------------------------------------------------
 
     def take(self, example: int, arguments: Sequence[Any]) -> None:
         """Take note of the arguments of an example."""
@@ -164,8 +163,6 @@ class Sharing:
                     f"The examples share {table.difference_text(then[0], now[0])}, and {why}.",
                     OWN_VARIABLE if isinstance(table.owner, FunctionType) else OWN_COPY,
                 )
-
-    # ---- random numbers ------------------------------------------------------------------------------
 
     def begin(self, example: int) -> None:
         """Let an example go on, with random streams of its own if there is a seed."""

@@ -20,19 +20,20 @@ import optree
 from mxnet import autograd, gluon
 
 from multifold import trusted
-from multifold.lazy.current import CELL, CURRENT, Recording, Seen, refusal
+from multifold.lazy.current import CELL, CURRENT, Recording, refusal
+from multifold.lazy.forms import PendingForm
 from multifold.lazy.operators import (
     ONE_SIDED,
     OPERATORS,
     CompiledCall,
     OperatorRecorder,
-    PendingForm,
     PendingOperators,
     SettledOperators,
     call_layer,
     is_pending,
 )
-from multifold.lazy.recorder import Replacements
+from multifold.lazy.patches import Replacements
+from multifold.lazy.seen import Seen
 
 IN_A_FUNCTION = "A function of MXNet has met an array that is not computed yet, and cannot be recorded."
 CELLS = (
@@ -71,9 +72,6 @@ class SettledMxnet(SettledOperators, PendingMxnet):
     """An array that was pending, after its run: it stands for its value."""
 
     __slots__ = ()
-
-
-# ---- calls -------------------------------------------------------------------------------------------
 
 
 def modes() -> tuple[bool, bool]:
@@ -143,9 +141,6 @@ ELEMENTWISE = {getattr(operator, f"__{name}__") for name in [*OPERATORS.split(),
 def with_axis(x: Any, axis: int) -> Any:
     """Return a copy of an array with one axis more."""
     return mx.np.expand_dims(x, axis) if isinstance(x, mx.np.ndarray) else x.expand_dims(axis)
-
-
-# ---- blocks ------------------------------------------------------------------------------------------
 
 
 def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -229,8 +224,6 @@ class MxnetRecorder(OperatorRecorder):
         if isinstance(x, np.ndarray):
             return np.array(x)[None]
         return x.asnumpy()[None] if recording.is_trace else with_axis(x, 0)
-
-    # ---- results -------------------------------------------------------------------------------------
 
     def computed(self, pending: Any, rows: Any) -> Any:
         return rows[0]

@@ -109,9 +109,6 @@ SMALL = PassSizes(
 """The sizes of a test on a CPU."""
 
 
-# ---- what blocks share -----------------------------------------------------------------------------
-
-
 def trees(width: int) -> Benchmark:
     """Return the Tree-LSTM over drawn trees."""
     workload = WORKLOADS["synthetic"]
@@ -194,9 +191,6 @@ def launches_of(name: str, counts: Counts) -> float:
     if name == "loop":
         return counts.nodes
     return counts.lower_bound if name.startswith("hand") else counts.launches
-
-
-# ---- known answers, copies and waits ---------------------------------------------------------------
 
 
 def answers(lease: Lease) -> Iterator[Row]:
@@ -293,9 +287,6 @@ def tests(lease: Lease, checkout: Path, names: str) -> Row:
     return {"outcome": lines[-1], "failed": failed[:5], "took": time.monotonic() - began}
 
 
-# ---- a step, and whether the device is busy --------------------------------------------------------
-
-
 def steps(lease: Lease) -> Iterator[Row]:
     """Compare the ways to take a step on the same trees, then look at each of them."""
     sizes = lease.sizes
@@ -349,9 +340,6 @@ def looked_at(
         "peak_mb": None if peak is None or share < 1 else peak / 1e6,
         **found,
     }
-
-
-# ---- the floor -------------------------------------------------------------------------------------
 
 
 def floor(lease: Lease) -> Iterator[Row]:
@@ -435,9 +423,6 @@ def captured(step: Callable[[], object]) -> Callable[[], object]:
         return kept  # whose memory is the graph's
 
     return replay
-
-
-# ---- rivals ----------------------------------------------------------------------------------------
 
 
 def rival(name: str, lease: Lease) -> Iterator[Row]:
@@ -555,9 +540,6 @@ RIVALS: dict[str, Callable[[Lease, Subject], Contender]] = {
 """By name."""
 
 
-# ---- steps in a pipeline, widths, types ------------------------------------------------------------
-
-
 def pipelined(lease: Lease) -> Iterator[Row]:
     """Merge and plan the traces of the next step while the device works on this one, or after it."""
     sizes = lease.sizes
@@ -650,9 +632,6 @@ def types(lease: Lease) -> Iterator[Row]:
             yield {**facts, "nodes": counts.nodes, "launches": launches, **times(timing, found[0])}
 
 
-# ---- values that are awaited -----------------------------------------------------------------------
-
-
 def awaiting(lease: Lease) -> Iterator[Row]:
     """Run parsers and tree searches, which look at values in each round."""
     import torch
@@ -701,9 +680,6 @@ def awaiting(lease: Lease) -> Iterator[Row]:
             "rounds_per_second": rounds / wall,
             "copies_down_a_round": None if down is None else down / rounds,
         }
-
-
-# ---- JAX -------------------------------------------------------------------------------------------
 
 
 def with_jax(lease: Lease) -> Iterator[Row]:

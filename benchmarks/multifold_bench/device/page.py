@@ -364,9 +364,6 @@ On {first["machine"]}, {trees} train in {traced} ms a step by traces, in {record
 [All figures](docs/gpu.md)."""
 
 
-# ---- figures -----------------------------------------------------------------------------------------
-
-
 def draw(found: PassRows, docs: Path) -> list[Path]:
     """Draw what steps take, and what a pipeline gives, as far as that was measured; return the files."""
     import matplotlib as mpl

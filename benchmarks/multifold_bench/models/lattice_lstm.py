@@ -68,8 +68,6 @@ class LatticeLSTM(Classifier):
         }
         super().__init__(parameters)
 
-    # ---- ops ---------------------------------------------------------------------------------
-
     def start(self) -> tuple[Array, Array]:
         """Return the state ``(h, c)`` before the first character; one row."""
         return self.begin.h, self.begin.c
@@ -106,8 +104,6 @@ class LatticeLSTM(Classifier):
         x = ops.take(self.characters, character)
         (take_in, out), candidate = gated(linear(self.character, x, h), 2)
         return x, take_in, out, candidate
-
-    # ---- recording ---------------------------------------------------------------------------
 
     def tag_characters(
         self, fold: Any, sentence: Sequence[tuple[int, Sequence[tuple[int, int]]]]

@@ -78,8 +78,6 @@ class ListOpsLSTM(Classifier):
             parameters |= initial.linear(f"{group}.gates", 2 * width, 3 * width)
         super().__init__(parameters, width=width, places=places)
 
-    # ---- ops ---------------------------------------------------------------------------------
-
     def digit(self, value: Array) -> tuple[Array, Array]:
         """Return the states ``(h, c)`` of digits: ``(n,)`` gives ``(n, width)`` each."""
         out, c = ops.split(ops.take(self.digits, value), 2, axis=1)
@@ -105,8 +103,6 @@ class ListOpsLSTM(Classifier):
         (keep,), message = gated(operands, 1)
         pooled = ops.concat([ops.segment_sum(message, h), ops.segment_max(message, h)], axis=1)
         return ops.lstm_state(linear(group.gates, pooled), kept=ops.segment_sum(keep * c.values, c))
-
-    # ---- recording ---------------------------------------------------------------------------
 
     def encode(self, fold: Any, expression: Any) -> tuple[Any, Any]:
         """Record an expression and return its state ``(h, c)``.
@@ -173,8 +169,6 @@ class ListOpsChain(Classifier):
             parameters |= initial.lstm(f"{group}.cell", width, width)
         super().__init__(parameters | initial.linear("output", width, DIGITS))
 
-    # ---- ops ---------------------------------------------------------------------------------
-
     def digit(self, value: Array) -> Array:
         """Return the values of digits: ``(n,)`` gives ``(n, width)``."""
         return ops.take(self.digits, value)
@@ -187,8 +181,6 @@ class ListOpsChain(Classifier):
     def step(self, operand: Array, h: Array, c: Array, operator: str) -> tuple[Array, Array]:
         """Return the state ``(h, c)`` after one more operand, all of shape ``(n, width)``."""
         return lstm(getattr(self.operators, operator).cell, operand, h, c)
-
-    # ---- recording ---------------------------------------------------------------------------
 
     def encode(self, fold: Any, expression: Any) -> Any:
         """Record an expression and return its value.

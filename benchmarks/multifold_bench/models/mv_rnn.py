@@ -59,8 +59,6 @@ class MVRNN(TreeModel, Classifier):
         }
         super().__init__(parameters, width=width)
 
-    # ---- ops ---------------------------------------------------------------------------------
-
     def leaf(self, word: Array) -> tuple[Array, Array]:
         """Return vectors ``(n, width)`` and matrices ``(n, width, width)`` of words ``(n,)``."""
         matrices = ops.reshape(ops.take(self.matrices, word), (self.width, self.width))

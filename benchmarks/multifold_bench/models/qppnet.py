@@ -113,8 +113,6 @@ class QPPNet(Model):
                 parameters |= initial.linear(group, sizes[index], sizes[index + 1])
         super().__init__(parameters, names_of_operators=names, width=width, layers=layers)
 
-    # ---- ops ---------------------------------------------------------------------------------
-
     def unit(self, features: Array, outer: Ragged, others: Ragged, *, operator: str) -> tuple[Array, Array]:
         """Return the time ``(n,)`` of operators of one kind, and what they tell, ``(n, width)``.
 
@@ -135,8 +133,6 @@ class QPPNet(Model):
         x = linear(getattr(network, str(self.layers)), x)
         time, tells = ops.split(x, [1, self.width], axis=1)
         return ops.reshape(time, ()), tells
-
-    # ---- recording ---------------------------------------------------------------------------
 
     def encode(self, fold: Any, plan: Any) -> list[Any]:
         """Record a plan; return the predicted times of its operators, each after its children's.

@@ -96,8 +96,6 @@ class ShiftReduceParser(Classifier):
         }
         super().__init__(parameters, width=width)
 
-    # ---- ops: SPINN's where a parser reads, its own where it decides ----------------------------
-
     shift = SPINN.shift
     empty = SPINN.empty
     reduce = SPINN.reduce
@@ -121,8 +119,6 @@ class ShiftReduceParser(Classifier):
         """
         h, c = lstm(self.tracker, second, first, following, h, c)
         return h, c, linear(self.transition, h)
-
-    # ---- recording ---------------------------------------------------------------------------
 
     @staticmethod
     async def parse(fold: Any, words: Sequence[int], follow: Sequence[int] | None = None) -> Parsed:

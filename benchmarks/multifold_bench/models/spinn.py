@@ -77,8 +77,6 @@ class SPINN(Model):
         }
         super().__init__(parameters, width=width)
 
-    # ---- ops ---------------------------------------------------------------------------------
-
     def shift(self, word: Array) -> tuple[Array, Array]:
         """Return the states ``(h, c)`` of words: ids ``(n,)`` give ``(n, width)`` each."""
         h, c = ops.split(linear(self.word, ops.take(self.embedding, word)), 2, axis=1)
@@ -114,8 +112,6 @@ class SPINN(Model):
         """Return the scores of the relations of sentences, from ``h`` of each: ``(n, classes)``."""
         both = [premise, hypothesis, premise - hypothesis, premise * hypothesis]
         return linear(self.output, ops.relu(linear(self.relation, *both)))
-
-    # ---- recording ---------------------------------------------------------------------------
 
     def encode(
         self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")

@@ -82,8 +82,6 @@ class BiLSTMTagger(Model):
         parameters |= initial.linear("output", hidden, tags)
         super().__init__(parameters)
 
-    # ---- ops ---------------------------------------------------------------------------------
-
     def look_up(self, word: Array) -> Array:
         """Return the vectors of words: ids ``(n,)`` give ``(n, inputs)``."""
         return ops.take(self.words, word)
@@ -108,8 +106,6 @@ class BiLSTMTagger(Model):
     def logits(self, right: Array, left: Array) -> Array:
         """Return the scores of the tags from the states of both directions: ``(n, tags)``."""
         return linear(self.output, ops.tanh(linear(self.hidden, self.join(right, left))))
-
-    # ---- recording ---------------------------------------------------------------------------
 
     def tag_words(self, fold: Any, words: Sequence[int | Sequence[int]]) -> list[Any]:
         """Record a sentence and return the `logits` of its words.

@@ -76,9 +76,6 @@ class Traffic:
         return [*self.backend.to_numpy(results)[:, None]]
 
 
-# ---- trees -----------------------------------------------------------------------------------------
-
-
 def classify_tree(fold: Any, tree: BinaryTree) -> Any:
     """Record the sentiment of a sentence, from its tree."""
     return fold.add("logits", encode_binary(fold, tree)[0])
@@ -89,9 +86,6 @@ def levels(tree: BinaryTree) -> int:
     if tree.left is None or tree.right is None:
         return 1
     return 1 + max(levels(tree.left), levels(tree.right))
-
-
-# ---- a decoder -------------------------------------------------------------------------------------
 
 
 @final
@@ -156,9 +150,6 @@ async def translate(fold: Any, words: Sequence[int]) -> Any:
 async def decoders_doubt(fold: Any, words: Sequence[int]) -> Any:
     """Return how near two best scores came."""
     return multifold.each((await decode(fold, words))[1])
-
-
-# ---- all of them -----------------------------------------------------------------------------------
 
 
 def read_trees(path: PathLike | None, count: int) -> tuple[list[BinaryTree], int]:

@@ -92,8 +92,6 @@ class PlanCosts(Model):
         }
         super().__init__(parameters, names_of_operators=names)
 
-    # ---- ops ---------------------------------------------------------------------------------
-
     def unit(
         self, cost: Array, own: Array, parts: Ragged, below: Ragged, *, operator: str
     ) -> tuple[Array, Array]:
@@ -117,8 +115,6 @@ class PlanCosts(Model):
         if below.values.shape[0] != 0:
             unit = unit + ops.segment_sum(ops.cast(parts.values, units) * below.values, below)
         return ops.reshape(ops.log(1 + cost * unit), ()), unit
-
-    # ---- recording ---------------------------------------------------------------------------
 
     def encode(self, fold: Any, plan: Any) -> list[Any]:
         """Record a plan; return the predicted times of its operators, each after its children's.

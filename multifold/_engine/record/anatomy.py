@@ -93,7 +93,7 @@ def take_apart(way: Way, value: Any) -> tuple[Hashable, Sequence[Any], Attribute
     cls = type(value)
     # NumPy's own subclasses keep notes in attributes that an op does not compute with. The `_mmap` of a
     # memmap is even refused as a static value, though a copy of the array's numbers will do.
-    bare = cls in BARE or way in (AS_IT_IS, METHOD) or cls.__module__.startswith("numpy")
+    bare = cls in BARE or way in (AS_IT_IS, METHOD) or cls.__module__.partition(".")[0] == "numpy"
     return *way.take(value), {} if bare else attributes_of(value, way)
 
 

@@ -189,8 +189,6 @@ class Graph(GraphBase):
         self.torn = False
         self.began = perf_counter()
 
-    # ---- calls -------------------------------------------------------------------------------------
-
     def take_in(self, signature: Signature) -> int:
         """Return the number of a signature, a new one if no call had it before."""
         return take_in(signature, self.keys, self.signatures)
@@ -315,8 +313,6 @@ class Graph(GraphBase):
             self.ops[key] = snapshot(op)
         return self.ops[key]
 
-    # ---- shared values -----------------------------------------------------------------------------
-
     def shared_key(self, x: Any) -> Hashable:
         """Return what makes a shared value the same in two calls: of a small array the content, too.
 
@@ -422,8 +418,6 @@ class Graph(GraphBase):
             self.quick.clear()
         self.compared = len(self.signature)
 
-    # ---- lines -------------------------------------------------------------------------------------
-
     def line(self, call: int) -> tuple[str, int]:
         """Return the file and the line where a call was recorded."""
         code = self.codes[call]
@@ -463,8 +457,6 @@ class Graph(GraphBase):
         if not self.warned:
             self.warned = True
             warn_user(message)
-
-    # ---- pickling ----------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what can be pickled: lines instead of code objects, and nothing of the quick path."""

@@ -49,8 +49,6 @@ from multifold.backend import Backend
 from multifold.errors import LaunchError
 from multifold.marks import mark_of
 
-# ---- what launches have shown ----------------------------------------------------------------
-
 NOWHERE: frozenset[int] = frozenset()
 """The sizes of a launch whose operands and result are not known."""
 
@@ -148,9 +146,6 @@ class Outcomes:
         if found is None:
             found = self._known[signature] = {}
         return found
-
-
-# ---- launches --------------------------------------------------------------------------------
 
 
 class PreparedLaunch(NamedTuple):
@@ -323,8 +318,6 @@ class Launcher:
             returned += after
         return tuple.__new__(Launched, (result, outcome, called, returned, spent))
 
-    # ---- the op --------------------------------------------------------------------------------
-
     def call(self, launch: PreparedLaunch) -> Any:
         """Return what the op of a launch returns; refuse what it writes to its operands."""
         backend = self.backend
@@ -374,8 +367,6 @@ class Launcher:
             return None
         return None if row is None else int(launch.calls[row])
 
-    # ---- results -------------------------------------------------------------------------------
-
     def check(self, launch: PreparedLaunch, value: Any) -> None:
         """Hold a result, or what is read of it by rows, to the rule "one node is one row"."""
         instead = self.values.mismatch(value, launch.rows)
@@ -395,8 +386,6 @@ class Launcher:
             hint += f" {advice}"
         why = "" if batched else " (no operand is batched)"
         raise launch.error(f"{what} for {counted(launch.rows, 'row')}{why}", hint)
-
-    # ---- trials --------------------------------------------------------------------------------
 
     def trial_of(
         self, launch: PreparedLaunch, square: bool, late: bool = False

@@ -20,8 +20,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from multifold._numpy.lazy.pending import ArrayForm, PendingArray, form_of, is_basic
 from multifold._numpy.lazy.rules import of_arrays, on_rows
 from multifold.errors import RecordError
+from multifold.lazy.calls import LazyCall
 from multifold.lazy.current import Recording
-from multifold.lazy.recorder import LazyCall
 from multifold.marks import mark_of, trusted
 
 

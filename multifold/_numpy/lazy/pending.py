@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-import weakref
 from collections.abc import Callable
 from types import MethodType
 from typing import Any, NoReturn
@@ -24,30 +23,21 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from multifold._numpy.lazy.rules import of_arrays
 from multifold.lazy.current import CURRENT, after_run, recording_of, refusal
-from multifold.lazy.recorder import METHODS, PendingNumbers, with_reads
+from multifold.lazy.forms import PendingForm, PendingForms
+from multifold.lazy.pending_array import METHODS, PendingNumbers, with_reads
 
 SET_CLASS = object.__dict__["__class__"].__set__  # `__class__` says what the loop has
 """Makes an object one of another class."""
 
 
-class ArrayForm:
-    """What is known of a pending array without its values; `form_of` makes one for all arrays of a form.
+class ArrayForm(PendingForm):
+    """The form of a pending array; it tells, too, whether that is a number of NumPy, as a sum is."""
 
-    Attributes
-    ----------
-    shape, dtype : object
-        Those of the array.
-    is_number : bool
-        Whether it is a number of NumPy, as a sum, rather than an array.
-    """
-
-    __slots__ = ("__weakref__", "dtype", "is_number", "new", "shape")
+    __slots__ = ("is_number",)
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], is_number: bool) -> None:
-        self.shape = shape
-        self.dtype = dtype
+        super().__init__(PendingArray, shape, dtype)
         self.is_number = is_number
-        self.new = PendingArray
 
     def stand_in(self) -> Any:
         """Return an array of this form for a dry run: its numbers may look something up."""
@@ -56,15 +46,12 @@ class ArrayForm:
         return found[()] if self.is_number else found
 
 
-FORMS: weakref.WeakValueDictionary[Any, ArrayForm] = weakref.WeakValueDictionary()
+FORMS = PendingForms(ArrayForm)
 
 
 def form_of(x: Any) -> ArrayForm:
     """Return the form of an array or a number of NumPy."""
-    key = x.shape, x.dtype, isinstance(x, np.generic)
-    found = FORMS.get(key)
-    if found is None:
-        found = FORMS[key] = ArrayForm(*key)
+    found: ArrayForm = FORMS.get(x.shape, x.dtype, isinstance(x, np.generic))
     return found
 
 
@@ -89,8 +76,6 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
     def __class__(self) -> Any:
         return self.form.dtype.type if self.form.is_number else np.ndarray
 
-    # ---- what NumPy asks -----------------------------------------------------------------------------
-
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         func = ufunc if method == "__call__" else getattr(ufunc, method)
         out = kwargs.get("out")
@@ -105,8 +90,6 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
         if kwargs.get("out") is not None:
             refuse("written to out=")
         return dispatch(func, args, kwargs)
-
-    # ---- attributes ----------------------------------------------------------------------------------
 
     @property
     def T(self) -> Any:  # noqa: N802 - as NumPy calls it
@@ -141,8 +124,6 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
     def __contains__(self, x: Any) -> bool:
         return with_reads(x) in self._read()
 
-    # ---- what it stands for --------------------------------------------------------------------------
-
     def _settle(self, value: Any) -> None:
         """Stand for a value from now on."""
         SET_CLASS(self, SettledArray)
@@ -171,8 +152,6 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
     def _is_spoilt(self) -> None:
         """Note that a view was changed: the values are others now."""
         self.version = -1
-
-    # ---- the object ----------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"<pending array {self.form.shape} {self.form.dtype}, {self.node!r}>"
@@ -237,9 +216,6 @@ def with_values(x: Any) -> Any:
     return optree.tree_map(lambda y: y.value if type(y) is SettledArray else y, x, none_is_leaf=True)
 
 
-# ---- recording ---------------------------------------------------------------------------------------
-
-
 def dispatch(func: Any, args: Any, kwargs: Any) -> Any:
     """Record a function that has met a pending array."""
     recording = recording_of()
@@ -277,9 +253,6 @@ def without_masks(index: Any) -> Any:
     return tuple(found) if len(found) > 1 or type(index) is tuple else found[0]
 
 
-# ---- changes in place --------------------------------------------------------------------------------
-
-
 def with_item(x: np.ndarray, index: Any, value: Any) -> np.ndarray:
     """Return an array with other values in one part."""
     found = x.copy()
@@ -312,9 +285,6 @@ def changed(x: Any, func: Any, inputs: Any, kwargs: Any) -> Any:
 def refuse(what: str) -> NoReturn:
     """Raise the error of what a pending array cannot do."""
     raise refusal(f"An array that is not computed yet cannot be {what}.", after_run())
-
-
-# ---- reads -------------------------------------------------------------------------------------------
 
 
 def own_value(form: ArrayForm, x: Any) -> Any:

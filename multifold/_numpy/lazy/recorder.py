@@ -14,8 +14,9 @@ from multifold._engine.frameworks import registry
 from multifold._engine.ops.reach import reached
 from multifold._numpy.lazy.calls import ArrayCall, ArrayCell, ArrayRowsCell, stand_in
 from multifold._numpy.lazy.pending import ANSWERS, PendingArray, SettledArray, form_of, own_value
-from multifold.lazy.current import Recording, Seen
-from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder
+from multifold.lazy.current import Recording
+from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
+from multifold.lazy.seen import Seen
 from multifold.operands import shared
 
 
@@ -35,8 +36,6 @@ class NumpyRecorder(LazyRecorder):
         self.fn = fn
         self.seen: dict[int, Seen] = {}
 
-    # ---- runs ----------------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         if len(self.known) > MANY:
@@ -50,8 +49,6 @@ class NumpyRecorder(LazyRecorder):
                 seen.refuse_changed()
         finally:
             self.seen = before
-
-    # ---- calls ---------------------------------------------------------------------------------------
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         kind = type(x)
@@ -100,27 +97,16 @@ class NumpyRecorder(LazyRecorder):
         call = (maker or ArrayCall)(func, structure, leaves, places, same)
         stand_ins = [stand_in(leaves[i]) for i in places]
         found = call.learn(recording, stand_ins)
-        results, shape = optree.tree_flatten(found)
-        if not call.forms:
-            return KnownCall(None, None, [], [], found, leaves, False)
-        memories = [*stand_ins, *results]
-        first = len(stand_ins)
-        bases = [
-            next((i for i in range(end) if np.may_share_memory(memories[i], memories[end])), None)
-            for end in range(first, len(memories))
-        ]
-        is_plain = shape == optree.tree_structure((0,) * len(results))
-        nested = None if call.is_single else tuple if is_plain else shape
-        sizes = [np.size(x) for x in memories]
-        is_small = (
-            maker is None
-            and max(sizes) <= FEW_NUMBERS
-            and not any(same)
-            and bases == [None] * len(bases)  # a part of what was read would be written to without it
+        sizes = [np.size(x) for x in (*stand_ins, *optree.tree_leaves(found))]
+        return known_call(
+            call,
+            found,
+            stand_ins,
+            leaves,
+            is_array=lambda x: isinstance(x, (np.ndarray, np.generic)),
+            share_memory=np.may_share_memory,
+            may_be_small=maker is None and max(sizes, default=0) <= FEW_NUMBERS and not any(same),
         )
-        return KnownCall(call, nested, call.forms, bases, None, leaves, is_small)
-
-    # ---- results -------------------------------------------------------------------------------------
 
     def computed(self, pending: PendingArray, rows: Any) -> Any:
         return own_value(pending.form, rows[0])

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold.lazy.recorder import method
+from multifold.lazy.pending_array import method
 
 of_arrays = functools.partial(method, np.ndarray)
 """Returns a method of arrays as a function, by its name."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from multifold.lazy.current import refusal
 from multifold.lazy.operators import OperatorRecorder, PendingOperators, SettledOperators, record
-from multifold.lazy.recorder import METHODS, method
+from multifold.lazy.pending_array import METHODS, method
 
 
 class PendingJax(PendingOperators):

@@ -12,7 +12,8 @@ import numpy as np
 from multifold import trusted
 from multifold.errors import RecordError
 from multifold.lazy.current import Recording
-from multifold.lazy.operators import CompiledCall, OperatorRecorder, PendingForm
+from multifold.lazy.forms import PendingForm
+from multifold.lazy.operators import CompiledCall, OperatorRecorder
 from multifold_jax.lazy.pending import IN_A_FUNCTION, PendingJax, SettledJax
 
 

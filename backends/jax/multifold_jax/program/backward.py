@@ -93,8 +93,6 @@ class Backward:
             a if a is None or b is None else a + b for a, b in zip(known, leaves, strict=True)
         ]
 
-    # ---- one kernel ------------------------------------------------------------------------------
-
     def cotangents(self, traced: TracedKernel, first: Any, rows: int, slabs: Slabs) -> list[Any]:
         """Return the gradients of the leaves of a kernel's result, for its rows from ``first`` on."""
         found: list[Any] = [None] * len(traced.outputs)
@@ -178,8 +176,6 @@ class Backward:
             arrays = self.slabs[argument.origin]
             at = addresses(traced, argument, first, rows, self.data)
             arrays[argument.leaf] = add(arrays[argument.leaf], at, gradient)
-
-    # ---- loops -----------------------------------------------------------------------------------
 
     def loop(self, stage: Stage, kernels: list[TracedKernel], written: set[int]) -> None:
         """Add the gradients of rows of slabs that a loop writes, tile by tile.

@@ -110,8 +110,6 @@ class Forward:
         pairs = zip(phase.kernels, phase.rows, strict=True)
         return [self.traced.kernels[number, phase.tile or rows] for number, rows in pairs]
 
-    # ---- the walk --------------------------------------------------------------------------------
-
     def run(self, data: Data) -> tuple[list[Any], tuple[Slabs, dict[int, Any]]]:
         """Return the results, and the slabs and whole values that the backward pass needs."""
         values = KernelInputs(data, {}, {})
@@ -219,9 +217,6 @@ def walk(
         return slabs, None
 
     return jax.lax.scan(step, slabs, launches, reverse=reverse)[0]
-
-
-# ---- what a kernel takes -------------------------------------------------------------------------
 
 
 def arguments_of(traced: TracedKernel, first: Any, rows: int, values: KernelInputs) -> list[Any]:

@@ -17,7 +17,8 @@ import tensorflow as tf
 from multifold import trusted
 from multifold.errors import RecordError
 from multifold.lazy.current import Recording, recording_of
-from multifold.lazy.operators import CompiledCall, PendingForm
+from multifold.lazy.forms import PendingForm
+from multifold.lazy.operators import CompiledCall
 from multifold_tensorflow.trials import SEEDS, apart, global_attribute, layers_of, set_global_attribute
 
 SCOPES = "current_call_ctx", "autocast_scope"
@@ -76,8 +77,6 @@ class TensorCall(CompiledCall):
         self.variables: Sequence[Any] = ()
         self.run: Any = None
 
-    # ---- one example ---------------------------------------------------------------------------------
-
     def tensors(self, own: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
         """Run the function for one example with rows of its own; return the tensors in its result."""
         rows = iter(own)
@@ -102,8 +101,6 @@ class TensorCall(CompiledCall):
         self.results = [tf.TensorSpec(x.shape, x.dtype) for x in results]
         self.nested = None if found is results[0] else structure
         return results
-
-    # ---- rows ----------------------------------------------------------------------------------------
 
     def together(self, *operands: Any) -> list[Any]:
         """Run it for all examples together."""

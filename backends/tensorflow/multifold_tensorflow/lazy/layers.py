@@ -14,7 +14,7 @@ import keras
 
 from multifold.lazy.current import CELL, CURRENT, refusal
 from multifold.lazy.operators import call_layer
-from multifold.lazy.recorder import Replacements
+from multifold.lazy.patches import Replacements
 from multifold_tensorflow.lazy.calls import TensorCell
 from multifold_tensorflow.lazy.pending import PendingTensor
 from multifold_tensorflow.trials import private

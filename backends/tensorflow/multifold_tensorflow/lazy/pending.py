@@ -107,9 +107,6 @@ def refuse_inside() -> NoReturn:
     )
 
 
-# ---- functions that are not recorded -----------------------------------------------------------------
-
-
 def like(func: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that needs no more of a pending tensor than its shape and dtype."""
 
@@ -137,8 +134,6 @@ ANSWERS = {
 READING = "assert", "case", "cond"
 """How the names of functions begin that look at values. They are not in the table: TensorFlow asks it in
 compiled code, where no example can wait."""
-
-# ---- what TensorFlow asks ----------------------------------------------------------------------------
 
 SEQUENCE = List[  # noqa: UP006
     Union[  # noqa: UP007

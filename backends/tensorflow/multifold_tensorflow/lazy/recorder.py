@@ -10,9 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from multifold.lazy.current import Recording, Seen, refusal
+from multifold.lazy.current import Recording, refusal
 from multifold.lazy.operators import OperatorRecorder
 from multifold.lazy.recorder import KnownCall
+from multifold.lazy.seen import Seen
 from multifold_tensorflow.lazy.calls import (
     MASKS,
     LayerModes,
@@ -51,8 +52,6 @@ class TensorflowRecorder(OperatorRecorder):
         self.graph: Any = None
         self.used: dict[int, Any] = {}
 
-    # ---- runs ----------------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         graph = graph_now()
@@ -70,8 +69,6 @@ class TensorflowRecorder(OperatorRecorder):
 
     def apart(self) -> contextlib.AbstractContextManager[None]:
         return self.outside.applied()
-
-    # ---- calls ---------------------------------------------------------------------------------------
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         if isinstance(x, (tf.Variable, keras.Variable)):
@@ -110,8 +107,6 @@ class TensorflowRecorder(OperatorRecorder):
                 "put what computes it into a cell, or use layers of Keras.",
             )
         return np.asarray(x)[None]
-
-    # ---- results -------------------------------------------------------------------------------------
 
     def computed(self, pending: Any, rows: Any) -> Any:
         return tf.squeeze(rows, 0)

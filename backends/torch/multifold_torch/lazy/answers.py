@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from multifold.lazy.current import recording_of, refusal
-from multifold.lazy.recorder import with_reads
+from multifold.lazy.pending_array import with_reads
 from multifold_torch.lazy.forms import form_of_tensor
 from multifold_torch.lazy.pending import (
     Pending,
@@ -34,9 +34,6 @@ def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Record a function of pending tensors; return what stands for its result."""
     recording = recording_of()
     return recording.recorder.recorded(recording, None, func, args, kwargs)
-
-
-# ---- reads -------------------------------------------------------------------------------------------
 
 
 def reading(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,9 +77,6 @@ def refuse_gradient(func: Any, args: Any) -> None:
             f"{func.__name__} reads values here, and its result would have no gradient.",
             "detach() what is read; x[mask] keeps the gradient.",
         )
-
-
-# ---- parts -------------------------------------------------------------------------------------------
 
 
 def entry(x: Pending, index: int) -> Pending:
@@ -180,9 +174,6 @@ def repeating(func: Any) -> Callable[..., Any]:
         return found
 
     return answer
-
-
-# ---- changes in place --------------------------------------------------------------------------------
 
 
 def set_item(x: Any, index: Any, value: Any) -> None:
@@ -329,9 +320,6 @@ def renamed(x: Pending, found: Any) -> None:
         x.base.version, x.base = -1, None
     elif x.base is not None:
         refuse_real("A view of a tensor")
-
-
-# ---- known without values ----------------------------------------------------------------------------
 
 
 def moved(x: Any, *args: Any, **kwargs: Any) -> Any:

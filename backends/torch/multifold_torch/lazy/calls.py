@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from multifold import trusted
 from multifold.errors import RecordError
+from multifold.lazy.calls import BY_ROWS, LazyCall
 from multifold.lazy.current import Recording, refusal
-from multifold.lazy.recorder import BY_ROWS, LazyCall, mark_of
+from multifold.lazy.recorder import mark_of
 from multifold_torch.lazy.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
 from multifold_torch.lazy.forms import Modes, TensorForm, form_of
 from multifold_torch.lazy.mapped import functions_without_rule

@@ -15,7 +15,8 @@ from typing import Any, Self
 import optree
 from torch import Tensor, nn
 
-from multifold.lazy.current import CURRENT, Around, entries_of, refusal, same_entries
+from multifold.lazy.current import CURRENT, refusal
+from multifold.lazy.seen import Around, entries_of, same_entries
 
 
 class AttributeSets:

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from multifold.lazy.forms import PendingForm, PendingForms
 from multifold_torch.lazy.pending import Pending
 
 
-class TensorForm:
-    """What is known of a pending tensor without its values; `form_of` makes one for all tensors of a form.
+class TensorForm(PendingForm):
+    """The form of a pending tensor; it tells its device, too, and whether it needs a gradient."""
 
-    Attributes
-    ----------
-    shape, dtype, device, requires_grad : object
-        Those of the tensor.
-    new : callable
-        Returns an empty pending tensor of the form.
-    """
-
-    __slots__ = (
-        *("__weakref__", "_entry", "_meta", "_real"),
-        *("device", "dtype", "new", "requires_grad", "shape"),
-    )
+    __slots__ = ("_entry", "_meta", "_real", "device", "requires_grad")
 
     def __init__(
         self, shape: torch.Size, dtype: torch.dtype, device: torch.device, requires_grad: bool
     ) -> None:
-        self.shape = shape
-        self.dtype = dtype
+        new = partial(Tensor._make_wrapper_subclass, Pending, shape, dtype=dtype, device=device)
+        super().__init__(new, shape, dtype)
         self.device = device
         self.requires_grad = requires_grad
-        self.new = partial(Tensor._make_wrapper_subclass, Pending, shape, dtype=dtype, device=device)
         self._entry: TensorForm | None = None
         self._meta: Tensor | None = None
         self._real: Tensor | None = None
@@ -72,7 +60,7 @@ class TensorForm:
         return (self.shape, self.dtype, self.device) == (other.shape, other.dtype, other.device)
 
 
-FORMS: weakref.WeakValueDictionary[Any, TensorForm] = weakref.WeakValueDictionary()
+FORMS = PendingForms(TensorForm)
 
 
 def form_of(shape: torch.Size, dtype: torch.dtype, device: torch.device, requires_grad: bool) -> TensorForm:
@@ -81,10 +69,7 @@ def form_of(shape: torch.Size, dtype: torch.dtype, device: torch.device, require
     >>> form_of(torch.Size([2]), torch.float32, torch.device("cpu"), False) is form_of_tensor(torch.ones(2))
     True
     """
-    key = shape, dtype, device, requires_grad
-    found = FORMS.get(key)
-    if found is None:
-        found = FORMS[key] = TensorForm(*key)
+    found: TensorForm = FORMS.get(shape, dtype, device, requires_grad)
     return found
 
 

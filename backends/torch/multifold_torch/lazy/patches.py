@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 
 from multifold.lazy.current import CELL, CURRENT
-from multifold.lazy.recorder import Replacements
+from multifold.lazy.patches import Replacements
 from multifold_torch.lazy.changes import ATTRIBUTE_SETS, LAYERS, Called, Layer
 from multifold_torch.lazy.mapped import RECURRENT, is_mapped, on_rows
 from multifold_torch.lazy.pending import refuse

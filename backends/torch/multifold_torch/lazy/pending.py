@@ -152,9 +152,6 @@ def version_of(x: Any) -> int:
     return x.version if type(x) is Pending else x._version
 
 
-# ---- what is refused ---------------------------------------------------------------------------------
-
-
 def refuse(what: str, hint: str | None = None) -> NoReturn:
     """Raise the error of what a pending tensor cannot do; by default it can be done after the run."""
     raise refusal(f"A tensor that is not computed yet cannot be {what}.", hint or after_run())

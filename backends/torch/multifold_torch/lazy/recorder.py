@@ -9,14 +9,13 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 import numpy as np
-import optree
 import torch
 from torch import Tensor, nn
 
 from multifold.backend import owner_of
 from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, Recording, refusal
-from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder
+from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
 from multifold_torch.lazy.answers import ANSWERS, changed, out_of_place
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
 from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_of
@@ -74,8 +73,6 @@ class TorchRecorder(LazyRecorder):
         leaves, structure = super().flatten(x)
         return [y.pending if type(y) is Written else y for y in leaves], structure
 
-    # ---- runs ----------------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         if isinstance(self.owner, nn.Module):
@@ -100,8 +97,6 @@ class TorchRecorder(LazyRecorder):
             )
         with OUTSIDE.modes.applied():
             yield
-
-    # ---- recording -----------------------------------------------------------------------------------
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("out") is not None:
@@ -224,26 +219,21 @@ class TorchRecorder(LazyRecorder):
         forms = [x.form if isinstance(x, Pending) else form_of_tensor(x) for x in operands]
         device = max(forms, key=lambda form: len(form.shape) > 0).device  # a number may lie elsewhere
         found, stand_ins = call.learn(recording, device, forms)
-        results, shape = optree.tree_flatten(found)
-        if not any(isinstance(x, Tensor) for x in results):
-            return KnownCall(None, None, [], [], found, leaves, False)
-        memories = [*stand_ins, *results]
-        bases = [
-            next((i for i, x in enumerate(memories[:end]) if torch._C._is_alias_of(x, memories[end])), None)
-            for end in range(len(stand_ins), len(memories))
-        ]
-        is_plain = shape == optree.tree_structure((0,) * len(results))
-        nested = None if call.is_single else tuple if is_plain else shape
-        is_small = (
+        may_be_small = (
             maker is None
             and not any(form.requires_grad for form in call.forms)
             and all(form.shape.numel() <= FEW_NUMBERS for form in (*forms, *call.forms))
             and not any(isinstance(x, Tensor) for x in call.leaves)
-            and bases == [None] * len(bases)  # a part of what was read would be written to without it
         )
-        return KnownCall(call, nested, call.forms, bases, None, leaves, is_small)
-
-    # ---- results -------------------------------------------------------------------------------------
+        return known_call(
+            call,
+            found,
+            stand_ins,
+            leaves,
+            is_array=lambda x: isinstance(x, Tensor),
+            share_memory=torch._C._is_alias_of,
+            may_be_small=may_be_small,
+        )
 
     def computed(self, pending: Pending, rows: Any) -> Any:
         return first_of(rows, pending.form.requires_grad)

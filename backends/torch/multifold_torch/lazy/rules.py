@@ -50,9 +50,6 @@ def mixes_rows(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     )
 
 
-# ---- elementwise -----------------------------------------------------------------------------------
-
-
 def of_rows(x: Any) -> bool:
     """Return whether an argument has a row for each example."""
     return isinstance(x, Tensor) and not isinstance(x, torch.nn.Parameter)
@@ -118,9 +115,6 @@ ACTIVATIONS = [
 """Such functions of one tensor; their other arguments are numbers."""
 
 
-# ---- axes ------------------------------------------------------------------------------------------
-
-
 def along(position: int, default: int | None = None, name: str = "dim") -> Rule:
     """Return a rule that moves an axis, the argument at a position, behind that of the examples."""
 
@@ -174,9 +168,6 @@ def unsqueezed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     return lambda x, *_, **__: func(x, own)
 
 
-# ---- shapes ----------------------------------------------------------------------------------------
-
-
 def reshaped(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
     """Keep the axis of the examples in front of a new shape."""
     x, *shape = args
@@ -209,9 +200,6 @@ def indexed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
     if not all(end is None or type(end) is int for end in ends):
         return None
     return lambda x, *_: x[(slice(None), *index)]
-
-
-# ---- products --------------------------------------------------------------------------------------
 
 
 def linear(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:

@@ -140,8 +140,6 @@ def optimizer(settings: Settings, epoch_steps: int) -> optax.GradientTransformat
     return optax.sgd(falling)
 
 
-# ---- several processes ---------------------------------------------------------------------------
-
 LAUNCHERS = ("JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 """Where a launcher says how many processes there are. JAX asks Slurm and Open MPI for all else."""
 

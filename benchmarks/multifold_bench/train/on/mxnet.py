@@ -140,9 +140,6 @@ def optimizer(settings: Settings, schedule: mx.lr_scheduler.LRScheduler | None) 
     return mx.optimizer.SGD(**common)
 
 
-# ---- several processes ---------------------------------------------------------------------------
-
-
 @final
 class MxnetRanks:
     """The workers of a kvstore; see `multifold_bench.train.ranks.Ranks`.

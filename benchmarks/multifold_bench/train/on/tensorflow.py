@@ -141,9 +141,6 @@ def optimizer(settings: Settings, rate: Any) -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(rate)
 
 
-# ---- several processes ---------------------------------------------------------------------------
-
-
 @final
 class TensorflowRanks:
     """The workers of `TF_CONFIG`; see `multifold_bench.train.ranks.Ranks`."""

@@ -114,9 +114,6 @@ def optimizer(parameters: list[torch.nn.Parameter], settings: Settings) -> torch
     return torch.optim.SGD(parameters, settings.rate)
 
 
-# ---- several processes ---------------------------------------------------------------------------
-
-
 @final
 class TorchRanks:
     """The processes of `torchrun`; see `multifold_bench.train.ranks.Ranks`."""

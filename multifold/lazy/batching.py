@@ -8,16 +8,13 @@ hands the recorded calls to a `Fold`, and puts the results into what the code re
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import optree
 
-from multifold._engine.ops.closeness import gap, magnitude, tolerance_of
 from multifold._engine.ops.reach import owners_of
 from multifold._engine.ops.state import aside
 from multifold._engine.record.graph import warn_user
@@ -26,6 +23,7 @@ from multifold._engine.traces.tracer import traces
 from multifold.backend import Backend
 from multifold.errors import MismatchError, RecordError, type_of
 from multifold.fold import Fold
+from multifold.lazy.comparing import differing
 from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.function import LazyFunction
 from multifold.lazy.sharing import Sharing, in_all_copies, own_copy
@@ -36,10 +34,6 @@ if TYPE_CHECKING:
     from multifold.lazy.explained import LazyExplanation
 
 JOINS = ("stack", "cat", "list")
-
-ROUNDED, OF_READS = (float, np.floating, np.ndarray), tolerance_of(None, np.ones(1, np.float32))
-"""What a program may have computed from values that it read, and how far apart two of these may be: the
-arrays were perhaps of single precision, whatever they are now."""
 
 
 def batched(
@@ -397,55 +391,13 @@ class Batched:
         found, failures = self.run(examples, shared)
         for error in failures.values():
             raise error
-        number = self.differing(found, wanted)
+        number = differing(backend, found, wanted)
         if number is not None:
             raise MismatchError(
                 f"Example {number} has another result than in the loop: {found[number]!r}, where the loop "
                 f"returns {wanted[number]!r}.",
                 "a program that draws random numbers draws them in another order; see seed=.",
             )
-
-    def differing(self, found: Sequence[Any], wanted: Sequence[Any]) -> int | None:
-        """Return the first example whose result differs from that of the loop; None if none does.
-
-        Arrays that several examples return in one place may differ by the rounding of the largest of them:
-        a small result may be the sum of large terms.
-        """
-        backend: Any = self.function.backend
-        ours, theirs = [[optree.tree_leaves(x) for x in results] for results in (found, wanted)]
-        scales: defaultdict[Hashable, float] = defaultdict(float)
-        for leaves in theirs:
-            for place, x in enumerate(leaves):
-                if backend.owns(x):
-                    key = place, *x.shape
-                    scales[key] = max(scales[key], magnitude(backend.to_numpy(x)))
-        for number, leaves in enumerate(theirs):
-            if len(ours[number]) != len(leaves):
-                return number
-            for place, (x, y) in enumerate(zip(ours[number], leaves, strict=True)):
-                if not self.same(x, y, scales[place, *y.shape] if backend.owns(y) else 0.0):
-                    return number
-        return None
-
-    def same(self, x: Any, y: Any, scale: float = 0.0) -> bool:
-        """Return whether two results are equal up to the rounding of numbers of some magnitude."""
-        backend: Any = self.function.backend
-        if backend.owns(x) and backend.owns(y):
-            return alike(
-                backend.to_numpy(x), backend.to_numpy(y), tolerance_of(x, backend.to_numpy(x)), scale
-            )
-        if isinstance(x, ROUNDED) and isinstance(y, ROUNDED):
-            # It is not known beside which numbers they were computed: beside 1, say.
-            return alike(np.asarray(x), np.asarray(y), OF_READS, 1.0)
-        return bool(np.all(x == y))
-
-
-def alike(x: np.ndarray, y: np.ndarray, rtol: float, scale: float) -> bool:
-    """Return whether two arrays have one shape and are equal up to rounding."""
-    if x.shape != y.shape:
-        return False
-    difference, allowed = gap(x, y, rtol, scale)
-    return difference <= allowed
 
 
 class LazyTrace(NamedTuple):

@@ -1,0 +1,105 @@
+"""Calls of one example that run on the rows of all.
+
+A call is a function of the framework, or a cell, with all its arguments but arrays. An adapter has a
+subclass of `LazyCall`, which says how it runs on rows: by a rule, by the framework's vmap, or row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from multifold._engine.compiled import KnownCall as KnownCall
+from multifold.errors import RecordError
+from multifold.marks import mark_of as mark_of
+
+BY_ROWS = "row by row"
+"""What `explain` says of calls that run for one example after the other."""
+
+
+def argument_text(x: Any, is_operand: bool) -> str:
+    """Return an argument of a call for `explain`: the shape of an operand, a constant as it is written."""
+    if is_operand:
+        return str(tuple(x.shape))
+    return repr(x) if x is None or isinstance(x, (bool, int, float, str)) else type(x).__name__
+
+
+class LazyCall:
+    """A function of one example, with all that its arguments are besides arrays; subclasses run it on rows.
+
+    Parameters
+    ----------
+    func : callable
+        The function.
+    structure : PyTreeSpec or PyTreeDef
+        How its arguments are nested.
+    leaves : list
+        The arguments themselves.
+    places : list of int
+        Which of them are arrays: the operands.
+    shared : list of bool
+        Which operands are the same for all examples. It may be left out where `mapped` is not used.
+
+    Attributes
+    ----------
+    is_cell : bool
+        Whether it is a function of the program, and not of the framework.
+    called_with : str
+        Its arguments for `explain`: the shapes of operands, and the constants.
+    """
+
+    is_cell = False
+
+    def __init__(
+        self,
+        func: Any,
+        structure: Any,
+        leaves: Sequence[Any],
+        places: Sequence[int],
+        shared: Sequence[bool] = (),
+    ) -> None:
+        self.func = func
+        self.structure = structure
+        self.places = places
+        self.shared = shared
+        self.leaves = [None if i in places else x for i, x in enumerate(leaves)]
+        self.called_with = ", ".join([argument_text(x, i in places) for i, x in enumerate(leaves)])
+        self.__name__ = self.__qualname__ = getattr(func, "__name__", type(func).__name__)
+
+    def arguments(
+        self, operands: Sequence[Any], leaves: Sequence[Any] | None = None
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the arguments with some operands in their places."""
+        filled = [*(self.leaves if leaves is None else leaves)]
+        for place, x in zip(self.places, operands, strict=True):
+            filled[place] = x
+        found: Any = self.structure.unflatten(filled)
+        return found
+
+    def one(self, *operands: Any) -> Any:
+        """Run the function for one example."""
+        args, kwargs = self.arguments(operands)
+        return self.func(*args, **kwargs)
+
+    def mapped(self, function: Callable[[Any], Any], operands: Sequence[Any]) -> list[Any]:
+        """Return the operands, with a function of each that has a row for each example."""
+        pairs = zip(self.shared, operands, strict=True)
+        return [x if is_shared else function(x) for is_shared, x in pairs]
+
+    def as_rows(self, x: Any) -> Any:
+        """Return rows of one row for each example on one axis, for a cell that is written for rows."""
+        if x.shape[1:2] != (1,):
+            raise RecordError(
+                f"The cell {self.__name__} takes rows, so the first axis of its arguments has size 1.",
+                "x[None] adds one; multifold.op without rows=True takes any shape.",
+            )
+        return x[:, 0]
+
+    def named(self, name: str) -> None:
+        """Set what `explain` calls it."""
+        self.__name__ = self.__qualname__ = name
+
+    def runs_by_rows(self, what: str = BY_ROWS) -> None:
+        """Say in `explain` that it, or what it calls, runs for one example after the other."""
+        if BY_ROWS not in self.__name__:
+            self.named(f"{self.__name__} ({what})")

@@ -1,0 +1,54 @@
+"""Forms: what is known of a pending array without its values, and by which calls are told apart.
+
+All pending arrays of one shape and dtype have one form, so calls compare their operands by identity:
+
+>>> from functools import partial
+>>> forms = PendingForms(partial(PendingForm, object))
+>>> forms.of(np.ones((2, 3))) is forms.of(np.zeros((2, 3))), forms.get((2, 3), np.dtype(int)).dtype
+(True, dtype('int64'))
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+
+class PendingForm:
+    """What is known of a pending array: its shape and dtype, and how an empty one is made.
+
+    A framework whose arrays have more to tell, as a device, has a subclass.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "new", "shape")
+
+    def __init__(self, new: Callable[[], Any], shape: Any, dtype: Any) -> None:
+        self.new = new
+        self.shape = shape
+        self.dtype = dtype
+
+
+class PendingForms:
+    """The forms of one class, each as long as anything has it.
+
+    Parameters
+    ----------
+    make : callable
+        Takes what tells a form, as a shape and a dtype, and makes it.
+    """
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.make = make
+        self.known: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+
+    def of(self, x: Any) -> Any:
+        """Return the form of an array, or of anything else with a shape and a dtype."""
+        return self.get(tuple(x.shape), x.dtype)
+
+    def get(self, *key: Any) -> Any:
+        """Return the one form of a shape, a dtype, and what else tells the forms of this class apart."""
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self.make(*key)
+        return found

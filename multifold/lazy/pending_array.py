@@ -1,0 +1,124 @@
+"""Pending arrays of frameworks that let any class stand for one: what they answer, by form or by value."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from multifold._engine.compiled import KnownCall as KnownCall
+from multifold.lazy.current import recording_of
+from multifold.marks import mark_of as mark_of
+
+
+def with_reads(x: Any) -> Any:
+    """Return arguments with the values of pending ones, for which the example waits.
+
+    It waits in Python code alone: a function of C++ that calls back into Python, as that of optree, does
+    not bear that another stack goes on meanwhile.
+    """
+    recorder = recording_of().recorder
+    if type(x) is recorder.pending:
+        return recorder.read(x)
+    if type(x) in (tuple, list):
+        return type(x)([with_reads(part) for part in x])
+    if type(x) is dict:
+        return {name: with_reads(part) for name, part in x.items()}
+    if type(x) is slice:
+        return slice(*[None if end is None else operator.index(end) for end in (x.start, x.stop, x.step)])
+    return x
+
+
+METHODS = """
+    all any argmax argmin argsort astype clip conj copy cumprod cumsum diagonal dot flatten max mean min
+    prod ravel repeat reshape round squeeze std sum swapaxes take trace transpose var
+"""
+"""Methods of arrays that are recorded, in NumPy and in JAX."""
+
+
+@functools.cache
+def method(kind: type, name: str) -> Callable[..., Any]:
+    """Return a method of a class of arrays as a function, the same one each time.
+
+    It calls the method of what it gets, which may be a number of NumPy in the place of an array.
+    """
+
+    @functools.wraps(getattr(kind, name), assigned=("__name__",))
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(x, name)(*args, **kwargs)
+
+    return call
+
+
+class PendingNumbers:
+    """What a pending array answers by its form, or by its value, in frameworks that let any class do so.
+
+    A subclass has a ``form``, and is a class of pending values of `LazyRecorder`.
+    """
+
+    __slots__ = ()
+
+    form: Any
+
+    def _read(self) -> Any:
+        """Return the value, once it is there: the example waits."""
+        return recording_of().recorder.read(self)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        shape: tuple[int, ...] = self.form.shape
+        return shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype."""
+        return self.form.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.form.shape)
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.form.shape)
+
+    def __len__(self) -> int:
+        if not self.form.shape:
+            raise TypeError("len() of unsized object")
+        return int(self.form.shape[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(len(self))])
+
+    def __bool__(self) -> bool:
+        return bool(self._read())
+
+    def __float__(self) -> float:
+        return float(self._read())
+
+    def __int__(self) -> int:
+        return int(self._read())
+
+    def __index__(self) -> int:
+        return operator.index(self._read())
+
+    def __complex__(self) -> complex:
+        return complex(self._read())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self._read(), dtype)
+
+    def __format__(self, spec: str) -> str:
+        return format(self._read(), spec)
+
+    __hash__ = object.__hash__
