@@ -24,12 +24,12 @@ from multifold._engine.plan.outputs import Outputs, put_together, take_apart
 from multifold._engine.plan.plan import Frame, Plan, PlanCache, make_plan, nobody
 from multifold._engine.plan.schedule import Schedule, find_policy
 from multifold._engine.plan.wiring import Place
-from multifold._engine.record.graph import warn_user
+from multifold._engine.record.lines import warn_user
 from multifold._engine.record.node import Node
 from multifold._engine.rounds.awaitables import Awaiting
 from multifold._engine.rounds.rounds import Rounds
 from multifold._engine.rounds.tasks import Tasks, collects_failures
-from multifold._engine.run.launcher import Outcomes
+from multifold._engine.run.launch import Outcomes
 from multifold._engine.run.loop import Loop, loop_of
 from multifold._engine.run.report import Report
 from multifold._engine.traces.minibatch import Minibatch, is_batch, refuse_misplaced, schedule_traces

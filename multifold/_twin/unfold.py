@@ -31,8 +31,9 @@ from multifold._engine.ops.writes import Watch
 from multifold._engine.plan.outputs import Outputs, put_together, take_apart
 from multifold._engine.record.anatomy import Identity
 from multifold._engine.record.freezing import snapshot
-from multifold._engine.record.graph import Graph, users_frame
+from multifold._engine.record.graph import Graph
 from multifold._engine.record.kinds import COLUMNS
+from multifold._engine.record.lines import users_frame
 from multifold._engine.record.node import Node, SharedNode
 from multifold._engine.record.signature import Signature, Slot
 from multifold._engine.rounds.awaitables import Awaiting

@@ -30,7 +30,7 @@ from multifold._engine.plan.columns import Columns
 from multifold._engine.plan.schedule import call_types
 from multifold._engine.record.freezing import freeze
 from multifold._engine.record.kinds import number_type
-from multifold._engine.record.signature import Signature, Slot
+from multifold._engine.record.signature import LazyOp, Signature, Slot
 from multifold.explain.operands import (
     array_class,
     class_text,
@@ -183,7 +183,7 @@ def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -
 
 def is_plain(signature: Signature) -> bool:
     """Return whether calls are those of a plain program, which say themselves what they are called with."""
-    return hasattr(signature.op, "called_with")
+    return isinstance(signature.op, LazyOp)
 
 
 def said_by_slot(where: str, slot: Slot) -> Iterator[Said]:

@@ -17,7 +17,7 @@ import optree
 
 from multifold._engine.ops.reach import owners_of
 from multifold._engine.ops.state import aside
-from multifold._engine.record.graph import warn_user
+from multifold._engine.record.lines import warn_user
 from multifold._engine.traces.trace import Trace
 from multifold._engine.traces.tracer import traces
 from multifold.backend import Backend

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from multifold._engine.compiled import KnownCall as KnownCall
+from multifold._engine.record.signature import LazyOp
 from multifold.errors import RecordError
 from multifold.marks import mark_of as mark_of
 
@@ -24,7 +25,7 @@ def argument_text(x: Any, is_operand: bool) -> str:
     return repr(x) if x is None or isinstance(x, (bool, int, float, str)) else type(x).__name__
 
 
-class LazyCall:
+class LazyCall(LazyOp):
     """A function of one example, with all that its arguments are besides arrays; subclasses run it on rows.
 
     Parameters

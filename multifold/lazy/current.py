@@ -18,7 +18,7 @@ from typing import Any
 
 from multifold._engine.ops.reach import owners_of, reached
 from multifold._engine.ops.state import aside
-from multifold._engine.record.graph import users_frame as users_frame
+from multifold._engine.record.lines import users_frame as users_frame
 from multifold.backend import Backend
 from multifold.errors import RecordError
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from multifold._engine.ops.reach import CONTAINERS, FEW, globals_of
 from multifold._engine.ops.state import content
-from multifold._engine.record.graph import users_frame as users_frame
+from multifold._engine.record.lines import users_frame as users_frame
 from multifold.lazy.current import refusal
 
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from multifold._engine.ops.reach import CONTAINERS, VALUES, globals_of, owners_of, reached
 from multifold._engine.ops.state import KeptState, content
-from multifold._engine.record.graph import warn_user
+from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend, owner_of
 from multifold.errors import RecordError
 from multifold.lazy.current import refusal

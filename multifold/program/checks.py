@@ -17,7 +17,8 @@ from multifold._engine.ops.trial import BELIEVED, ENOUGH, Trial, Untried
 from multifold._engine.ops.values import Steps
 from multifold._engine.ops.verdicts import VERDICTS, ranks_of, static_key
 from multifold._engine.ops.writes import all_arrays, refuse_changed
-from multifold._engine.record.graph import Part, warn_user
+from multifold._engine.record.graph import Part
+from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, RecordError, type_of
 from multifold.marks import MIXING, mark_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from multifold._engine.ops.values import counted
 from multifold._engine.plan.plan import Plan
-from multifold._engine.record.graph import warn_user
+from multifold._engine.record.lines import warn_user
 from multifold._engine.traces.minibatch import Minibatch
 from multifold._engine.traces.trace import Trace
 from multifold.backend import Backend

@@ -43,7 +43,7 @@ from multifold._engine import compiled
 from multifold._engine.compiled.arrays import CALL_MASK, Integers
 from multifold._engine.plan.columns import NO_INTEGERS
 from multifold._engine.plan.outputs import Outputs, put_together, take_apart
-from multifold._engine.record.graph import warn_user
+from multifold._engine.record.lines import warn_user
 from multifold._engine.record.node import SharedNode
 from multifold._engine.rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
 from multifold._engine.rounds.gathers import Gathers

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from multifold._engine.record.graph import warn_user
+from multifold._engine.record.lines import warn_user
 from multifold._engine.rounds.gathers import Gathers
 from multifold._engine.run.report import Report
 from multifold.backend import Backend

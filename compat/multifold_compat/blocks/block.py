@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from multifold._engine.record.graph import users_frame
+from multifold._engine.record.lines import users_frame
 from multifold._engine.record.signature import op_name
 from multifold_compat.blocks.calls import call_of
 from multifold_compat.blocks.code import Code, One, Value

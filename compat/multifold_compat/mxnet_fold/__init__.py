@@ -34,7 +34,7 @@ import multifold
 from multifold._engine.compiled.arrays import CALL_MASK
 from multifold._engine.compiled.forms import own
 from multifold._engine.record.freezing import freeze, snapshot
-from multifold._engine.record.graph import users_frame
+from multifold._engine.record.lines import users_frame
 from multifold._engine.record.node import Node, SharedNode
 from multifold.backend import comes_from
 from multifold.errors import RecordError, type_of

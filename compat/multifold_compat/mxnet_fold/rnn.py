@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from multifold._engine.record.graph import users_frame
+from multifold._engine.record.lines import users_frame
 from multifold.errors import RecordError
 from multifold.models.layers import bottom_up
 

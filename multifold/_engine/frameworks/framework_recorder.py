@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from multifold._engine.frameworks import registry
-from multifold._engine.record.graph import Graph, users_frame
+from multifold._engine.record.graph import Graph
+from multifold._engine.record.lines import users_frame
 from multifold._engine.record.node import Node
 from multifold._engine.record.recorder import Recorder, numpy_class, refuse_rows
 from multifold._engine.record.unroll import named_cell, time_steps, unroll

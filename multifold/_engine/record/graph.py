@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
-import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from functools import lru_cache, partial
@@ -26,27 +24,13 @@ from multifold._engine.compiled.forms import own
 from multifold._engine.record.anatomy import Identity
 from multifold._engine.record.entry import RowEntry
 from multifold._engine.record.freezing import freeze, is_copy, may_change, read_only_copy, same, snapshot
+from multifold._engine.record.lines import warn_user
 from multifold._engine.record.node import Node
 from multifold._engine.record.signature import Signature, take_in
 from multifold.errors import RecordError
 
 SMALL = 4096
 """The content of a shared array of up to this many bytes is compared in each call."""
-
-
-def users_frame() -> FrameType:
-    """Return the innermost frame that is not of this package: the line of the user."""
-    frame = sys._getframe(1)
-    ours = ("multifold.", "multifold_")  # adapters are packages of their own
-    while frame.f_globals.get("__name__", "").startswith(ours) and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
-
-
-def warn_user(text: str) -> None:
-    """Warn, and name the user's line that called this package."""
-    frame = users_frame()
-    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 MANY_RUNS = 50

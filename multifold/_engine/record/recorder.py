@@ -23,8 +23,9 @@ from multifold._engine.compiled.forms import merge_key, quick_key, values_of
 from multifold._engine.record import kinds
 from multifold._engine.record.anatomy import AS_IT_IS, BOUND, Identity, refuse_awaitable, way_of
 from multifold._engine.record.freezing import freeze, refuse_itself, snapshot
-from multifold._engine.record.graph import Graph, users_frame
+from multifold._engine.record.graph import Graph
 from multifold._engine.record.keywords import CONSTANT, keyword_value
+from multifold._engine.record.lines import users_frame
 from multifold._engine.record.node import Node, SharedNode
 from multifold._engine.record.reduce import EMPTY, balanced
 from multifold._engine.record.signature import Signature, Slot, op_name

@@ -42,6 +42,18 @@ def op_name(op: str | Callable[..., Any]) -> str:
     return name.rpartition(".")[2] if name.startswith("_") and isinstance(op, BuiltinFunctionType) else name
 
 
+class LazyOp:
+    """An op that code as it stands has recorded: a function of one example, with all but its arrays.
+
+    Attributes
+    ----------
+    called_with : str
+        Its arguments as `explain` tells them: the shapes of arrays, and the rest as it is written.
+    """
+
+    called_with: str
+
+
 @dataclass(frozen=True)
 class Slot:
     """One leaf operand of a signature.

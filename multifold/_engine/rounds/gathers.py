@@ -47,7 +47,7 @@ from multifold._engine.record.signature import Signature
 from multifold._engine.rounds.calls import ARRAYS, CallTable
 from multifold._engine.rounds.pages import SPARE, Page, padded
 from multifold._engine.rounds.store import Store
-from multifold._engine.run.launcher import PreparedLaunch
+from multifold._engine.run.launch import PreparedLaunch
 from multifold._engine.run.loop import Loop
 from multifold._engine.run.report import LaunchTimes
 from multifold.backend import Backend, Ragged

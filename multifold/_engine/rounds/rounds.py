@@ -334,7 +334,7 @@ class Rounds:
             graph.site,
             alone,
             waits=waits,
-            untried=launcher.untried,
+            untried=launcher.trials.untried,
         )
 
     def keep(self, numbers: Integers, given: int, run: Run) -> Notes:

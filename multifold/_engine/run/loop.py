@@ -47,7 +47,8 @@ from multifold._engine.plan.plan import Plan
 from multifold._engine.plan.schedule import Schedule, make_schedule
 from multifold._engine.plan.wiring import Wiring, wire
 from multifold._engine.run.divide import divide
-from multifold._engine.run.launcher import Launcher, Outcomes
+from multifold._engine.run.launch import Outcomes
+from multifold._engine.run.launcher import Launcher
 from multifold._engine.run.report import Notes
 from multifold._engine.run.run import Run, Sections
 from multifold.errors import MultifoldError
@@ -205,7 +206,6 @@ def loop_of(
         among=among,
         # The model is the same as in the rounds before, so what was looked up and tried there holds here.
         ops={} if before is None else before.launcher.ops,
-        passed=set() if before is None else before.launcher.passed,
-        untried={} if before is None else before.launcher.untried,
+        before=None if before is None else before.launcher.trials,
     )
     return Loop(launcher, policy, recorder._graph.warn_once)

@@ -45,7 +45,8 @@ from multifold._engine.plan.wiring import (
 from multifold._engine.record.freezing import snapshot
 from multifold._engine.record.signature import Signature, Slot
 from multifold._engine.run.divide import ComputedRows, agree
-from multifold._engine.run.launcher import Launcher, Outcome, PreparedLaunch, naming
+from multifold._engine.run.launch import Outcome, PreparedLaunch, naming
+from multifold._engine.run.launcher import Launcher
 from multifold._engine.run.outliers import odd_ones, other_shapes
 from multifold._engine.run.report import Notes, Report
 from multifold.backend import Backend, Ragged
@@ -116,7 +117,7 @@ class Run:
             site=plan.site,
             alone=plan.alone,
             planned=plan.schedule,
-            untried=self.launcher.untried,
+            untried=self.launcher.trials.untried,
         )
 
     def is_alone(self, calls: Integers) -> bool:

@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from multifold._engine.record.freezing import freeze, read_only_copy, snapshot
-from multifold._engine.record.graph import Graph, users_frame
+from multifold._engine.record.graph import Graph
+from multifold._engine.record.lines import users_frame
 from multifold._engine.record.recorder import Recorder, numpy_class
 from multifold._engine.record.signature import Signature
 from multifold._engine.record.unroll import named_cell, time_steps, unroll

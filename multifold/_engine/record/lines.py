@@ -1,0 +1,22 @@
+"""Lines of the user: where calls are recorded, and where warnings point."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import FrameType
+
+
+def users_frame() -> FrameType:
+    """Return the innermost frame that is not of this package: the line of the user."""
+    frame = sys._getframe(1)
+    ours = ("multifold.", "multifold_")  # adapters are packages of their own
+    while frame.f_globals.get("__name__", "").startswith(ours) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def warn_user(text: str) -> None:
+    """Warn, and name the user's line that called this package."""
+    frame = users_frame()
+    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)

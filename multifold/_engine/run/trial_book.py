@@ -1,0 +1,192 @@
+"""The book of trials: which launches of a run are tried, and what the trials have shown.
+
+`multifold._engine.ops.trial` runs an op again, and `multifold._engine.ops.verdicts` remembers in the whole
+process what came of it. In between somebody has to decide for each launch whether it is due: an op has to
+pass a few times for each combination of ranks, dtypes and static values, and once more where a launch is
+square (see `multifold._engine.run.launcher`). A `TrialBook` does that for one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+from multifold._engine.ops.hints import IN_PLACE
+from multifold._engine.ops.messages import error_text
+from multifold._engine.ops.reach import owners_of
+from multifold._engine.ops.trial import BELIEVED, ENOUGH, Trial, Untried
+from multifold._engine.ops.values import Values
+from multifold._engine.ops.verdicts import VERDICTS, Known, key_of, ranks_of
+from multifold._engine.ops.writes import OperandChanged
+from multifold._engine.record.lines import warn_user
+from multifold._engine.record.signature import LazyOp, Signature
+from multifold._engine.run.launch import PreparedLaunch, naming
+from multifold.marks import mark_of
+
+
+class TrialBook:
+    """Decides which launches of a run are tried, tries them, and notes what came of it.
+
+    Parameters
+    ----------
+    values : Values
+        What knows the backend and the device of the launches.
+    model : object
+        Where op names are looked up; its state stays as it is while an op is put to a trial.
+    ops : dict
+        Signature -> what its op calls. The launcher fills it.
+    before : TrialBook, optional
+        That of the round before. What it holds is shared, since ops and model are the same.
+
+    Attributes
+    ----------
+    passed : set of (Signature, Hashable, bool)
+        The launches that need no trial any more, by signature, classes of rows and whether they are square.
+        `multifold._engine.ops.verdicts` knows of all launches of the process, but takes longer to ask.
+    untried : dict of str to str
+        Names of ops that are believed to keep their rows apart although no trial has shown it, and why.
+    """
+
+    def __init__(
+        self,
+        values: Values,
+        model: Any,
+        ops: dict[Signature, Callable[..., Any]],
+        before: TrialBook | None = None,
+    ) -> None:
+        self.values = values
+        self.backend = values.backend
+        self.model = model
+        self.ops = ops
+        self.passed: set[tuple[Signature, Hashable, bool]] = set() if before is None else before.passed
+        self.untried: dict[str, str] = {} if before is None else before.untried
+        self.verdicts: dict[Signature, tuple[Known | None, Hashable]] = {}
+        # Whether nothing else tells that an op has written to its operands.
+        counts, protects = self.backend.counts_changes, self.backend.protects
+        self.compares = self.backend.writeable and not (counts or protects)
+
+    def trial_of(
+        self, launch: PreparedLaunch, square: bool, late: bool = False
+    ) -> tuple[Trial | None, float]:
+        """Return a trial of a launch, and the seconds that took; None if it cannot be tried, or not yet.
+
+        Modules may make their parameters in their first launch: then the trial comes late, after it.
+        """
+        began = perf_counter()
+        owners = owners_of(self.backend, self.model, self.ops[launch.signature])
+        if (reason := self.backend.untried(owners)) is not None:
+            self.leave_untried(launch, square, reason)
+            return None, 0.0
+        if not late and not self.backend.is_built(owners):
+            return None, 0.0
+        return self.new_trial(launch), perf_counter() - began
+
+    def new_trial(self, launch: PreparedLaunch) -> Trial:
+        """Return a trial of a launch."""
+        signature = launch.signature
+        pairs = zip(signature.slots, launch.leaves, strict=True)
+        return Trial(
+            self.values,
+            self.ops[signature],
+            # The op may change its copies of static values.
+            [leaf if slot.kind.batched or slot.kind.shared else slot.value for slot, leaf in pairs],
+            launch.rows,
+            [slot.kind.batched for slot in signature.slots],
+            launch.lengths(),
+            signature.nested,
+            signature.static,
+            self.model,
+        )
+
+    def has_passed(self, launch: PreparedLaunch, square: bool) -> bool:
+        """Return whether an op needs no trial: it has passed, or is marked (`multifold.marks`)."""
+        op = self.ops[launch.signature]
+        mark = mark_of(op)
+        # A call of code as it stands is marked by us, and runs each row as the loop does: that is no news.
+        if mark is not None and not isinstance(op, LazyOp):
+            self.untried[launch.signature.name] = f"it is marked by multifold.{mark}"
+        passed = mark is not None or self.is_known(launch, square)
+        if passed:
+            self.believe(launch, square)
+        return passed
+
+    def is_known(self, launch: PreparedLaunch, square: bool) -> bool:
+        """Return whether enough trials of an op are known, of this run or another one."""
+        known, own = self.verdicts_of(launch.signature)
+        if known is None:
+            return False
+        alike = own, launch.classes, square
+        if launch.classes is None or alike not in known.alike:
+            if known.counts[own, self.ranks(launch), square] < ENOUGH:
+                return False
+            known.alike.add(alike)
+        if known.untried:
+            reason = known.untried.get((own, self.ranks(launch), square))
+            if reason is not None:
+                self.untried[launch.signature.name] = reason
+        return True
+
+    def ranks(self, launch: PreparedLaunch) -> Hashable:
+        """Return the ranks and dtypes of the batched operands of a launch."""
+        slots = launch.signature.slots
+        return ranks_of([x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched])
+
+    def verdicts_of(self, signature: Signature) -> tuple[Known | None, Hashable]:
+        """Return the verdicts on the op of a signature, and what belongs to their keys besides operands."""
+        found = self.verdicts.get(signature)
+        if found is None:
+            op = self.ops[signature]
+            modes = self.modes
+            if self.model is None or getattr(op, "__self__", None) is not self.model:
+                modes = modes, self.backend.modes(owners_of(self.backend, None, op))
+            found = self.verdicts[signature] = VERDICTS.of(op, new=True), (key_of(signature), modes)
+        return found
+
+    @cached_property
+    def modes(self) -> Hashable:
+        """What decides how the modules of the model compute, as whether they are trained."""
+        return self.backend.modes([self.model])
+
+    def judge(self, launch: PreparedLaunch, trial: Trial, result: Any, square: bool) -> float:
+        """Refuse an op whose rows depend on each other; return the seconds that took."""
+        began = perf_counter()
+        if self.compares and (number := trial.changed_operand()) is not None:
+            changed = OperandChanged(f"operand {number} was changed by an inplace operation")
+            raise launch.error(f"raised {error_text(changed)}", IN_PLACE) from changed
+        try:
+            what = trial.deviation(result if launch.rows_of is None else launch.rows_of(result))
+        except Untried as reason:
+            self.leave_untried(launch, square, str(reason))
+            return perf_counter() - began
+        if what is not None:
+            text = f"mixes its rows, and would return wrong values: {what.text}"
+            raise launch.error(text, trial.hint(what)) from what.error
+        if trial.has_values:
+            untold = "" if trial.telling else f"the rows of its first {ENOUGH} launches could not tell"
+            self.note(launch, square, trial.worth, untold)
+        elif trial.telling:
+            self.believe(launch, square)
+        return perf_counter() - began
+
+    def note(self, launch: PreparedLaunch, square: bool, passed: int, untried: str = "") -> None:
+        """Note that the op of a launch has passed a trial, worth several perhaps, or why it had none."""
+        known, own = self.verdicts_of(launch.signature)
+        if known is not None:
+            known.add((own, self.ranks(launch), square), passed, untried)
+        if passed >= ENOUGH or known is None:  # what is never known again is tried once in a run
+            self.believe(launch, square)
+            if untried:
+                self.untried[launch.signature.name] = untried
+
+    def believe(self, launch: PreparedLaunch, square: bool) -> None:
+        """Note that launches of this signature on rows of these classes need no trial in this run."""
+        if launch.classes is not None:
+            self.passed.add((launch.signature, launch.classes, square))
+
+    def leave_untried(self, launch: PreparedLaunch, square: bool, reason: str) -> None:
+        """Warn that an op cannot be tried, and believe that it keeps its rows apart."""
+        self.note(launch, square, ENOUGH, reason)
+        where = naming(launch.signature, launch.calls, launch.site)
+        warn_user(f"{where}, {BELIEVED}: {reason}.")
