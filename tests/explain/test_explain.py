@@ -696,7 +696,7 @@ def test_a_large_fold_prints_how_many_calls_of_each_op_it_has():
 # ---- the page for readers ------------------------------------------------------------------------
 
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "explain.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "explain.md").read_text()
 
 
 @pytest.mark.parametrize(
