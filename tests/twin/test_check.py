@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import (
-    Fold,
-    MismatchError,
-)
+from multifold import Fold, MismatchError
 from multifold.models import BinaryTreeLSTM
 
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 from error_texts import PARTS, here
 
-from multifold import (
-    LaunchError,
-    MultifoldError,
-    Unfold,
-)
+from multifold import LaunchError, MultifoldError, Unfold
 
 
 def test_the_eager_twin_raises_at_the_call(backend):

@@ -8,10 +8,7 @@ from types import SimpleNamespace
 import pytest
 from error_texts import here, launch_error
 
-from multifold import (
-    Fold,
-    LaunchError,
-)
+from multifold import Fold, LaunchError
 
 MISSING = {
     "a typo": ("encdoe", "no op 'encdoe'"),

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import (
-    Fold,
-    LaunchError,
-    RecordError,
-    Unfold,
-)
+from multifold import Fold, LaunchError, RecordError, Unfold
 
 
 @pytest.mark.parametrize("make", [Fold, lambda: Unfold(backend="numpy")])

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import (
-    Fold,
-    RecordError,
-    ragged,
-    shared,
-    static,
-)
+from multifold import Fold, RecordError, ragged, shared, static
 
 
 @pytest.fixture

@@ -9,14 +9,7 @@ import pytest
 from error_texts import PARTS, here, launch_error
 
 import multifold
-from multifold import (
-    Fold,
-    LaunchError,
-    RecordError,
-    ragged,
-    shared,
-    static,
-)
+from multifold import Fold, LaunchError, RecordError, ragged, shared, static
 
 HELD = [object()]
 FREE = sys.getrefcount(HELD[0])

@@ -20,11 +20,7 @@ from trace_files import TABLE, Color, Config, Mutable, Pair, made, parquet, rela
 import multifold
 from multifold import ExtraMissing, Fold, RecordError, shared, static, trace
 from multifold._engine.record.freezing import freeze
-from multifold._engine.record.texts import (
-    decode,
-    encode,
-    text,
-)
+from multifold._engine.record.texts import decode, encode, text
 
 MODEL = {
     "leaf": lambda x, scale: x * scale,

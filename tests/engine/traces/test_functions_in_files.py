@@ -13,10 +13,7 @@ from trace_files import Model, triple, written
 
 import multifold
 from multifold import Fold, RecordError, trace
-from multifold._engine.record.texts import (
-    decode,
-    name_of,
-)
+from multifold._engine.record.texts import decode, name_of
 
 
 def test_functions_are_found_in_modules_that_are_imported():
