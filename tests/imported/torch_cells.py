@@ -1,4 +1,4 @@
-"""Layers of PyTorch, and rows for them, that several files about lazy programs share."""
+"""Layers of PyTorch, and rows for them, that several files about plain programs share."""
 
 from __future__ import annotations
 

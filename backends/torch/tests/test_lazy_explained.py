@@ -1,4 +1,4 @@
-"""What is explained of lazy programs: functions to make cells of, and launches that cost too much."""
+"""What is explained of plain programs: functions to make cells of, and launches that cost too much."""
 
 from __future__ import annotations
 

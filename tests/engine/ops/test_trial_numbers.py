@@ -12,8 +12,6 @@ import multifold
 from multifold import Fold, Unfold, ragged
 
 NUMBERS = {"int": [1, 2, 3], "float": [0.5, 2.0, 3.0], "bool": [True, False, True]}
-
-
 SHAPES = {
     "width 3": (3, 3),
     "width 1": (5, 1),

@@ -213,8 +213,6 @@ def test_the_modules_of_a_function_are_asked_for_their_mode():
 
 
 WEIGHT = np.ones(3)
-
-
 MADE = {
     "a lambda": lambda: lambda x: x * 2,
     "one that binds an array": lambda: (lambda w: lambda x: x * w)(WEIGHT),
