@@ -75,8 +75,10 @@ KEEP_COMPILED = {
 """JAX takes most of its time to compile, and keeps what it has compiled, by program and version."""
 
 BY_REFERENCES = [
-    str(Path("tests", name))
-    for name in ("test_conformance.py", "test_known_answers.py", "test_native.py", "test_launcher.py")
+    "tests/test_conformance.py",
+    "tests/test_known_answers.py",
+    "tests/engine/compiled/test_native.py",
+    "tests/engine/run/test_launcher.py",
 ]
 """What runs each time without compiled code; `everything(numpy)` runs all of it in that way."""
 
@@ -225,8 +227,9 @@ def extremes(session: nox.Session, backend: str, age: str) -> None:
     packages = EXTREMES[backend] if age == "oldest" else []
     folders = ["-e", "./benchmarks", *(["-e", f"./{adapter}"] if adapter.is_dir() else [])]
     install(session, "arrow,cli,examples,test", *folders, *packages)
-    tests = ("test_conformance.py", "test_known_answers.py", "test_await.py", "test_kept.py")
-    session.run("pytest", "-q", "--backend", backend, *[str(Path("tests", name)) for name in tests])
+    of_the_house = ("tests/test_conformance.py", "tests/test_known_answers.py")
+    of_the_engine = ("tests/engine/rounds", "tests/engine/plan/test_kept.py")
+    session.run("pytest", "-q", "--backend", backend, *of_the_house, *of_the_engine)
 
 
 @nox.session
@@ -264,7 +267,11 @@ def wheels(session: nox.Session) -> None:
                 session.run(*pip, "--dry-run", f"multifold-{name}", *packages, env=here, external=True)
         in_use = "from multifold._engine import compiled; raise SystemExit(compiled.missing or 0)"
         session.run(python, "-P", "-c", in_use, external=True)
-        paths = ("tests/test_known_answers.py", "tests/test_native.py", "tests/test_cli.py")
+        paths = (
+            "tests/test_known_answers.py",
+            "tests/engine/compiled/test_native.py",
+            "tests/cli/test_cli.py",
+        )
         session.run(python, "-P", "-m", "pytest", "-q", *paths, external=True)
 
 
@@ -295,10 +302,10 @@ def soak(session: nox.Session) -> None:
         # -P: the installed packages are tested, not the folder that nox runs in.
         run_in(session, backend, "-P", "-m", "pytest", "tests/soak.py", "--backend", backend, *options)
         plain = session.posargs or ("--programs", "5000")
-        plain_programs = str(Path("tests", "test_plain_programs.py"))
+        plain_programs = "tests/lazy/test_programs.py"
         run_in(session, backend, "-P", "-m", "pytest", plain_programs, "--backend", backend, *plain)
         ops = session.posargs or ("--programs", "200" if backend == "jax" else "2000")  # it compiles each
-        random_ops = str(Path("tests", "test_random_ops.py"))
+        random_ops = "tests/engine/ops/test_random_ops.py"
         run_in(session, backend, "-P", "-m", "pytest", random_ops, "--backend", backend, *ops)
         run_in(session, backend, "-P", "tests/imported/soak_serve.py", "--backend", backend)
 
@@ -339,9 +346,8 @@ def sanitize(session: nox.Session) -> None:
         "PYTHONPATH": f"{copy}:{copy / 'benchmarks'}",
         "MULTIFOLD_DAMAGED_TRACES": "100000",
     }
-    tests = ("test_kernels.py", "test_native.py", "test_memory_safety.py")
-    paths = [str(Path("tests", name)) for name in tests]
-    session.run("python", "-m", "pytest", "-q", "--backend", "numpy", *paths, *session.posargs, env=watched)
+    options = ("-q", "--backend", "numpy", "tests/engine/compiled")
+    session.run("python", "-m", "pytest", *options, *session.posargs, env=watched)
 
 
 @nox.session(venv_backend="none")

@@ -2,7 +2,7 @@
 
 ``python tests/imported/soak_serve.py --backend torch`` sends 10,000 requests, from threads and from event
 loops, then the next 10,000, and compares each outcome with what plain Python says. `nox -s soak` runs it,
-too, and tests/test_serve.py a smaller one.
+too, and tests/serve/test_server.py a smaller one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the workers of tests/test_stream.py run.
+"""What the workers of tests/serve/test_stream.py run.
 
 Spawned processes import it by name, which they can't do with a module that pytest has imported by its path.
 """

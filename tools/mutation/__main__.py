@@ -156,9 +156,9 @@ def reached(console: Console) -> dict[bool, Reached]:
     # What a file of tests reaches is kept for itself, since people write a test and look again.
     parts = {
         "multifold": package,
-        **{f"tests/{x.name}": digest(x) for x in (ROOT / "tests").glob("test_*.py")},
+        **{str(x.relative_to(ROOT)): digest(x) for x in (ROOT / "tests").rglob("test_*.py")},
     }
-    conftest = digest(ROOT / "conftest.py")
+    conftest = digest(ROOT / "conftest.py", *(ROOT / "tests").rglob("conftest.py"))
     files = {
         (native, part): folder / f"{Path(part).stem}-{of_part}-{conftest}-{native:d}.json"
         for native in (True, False)
@@ -194,7 +194,7 @@ def merged(files: list[Path]) -> Reached:
 @functools.cache
 def sources() -> str:
     """Return a digest of all that decides whether a mutant survives."""
-    folders = ((ROOT / "multifold").rglob("*"), (ROOT / "tests").glob("test_*.py"), [ROOT / "conftest.py"])
+    folders = ((ROOT / "multifold").rglob("*"), (ROOT / "tests").rglob("*.py"), [ROOT / "conftest.py"])
     return digest(*(path for folder in folders for path in folder if path.suffix in (".py", ".pyx", ".c")))
 
 

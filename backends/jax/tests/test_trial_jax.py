@@ -1,4 +1,4 @@
-"""What a trial leaves alone in JAX; `tests/test_trial.py` says what trials are for."""
+"""What a trial leaves alone in JAX; `tests/engine/ops/test_trial.py` says what trials are for."""
 
 from __future__ import annotations
 

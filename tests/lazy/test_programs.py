@@ -1,6 +1,6 @@
-"""Random plain programs (`tests/imported/plain_programs.py`) do what the loop does.
+"""Random plain programs (`tests/imported/lazy_programs.py`) do what the loop does.
 
-``pytest tests/test_plain_programs.py --backend torch --programs 10000`` runs more of them.
+``pytest tests/lazy/test_programs.py --backend torch --programs 10000`` runs more of them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 
 import pytest
-from plain_programs import FRAMEWORKS, Program, compared, shrunk
+from lazy_programs import FRAMEWORKS, Program, compared, shrunk
 
 PARTS = 4
 SHARE = 20

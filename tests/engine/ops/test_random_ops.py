@@ -1,7 +1,7 @@
 """Random ops in a trial: none that mixes rows passes, and none that keeps them apart is refused.
 
-``pytest tests/test_random_ops.py --backend torch --programs 2000`` draws as many; a number says which op it
-is, so ``Drawn(7, kit_of("torch"))`` of `random_ops` is the one that a failure names.
+``pytest tests/engine/ops/test_random_ops.py --backend torch --programs 2000`` draws as many; a number says
+which op it is, so ``Drawn(7, kit_of("torch"))`` of `random_ops` is the one that a failure names.
 """
 
 from __future__ import annotations

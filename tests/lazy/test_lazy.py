@@ -1,4 +1,4 @@
-"""What the core does for plain programs; `backends/torch/tests/test_plain.py` runs them."""
+"""What the core does for plain programs; `backends/torch/tests/test_lazy.py` runs them."""
 
 from __future__ import annotations
 

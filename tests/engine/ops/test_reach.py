@@ -14,14 +14,7 @@ import pytest
 from multifold import Fold
 from multifold._engine.ops.reach import FEW, MANY, reached
 from multifold._engine.ops.state import KeptState
-from multifold._engine.ops.verdicts import VERDICTS
 from multifold._numpy.backend import NumpyBackend
-
-
-@pytest.fixture(autouse=True)
-def nothing_known():
-    """Forget what other tests have found: an op is known again by its code."""
-    VERDICTS.known.clear()
 
 
 @dataclasses.dataclass

@@ -19,7 +19,7 @@ import multifold
 
 pytestmark = pytest.mark.nightly(but=["numpy"])
 
-FOLDER = Path(__file__).resolve().parents[1] / "examples" / "serving"
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "serving"
 TREE = ["It", ["was", ["a", ["lovely", "day"]]]]
 
 

@@ -19,7 +19,7 @@ from multifold._numpy.backend import NumpyBackend
 from multifold.program import Programs, Tiler, run
 
 # Test modules do not import each other: the random graphs are loaded by their file.
-spec = importlib.util.spec_from_file_location("graphs", Path(__file__).with_name("test_properties.py"))
+spec = importlib.util.spec_from_file_location("graphs", Path(__file__).parents[1] / "test_properties.py")
 graphs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(graphs)
 model = graphs.model

@@ -1,0 +1,198 @@
+"""Cells whose functions run on the rows of all examples: recurrent layers, what vmap has no rule for."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch_cells import MODEL, PARAMETERS, XS
+
+import multifold
+from multifold import LaunchError
+
+torch.manual_seed(0)
+
+
+def test_a_cell_of_rows_takes_them_as_ops_do(as_loop):
+    @multifold.op(rows=True)
+    def cell(x, y):
+        return x * 2 + y, torch.tanh(y)
+
+    run = as_loop(lambda x: cell(MODEL.block(x)[None], x[None]), XS, parameters=PARAMETERS)
+    assert len(run.explain()) == 5
+
+
+def test_a_cell_of_rows_that_mixes_them_is_refused():
+    @multifold.op(rows=True)
+    def cell(x):
+        return torch.softmax(x, 0)
+
+    with pytest.raises(LaunchError, match="row"):
+        multifold.batched(lambda x: cell(MODEL.block(x)[None]), backend="torch")(XS)
+
+
+def test_a_cell_of_rows_that_is_trusted_runs_once_a_launch():
+    rows = []
+
+    @multifold.op(rows=True)
+    @multifold.trusted
+    def cell(x):
+        rows.append(len(x))
+        return x * 2
+
+    run = multifold.batched(lambda x: cell(MODEL.block(x)[None]), backend="torch")
+    run(XS)
+    assert rows.count(len(XS)) == 1
+
+
+def test_a_cell_of_rows_is_tried_in_the_first_runs_and_then_runs_once_a_launch():
+    class Called:
+        count = 0
+
+    @multifold.op(rows=True)
+    def cell(x):
+        Called.count += 1
+        return x * 2
+
+    run = multifold.batched(lambda x: cell(cell(MODEL.block(x)[None])), backend="torch")
+    for _ in range(3):
+        run(XS * 4)
+    Called.count = 0
+    run(XS * 4)
+    assert Called.count == 2
+
+
+def test_a_recurrent_cell_may_begin_with_a_state_that_all_examples_share(as_loop):
+    gru, lstm = torch.nn.GRUCell(4, 4), torch.nn.LSTMCell(4, 4)
+    begin = torch.nn.Parameter(torch.ones(1, 4))
+
+    def read(x):
+        vector = MODEL.block(x)[None]
+        return gru(vector, begin), lstm(vector, (begin, begin)), gru(vector[0], begin[0])
+
+    as_loop(read, XS, parameters=[begin, *gru.parameters(), *lstm.parameters()])
+
+
+def test_a_cell_of_rows_needs_an_axis_of_one():
+    cell = multifold.op(lambda x: x * 2, rows=True)
+    with pytest.raises(LaunchError, match="first axis of its arguments has size 1"):
+        multifold.batched(lambda x: cell(MODEL.block(x)), backend="torch")(XS)
+
+
+RECURRENT = {
+    "GRU cell": nn.GRUCell(4, 4),
+    "RNN cell": nn.RNNCell(4, 4),
+    "LSTM cell": nn.LSTMCell(4, 4),
+    "GRU": nn.GRU(4, 4, num_layers=2),
+    "LSTM": nn.LSTM(4, 4, batch_first=True),
+}
+
+
+class Reader(nn.Module):
+    """Reads a series, with a recurrent layer inside of a cell; the last call begins with a shared state."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.before, self.after = nn.Linear(4, 4), nn.Linear(4, 4)
+        ones = torch.ones(*[1] * (1 if isinstance(layer, nn.RNNCellBase) else 2), 4)
+        self.begin = nn.Parameter(ones.repeat(getattr(layer, "num_layers", 1), *[1] * (ones.dim() - 1)))
+
+    def step(self, x, state):
+        found = self.layer(self.before(x).tanh(), state)
+        found = found if isinstance(found, tuple) else (found, found)
+        return self.after(found[0]), found if isinstance(self.layer, nn.LSTMCell) else found[1]
+
+    def forward(self, xs):
+        begin = (self.begin, self.begin) if isinstance(self.layer, (nn.LSTM, nn.LSTMCell)) else self.begin
+        state = None
+        for x in xs:
+            y, state = self.step(x.reshape([1] * (self.begin.dim() - 1) + [4]), state)
+        return y, state, self.step(y, begin)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("case", RECURRENT)
+def test_recurrent_layers_inside_of_a_cell_run_on_the_rows_of_all(case, as_loop, monkeypatch):
+    layer = RECURRENT[case]
+    reader, xs = Reader(layer), [torch.randn(3, 4) for _ in range(5)]
+    run = as_loop(reader, xs, parameters=[*reader.parameters()], ops=[Reader.step])
+    assert len(run.explain()) == 4 and "row by row" not in str(run.explain())
+    calls, forward = [], type(layer).forward
+    monkeypatch.setattr(type(layer), "forward", lambda *args: calls.append(args) or forward(*args))
+    run(xs)
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
+def test_a_class_of_recurrent_cells_is_a_cell(kind, as_loop, monkeypatch):
+    cell = kind(4, 4)
+    run = as_loop(lambda x: cell(MODEL.block(x)[None]), XS, parameters=[*cell.parameters()], ops=[kind])
+    calls, forward = [], kind.forward
+    monkeypatch.setattr(kind, "forward", lambda *args: calls.append(args) or forward(*args))
+    run(XS)
+    assert len(calls) == 1
+
+
+def test_a_trace_of_a_cell_with_a_recurrent_layer_is_replayed_on_rows(monkeypatch):
+    reader, xs = Reader(RECURRENT["GRU cell"]), [torch.randn(3, 4) for _ in range(5)]
+    cell = multifold.op(reader.step)
+    made = multifold.traces(multifold.plain(lambda x: cell(x[:1], None)[0], backend="torch"), xs)
+    calls, forward = [], nn.GRUCell.forward
+    monkeypatch.setattr(nn.GRUCell, "forward", lambda *args: calls.append(args) or forward(*args))
+    found = multifold.Fold(backend="torch").run(None, made)
+    assert len(calls) == 1
+    torch.testing.assert_close(found, torch.stack([reader.step(x[:1], None)[0] for x in xs]))
+
+
+@multifold.op
+def limited(x):
+    return x[None].renorm(2, 0, 1.0)[0] * 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_explain_says_what_vmap_has_no_rule_for(as_loop):
+    run = as_loop(lambda x: limited(MODEL.block(x)), XS, parameters=PARAMETERS)
+    run(XS)
+    assert "limited (aten::renorm row by row)" in str(run.explain())
+
+
+@multifold.op
+def warning(x):
+    warnings.warn("from the cell", stacklevel=1)
+    return x * 2
+
+
+def test_a_warning_of_a_cell_is_seen():
+    run = multifold.batched(lambda x: warning(MODEL.block(x)), backend="torch")
+    with pytest.warns(UserWarning, match="from the cell") as seen:
+        run(XS)
+    assert len(seen) == 2  # when it was learnt, and when it was launched
+
+
+class Straight(torch.autograd.Function):
+    """A function whose gradient is not that of its forward pass."""
+
+    @staticmethod
+    def forward(ctx, x, by):
+        ctx.by = by
+        ctx.save_for_backward(x)
+        return (x > 0).to(x.dtype) * by
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * x * g * ctx.by, None
+
+
+def test_an_autograd_function_keeps_its_gradient(as_loop):
+    as_loop(lambda x: Straight.apply(MODEL.block(x), 2.0), XS, parameters=PARAMETERS)
+    xs = [x.clone().requires_grad_() for x in XS]
+    as_loop(
+        lambda x: Straight.apply(x, 2.0) + Straight.apply(MODEL.block(x), 3),
+        xs,
+        parameters=[*PARAMETERS, *xs],
+    )
+    assert Straight.apply(XS[0], 1.0).shape == (4,)
