@@ -528,6 +528,13 @@ class Backend(abc.ABC):
         """Return what decides how modules compute besides their numbers, as whether they are trained."""
         return None
 
+    def bound_form(self, x: Any) -> Hashable | None:
+        """Return what counts of an array that an op binds, where each step binds another one, as in JAX.
+
+        None for anything else, and where arrays that are bound stay: an op is known by the objects then.
+        """
+        return None
+
     def untried(self, owners: Sequence[Any]) -> str | None:
         """Return why an op cannot run once more, as where processes wait for each other; None if it can."""
         return None

@@ -5,8 +5,8 @@ from multifold.errors import ExtraMissing
 
 def __getattr__(name: str) -> object:
     """Say where a name is now."""
-    if name.startswith("__"):  # Python and its tools ask for these of any module
-        raise AttributeError(name)
+    if name not in ("torchfold", "mxnet_fold"):
+        raise AttributeError(f"module 'multifold.compat' has no attribute {name!r}")
     raise ExtraMissing(
         "Expected multifold_compat. Received multifold.compat: it is in a distribution of its own.",
         "pip install multifold-compat; in a checkout: pip install ./compat",

@@ -53,5 +53,5 @@ def alike(x: np.ndarray, y: np.ndarray, rtol: float, scale: float) -> bool:
     """Return whether two arrays have one shape and are equal up to rounding."""
     if x.shape != y.shape:
         return False
-    difference, allowed = gap(np.atleast_1d(x), np.atleast_1d(y), rtol, scale)
+    difference, allowed = gap(x, y, rtol, scale)
     return difference <= allowed

@@ -2,6 +2,7 @@
 
 All pending arrays of one shape and dtype have one form, so calls compare their operands by identity:
 
+>>> import numpy as np
 >>> from functools import partial
 >>> forms = PendingForms(partial(PendingForm, object))
 >>> forms.of(np.ones((2, 3))) is forms.of(np.zeros((2, 3))), forms.get((2, 3), np.dtype(int)).dtype

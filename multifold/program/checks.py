@@ -85,9 +85,9 @@ def refuse_no_program(program: Any) -> None:
         )
 
 
-def has_passed(op: Callable[..., Any], key: Hashable) -> bool:
+def has_passed(backend: Backend, op: Callable[..., Any], key: Hashable) -> bool:
     """Return whether an op needs no trial of this key: it has passed, or is marked (`multifold.marks`)."""
-    return mark_of(op) is not None or VERDICTS.has(op, (key, True), ENOUGH)
+    return mark_of(op) is not None or VERDICTS.has(backend, op, (key, True), ENOUGH)
 
 
 def begin_trial(
@@ -107,7 +107,7 @@ def begin_trial(
     # An op that takes another axis for the rows shows it only if both have different sizes. So a trial of a
     # launch where they are equal counts for such launches only. One row has none to be mixed with.
     key = kernel_key(kernel), ranks_of(batched), rows in values.sizes_of(batched)
-    if rows == 1 or kernel.solo or has_passed(op, key):
+    if rows == 1 or kernel.solo or has_passed(backend, op, key):
         return None
     pairs = zip(kernel.operands, leaves, strict=True)
     given = [operand.value if operand.role == "static" else leaf for operand, leaf in pairs]
@@ -136,13 +136,13 @@ def refuse_mixed(
             raise Untried(f"on drawn numbers it raised {line}")
         what = trial.deviation(result)
     except Untried as reason:
-        VERDICTS.add(op, key, ENOUGH)
+        VERDICTS.add(trial.values.backend, op, key, ENOUGH)
         warn_user(f"{naming(kernel)}, {BELIEVED}: {reason}.")
         return
     if what is not None:
         text = f"{naming(kernel)}, mixes its rows, and would return wrong values: {what.text}."
         raise LaunchError(text, trial.hint(what)) from what.error
-    VERDICTS.add(op, key, trial.worth)
+    VERDICTS.add(trial.values.backend, op, key, trial.worth)
 
 
 def watch_operands(backend: Backend, kernel: Kernel, leaves: Sequence[Any]) -> Callable[[], None]:
@@ -233,7 +233,7 @@ def verify_rows(
     """
     square = any(rows in shape[1:] for x in operands if x.batched for shape, _ in x.arrays)
     key = tuple([x.key for x in operands]), square, kernel_key(kernel)
-    if rows == 1 or has_passed(maker, key):
+    if rows == 1 or has_passed(backend, maker, key):
         return
     # With one seed no op is refused in one run of a program and believed in the next.
     rng = np.random.default_rng(0)
@@ -251,7 +251,7 @@ def verify_rows(
     refuse_mixed(kernel, trial, key, trial.launch(), maker)
     # If the op draws no random numbers, another trial would repeat this one, so this one is enough.
     if not trial.draws:
-        VERDICTS.add(maker, (key, True), ENOUGH)
+        VERDICTS.add(backend, maker, (key, True), ENOUGH)
 
 
 def kernel_key(kernel: Kernel) -> Hashable:

@@ -209,7 +209,7 @@ class Samples(Replay):
         fn = resolve(self.arrays.backend, self.model, signature.op, named.site)
         rows = [leaf for leaf, own in zip(leaves, batched, strict=True) if own]
         key = key_of(signature), ranks_of(rows), 3 in sizes_of(rows)
-        if has_passed(fn, key):
+        if has_passed(self.arrays.backend, fn, key):
             return
         trial = Trial(
             self.arrays, fn, leaves, 3, batched, nested=signature.nested, static=signature.static,

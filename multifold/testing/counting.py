@@ -114,6 +114,7 @@ class Counting(Backend):
     is_built = handed_on("is_built")
     is_inference = handed_on("is_inference")
     like = handed_on("like")
+    bound_form = handed_on("bound_form")
     modes = handed_on("modes")
     plain_module = handed_on("plain_module")
     lazy_recorder = handed_on("lazy_recorder")

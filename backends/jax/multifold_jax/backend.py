@@ -167,6 +167,10 @@ class JaxBackend(Backend):
         x = _array(x)
         return keys_like(x, values) if is_key(x) else jax.device_put(values, _place(x))
 
+    def bound_form(self, x: Any) -> Hashable | None:
+        of_jax = type(x).__module__.startswith("jax") and hasattr(x, "dtype") and hasattr(x, "shape")
+        return (x.shape, str(x.dtype)) if of_jax else None
+
     def modes(self, owners: Sequence[Any]) -> Hashable:
         return modes(parts_of(owners))
 

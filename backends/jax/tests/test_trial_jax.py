@@ -139,7 +139,7 @@ def test_a_program_of_other_sizes_tries_no_op_again():
     for rows in (8, 40):
         program = fold.program([[fold.add(double, x) for x in ROWS[:1].repeat(rows, 0)]])
         jax.make_jaxpr(lambda p: multifold_jax.run(None, p))(program)
-        kept.append(VERDICTS.of(double, new=False).counts.copy())
+        kept.append(VERDICTS.of(multifold.load_backend("jax"), double, new=False).counts.copy())
     assert kept[0] == kept[1]
 
 
@@ -170,3 +170,13 @@ def test_a_program_of_an_op_that_draws_by_a_key_runs():
     key = jax.random.key(0)
     model = {"scale": lambda x, s: jax.random.bernoulli(key, 0.5, x.shape) * x * s[:, None]}
     assert jax.jit(lambda p: multifold_jax.run(model, p))(program_of(1))[0].shape == (4, 1)
+
+
+def test_arrays_that_an_op_binds_count_by_shape_and_dtype():
+    backend = multifold.load_backend("jax")
+    assert (
+        backend.bound_form(jnp.ones(2))
+        == backend.bound_form(jnp.zeros(2))
+        != backend.bound_form(jnp.ones(3))
+    )
+    assert backend.bound_form(np.ones(2)) is None and backend.bound_form(len) is None

@@ -48,8 +48,8 @@ from multifold_bench.step import Counts
 from multifold_bench.step import count as counted
 from multifold_bench.workloads import WORKLOADS
 
-SUITES = ("known_answers wiring behaviours", "await")
-"""The tests that run on the device, as `tests/test_known_answers.py` of a checkout; in two processes."""
+SUITES = ("test_known_answers.py engine/plan/test_wiring.py test_behaviours.py", "engine/rounds")
+"""The tests that run on the device, below `tests` of a checkout; in two processes."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ SMALL = PassSizes(
     rows=3,
     chains=(10, 30),
     compiler="eager",
-    suites=("wiring",),
+    suites=("engine/plan/test_wiring.py",),
 )
 """The sizes of a test on a CPU."""
 
@@ -269,7 +269,7 @@ def tests(lease: Lease, checkout: Path, names: str) -> Row:
     """Run tests of a checkout on the device; return pytest's last line, and what failed."""
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["--backend", "torch", "--device", lease.device]
-    command += [str(checkout / "tests" / f"test_{name}.py") for name in names.split()]
+    command += [str(checkout / "tests" / name) for name in names.split()]
     began = time.monotonic()
     try:
         done = subprocess.run(

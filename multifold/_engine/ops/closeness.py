@@ -92,6 +92,7 @@ def gap(got: np.ndarray, expected: np.ndarray, rtol: float, scale: float = 0.0) 
     >>> gap(np.array([1.0, 2.0]), np.array([1.0, 2.5]), rtol=0.1)
     (0.5, 0.25)
     """
+    got, expected = np.atleast_1d(got), np.atleast_1d(expected)
     if not got.size:
         return 0.0, 0.0
     if is_inexact(got.dtype):

@@ -6,11 +6,13 @@ binds, or the object that a method belongs to. Each is known by a weak reference
 model alive. A verdict holds for launches whose signatures have one key (`key_of`), and whose operands have
 one list of ranks and dtypes (`ranks_of`).
 
+>>> from multifold import load_backend
 >>> def op(x, s):
 ...     return x * s[:, None]
->>> verdicts = Verdicts()
->>> verdicts.add(op, "rows of width 3"), verdicts.has(op, "rows of width 3"), verdicts.has(op, "of 5")
-(None, True, False)
+>>> verdicts, backend = Verdicts(), load_backend("numpy")
+>>> verdicts.add(backend, op, "rows of width 3")
+>>> verdicts.has(backend, op, "rows of width 3"), verdicts.has(backend, op, "rows of width 5")
+(True, False)
 >>> del op
 >>> len(verdicts)
 0
@@ -36,7 +38,7 @@ from multifold._engine.ops.reach import FEW, VALUES, bound_by
 from multifold._engine.ops.values import leaves_of, opened
 from multifold._engine.record.freezing import freeze, nesting
 from multifold._engine.record.signature import Signature
-from multifold.backend import Ragged
+from multifold.backend import Backend, Ragged
 
 MOST = 1024
 """How many verdicts an op may have before all of them are forgotten.
@@ -45,13 +47,13 @@ An op with ever new static values adds one for each, and never asks for the old 
 """
 
 
-def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
+def identity(backend: Backend, op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
     """Yield the parts by which an op is known again, each after whether it counts by value or by identity.
 
     A function counts by its code and what it binds, since a lambda in a training step is another object
-    each time. A float counts by its type, and an array of JAX that it binds by shape and dtype: each step
-    may have another one. ``seen`` numbers the functions and containers that have been met, by `id`; one
-    that comes again is its number.
+    each time. A float counts by its type, and an array by its `Backend.bound_form`, if it has one: each
+    step may have another one. ``seen`` numbers the functions and containers that have been met, by `id`;
+    one that comes again is its number.
     """
     kind = type(op)
     if kind in VALUES:
@@ -63,13 +65,13 @@ def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
     elif isinstance(op, functools.partial):
         yield True, (kind, len(op.args), *op.keywords)
         for x in (op.func, *op.args, *op.keywords.values()):
-            yield from identity(x, seen)
+            yield from identity(backend, x, seen)
     elif hasattr(op, "__func__") and hasattr(op, "__self__"):
-        yield from identity(op.__func__, seen)
+        yield from identity(backend, op.__func__, seen)
         yield False, op.__self__
     elif kind is FunctionType:
         seen[id(op)] = len(seen)
-        bound = [part for x in bound_by(op) for part in identity(x, seen)]
+        bound = [part for x in bound_by(op) for part in identity(backend, x, seen)]
         if all(by_value or type(x).__weakrefoffset__ for by_value, x in bound):
             yield from [(False, op.__code__), *bound]
         else:  # an object that it binds takes no weak reference, as an iterator: so it is itself only
@@ -78,9 +80,9 @@ def identity(op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
         seen[id(op)] = len(seen)
         yield True, (kind, len(op))
         for x in (*op, *op.values()) if kind is dict else op:
-            yield from identity(x, seen)
-    elif kind.__module__.startswith("jax") and hasattr(op, "dtype") and hasattr(op, "shape"):
-        yield True, (op.shape, str(op.dtype))
+            yield from identity(backend, x, seen)
+    elif (form := backend.bound_form(op)) is not None:
+        yield True, form
     else:
         yield False, op
 
@@ -119,9 +121,9 @@ class Verdicts:
         """The number of ops."""
         return len(self.known)
 
-    def of(self, op: Callable[..., Any], *, new: bool) -> Known | None:
+    def of(self, backend: Backend, op: Callable[..., Any], *, new: bool) -> Known | None:
         """Return what is known of an op; None if nothing is, or if it cannot be known by its identity."""
-        parts = [*identity(op, {})]
+        parts = [*identity(backend, op, {})]
         key = tuple([x if by_value else id(x) for by_value, x in parts])
         objects = [x for by_value, x in parts if not by_value]
         known = self.known.get(key)
@@ -138,14 +140,14 @@ class Verdicts:
         self.known[key] = known
         return known
 
-    def has(self, op: Callable[..., Any], key: Hashable, enough: int = 1) -> bool:
+    def has(self, backend: Backend, op: Callable[..., Any], key: Hashable, enough: int = 1) -> bool:
         """Return whether an op has passed as many trials of one kind as are enough."""
-        known = self.of(op, new=False)
+        known = self.of(backend, op, new=False)
         return known is not None and known.counts.get(key, 0) >= enough
 
-    def add(self, op: Callable[..., Any], key: Hashable, passed: int = 1) -> None:
+    def add(self, backend: Backend, op: Callable[..., Any], key: Hashable, passed: int = 1) -> None:
         """Note that an op has passed a trial, which may be worth several."""
-        known = self.of(op, new=True)
+        known = self.of(backend, op, new=True)
         if known is not None:
             known.add(key, passed)
 

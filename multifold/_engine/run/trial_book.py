@@ -141,7 +141,10 @@ class TrialBook:
             modes = self.modes
             if self.model is None or getattr(op, "__self__", None) is not self.model:
                 modes = modes, self.backend.modes(owners_of(self.backend, None, op))
-            found = self.verdicts[signature] = VERDICTS.of(op, new=True), (key_of(signature), modes)
+            found = self.verdicts[signature] = (
+                VERDICTS.of(self.backend, op, new=True),
+                (key_of(signature), modes),
+            )
         return found
 
     @cached_property

@@ -188,7 +188,7 @@ def test_a_trial_that_could_not_tell_is_no_verdict_of_a_program(runs_on):
 
     trial = Trial(Values(runs_on, None), op, [np.zeros((16, 2), int)], 16)
     checks.refuse_mixed(checks.Named("op", "a.py:1"), trial, "key", trial.launch())
-    assert not checks.has_passed(op, "key")
+    assert not checks.has_passed(NumpyBackend(), op, "key")
 
 
 def test_a_program_tries_an_op_that_draws_again():
@@ -199,4 +199,4 @@ def test_a_program_tries_an_op_that_draws_again():
     kernel = types.SimpleNamespace(name="op", site="a.py:1", operands=(), structure=None, static=None)
     spec = checks.RowsSpec([((2, 3), np.dtype(float))])
     checks.verify_rows(NumpyBackend(), kernel, op, [spec], 2, op)
-    assert not checks.has_passed(op, ((spec.key,), False, checks.kernel_key(kernel)))
+    assert not checks.has_passed(NumpyBackend(), op, ((spec.key,), False, checks.kernel_key(kernel)))

@@ -762,3 +762,18 @@ def test_an_object_that_has_a_shape_and_no_dtype_is_no_array(fold, to_numpy):
 
     node = fold.add(lambda x, layout: x * layout.shape[1], 2.0, Layout.wide)
     assert to_numpy(fold([[node]])[0]).tolist() == [6]
+
+
+def test_a_class_of_a_package_whose_name_begins_like_numpys_is_compared_by_its_attributes(fold):
+    class Normal:
+        def __init__(self, loc):
+            self.loc = loc
+
+        def __eq__(self, other):
+            return self.loc == other.loc
+
+        __hash__ = None
+
+    Normal.__module__ = "numpyro.distributions"
+    nodes = [fold.add(lambda x, normal: x + normal.loc, 1.0, static(Normal(loc))) for loc in (0.0, 5.0)]
+    assert fold.apply(None, [nodes])[0].tolist() == [1, 6]

@@ -17,8 +17,9 @@ from multifold import Fold, LaunchError, trace
 from multifold._engine.ops import trial
 from multifold._engine.ops.trial import Trial
 from multifold._engine.ops.verdicts import VERDICTS
-from multifold._engine.run import launcher
+from multifold._engine.run import launcher, trial_book
 from multifold._engine.run.launcher import Launcher
+from multifold._engine.run.trial_book import TrialBook
 from multifold._numpy.backend import NumpyBackend
 
 RUNS = 2
@@ -61,15 +62,16 @@ def equal(seam, one, other):
 
 
 def counted(monkeypatch, name):
-    """Return a list that grows with each call of a method of the launcher."""
+    """Return a list that grows with each call of a method of the launcher, or of its book of trials."""
     calls = []
-    inner = getattr(Launcher, name)
+    owner = Launcher if hasattr(Launcher, name) else TrialBook
+    inner = getattr(owner, name)
 
     def counting(self, *operands):
         calls.append(name)
         return inner(self, *operands)
 
-    monkeypatch.setattr(Launcher, name, counting)
+    monkeypatch.setattr(owner, name, counting)
     return calls
 
 
@@ -305,7 +307,7 @@ def nothing_known():
 @pytest.fixture
 def few_are_enough(nothing_known, monkeypatch):
     """Let an op be believed after two rows."""
-    for room in (launcher, trial):
+    for room in (trial_book, trial):
         monkeypatch.setattr(room, "ENOUGH", 2)
 
 
@@ -318,7 +320,7 @@ def trials(few_are_enough, monkeypatch):
         made.append(given[3])
         return Trial(*given)
 
-    monkeypatch.setattr(launcher, "Trial", make)
+    monkeypatch.setattr(trial_book, "Trial", make)
     return made
 
 
@@ -361,7 +363,9 @@ def test_moments_of_a_launch_are_as_if_its_trial_had_come_before_it(op, few_are_
     found = []
     launch = Launcher.launch
     monkeypatch.setattr(Launcher, "launch", lambda *given: found.append(launch(*given)) or found[-1])
-    monkeypatch.setattr(launcher, "perf_counter", itertools.count().__next__)
+    clock = itertools.count().__next__
+    for room in (launcher, trial_book):
+        monkeypatch.setattr(room, "perf_counter", clock)
     for _ in range(2):
         apply(op, X)
     (first, second) = found
