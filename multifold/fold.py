@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import optree
 
+from multifold._engine import compiled
 from multifold._engine.frameworks.framework_recorder import FrameworkRecorder
 from multifold._engine.plan.columns import Columns
 from multifold._engine.plan.outputs import Outputs, put_together, take_apart
@@ -112,6 +113,47 @@ class Fold(FrameworkRecorder, Awaiting):
         self._explained = 0  # how many calls the fold held when it was run
         # Number of calls if the last `run(fn)` recorded every one of them: the next run may forget them.
         self._passing: int | None = None
+
+    @compiled.recorded
+    def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Node:
+        """Record one call of ``op`` and return its node.
+
+        Parameters
+        ----------
+        op : str or callable
+            A name that is looked up on the model when applied (``"compose"``, a dotted path such as
+            ``"encoder.cell"``, a key of a mapping), or a callable.
+        *operands
+            A `Node` of this fold, an array of shape ``(1, *s)`` or a number is batched: the op receives
+            an array of shape ``(n, *s)`` for ``n`` nodes. `shared`, `ragged` and `static` mark other
+            kinds; lists, tuples and dictionaries nest; ``None`` and strings are static. NumPy arrays
+            are copied; those of a framework are kept as they are, since gradients belong to them: do not
+            change them in place before the fold is applied.
+        **static
+            Passed to the op as they are; calls share a launch only where they are equal. An array is
+            refused, unless ``static(x)`` says that it is a constant.
+
+        Returns
+        -------
+        Node
+            Stands for one row of the op's result.
+
+        Raises
+        ------
+        RecordError
+            For a node of another fold, an array with other than one row, an array as a keyword
+            argument, or an operand of no known kind.
+
+        Examples
+        --------
+        >>> import multifold, numpy as np
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> nodes = [fold.add("scale", np.ones((1, 2)), i, by=3) for i in (1, 2)]
+        >>> fold.apply({"scale": lambda x, i, by: x * i[:, None] * by}, [nodes])
+        [array([[3., 3.],
+               [6., 6.]])]
+        """
+        raise NotImplementedError  # `recorded` puts the compiled method here
 
     def reset(self) -> None:
         """Forget all calls; nodes recorded before are refused, and calls like them are recorded faster."""

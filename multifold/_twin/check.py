@@ -1,7 +1,7 @@
 """`Fold.check`: the batched run against the eager twin, in values and gradients.
 
 An op that takes a mean over axis 0, or changes an operand in place, works on one example and goes wrong in
-a batch. The check runs the outputs batched, then each call alone (`multifold._twin.unfold.Replay`), and
+a batch. The check runs the outputs batched, then each call alone (`multifold._twin.replay.Replay`), and
 compares. Both runs also look whether an op writes to its operands. For gradients it needs one number to
 differentiate: the sum of all floating outputs, each entry times a random weight, so that errors of two
 entries do not cancel.
@@ -28,7 +28,8 @@ from multifold._engine.record.node import Node
 from multifold._engine.traces.minibatch import Minibatch, is_batch, refuse_misplaced
 from multifold._engine.traces.replaying import record_again
 from multifold._engine.traces.trace import Trace
-from multifold._twin.unfold import Replay, Unfold
+from multifold._twin.replay import Replay
+from multifold._twin.unfold import Unfold
 from multifold.backend import Backend
 from multifold.errors import MismatchError, MultifoldError
 

@@ -27,7 +27,7 @@ from multifold._engine.ops.verdicts import key_of, ranks_of
 from multifold._engine.plan.plan import Plan
 from multifold._engine.plan.schedule import make_schedule
 from multifold._engine.record.signature import Signature, Slot
-from multifold._twin.unfold import Replay
+from multifold._twin.replay import Replay
 from multifold.backend import Backend
 from multifold.program.checks import Named, follow, has_passed, raised, refuse_mixed
 from multifold.program.kernels import Promoted

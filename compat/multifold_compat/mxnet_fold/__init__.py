@@ -179,7 +179,8 @@ class Fold(Counted):
             return self._record_along(batch_axis, op, *args)
         # Errors and `explain` name the caller's line, and not one of this module.
         with self._graph.at(sys._getframe(1)):
-            return self.add(op, *map(self._marked, args))
+            node: Any = self.add(op, *map(self._marked, args))
+            return node
 
     def _record_along(self, batch_axis: int, op: Callable[..., Any], *args: Any) -> Virtual:
         """Record a call that may move axes, or refuse it; `record` takes all others."""
@@ -195,7 +196,7 @@ class Fold(Counted):
             )
         with self._graph.at(users_frame()):
             op, operands = self._moved(op, batch_axis, args)
-            node: Virtual = self.add(op, *operands)
+            node: Any = self.add(op, *operands)
         if batch_axis:
             self._axes[node._ref & CALL_MASK] = batch_axis
         return node

@@ -50,7 +50,7 @@ try:
     from multifold._engine.compiled._covers import beam, cover
     from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase
     from multifold._engine.compiled._merging import cut, merge, traces_of
-    from multifold._engine.compiled._recording import GraphBase, NodeBase, RecorderBase
+    from multifold._engine.compiled._recording import GraphBase, NodeBase, RecorderBase, recorded
     from multifold._engine.compiled._rows import plan, wire
     from multifold._engine.compiled._table import TableBase, distinct
     from multifold._engine.compiled._tasks import Owners, awaited, located, run_ready
@@ -76,7 +76,7 @@ except ImportError as error:
     from multifold._engine.compiled._table import TableBase, distinct
     from multifold._engine.compiled._tasks import Owners, awaited, located, run_ready
     from multifold._engine.compiled.reference.covers import beam, cover
-    from multifold._engine.compiled.reference.recording import GraphBase, NodeBase, RecorderBase
+    from multifold._engine.compiled.reference.recording import GraphBase, NodeBase, RecorderBase, recorded
 
     missing = str(error)
 
@@ -101,7 +101,7 @@ __all__ = [
     "located",
     "merge",
     "missing",
-    "plan",
+    "plan", "recorded",
     "run_ready",
     "schedule",
     "state",

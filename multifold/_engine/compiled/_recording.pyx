@@ -11,7 +11,7 @@ from cpython.buffer cimport PyBUF_FORMAT
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.list cimport PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLong
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
@@ -572,10 +572,23 @@ cdef object add(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
     return recorder._record(<object>args[0], operands, static, <object><PyObject*>frame)
 
 
-# A method that Cython makes would get a tuple of its operands and a dictionary of its keywords. To make these two
-# takes a good part of a call's time, so `add` becomes a method by the C API.
-cdef PyMethodDef[1] methods
-cdef bytes added = f"add($self, op, /, *operands, **static)\n--\n\n{reference.RecorderBase.add.__doc__}".encode()
-methods[0] = PyMethodDef("add", <PyCFunction><void*>add, METH_FASTCALL | METH_KEYWORDS, added)
-RecorderBase.add = PyDescr_NewMethod(RecorderBase, &methods[0])
+cdef list documentation = []  # the methods that `recorded` makes point into it
+
+
+def recorded(method):
+    """Return `RecorderBase.add` with the documentation of a method; see the reference.
+
+    A method that Cython makes would get a tuple of its operands and a dictionary of its keywords. To make these
+    two takes a good part of a call's time, so `add` becomes a method by the C API. It lives as long as its class.
+    """
+    cdef bytes text = f"add($self, op, /, *operands, **static)\n--\n\n{method.__doc__}".encode()
+    cdef PyMethodDef* definition = <PyMethodDef*>PyMem_Malloc(sizeof(PyMethodDef))
+    if definition == NULL:
+        raise MemoryError()
+    documentation.append(text)
+    definition[0] = PyMethodDef("add", <PyCFunction><void*>add, METH_FASTCALL | METH_KEYWORDS, text)
+    return PyDescr_NewMethod(RecorderBase, definition)
+
+
+RecorderBase.add = recorded(reference.RecorderBase.add)
 NodeBase.split.__doc__ = reference.NodeBase.split.__doc__

@@ -22,8 +22,9 @@ from multifold._engine.plan.outputs import put_together, take_apart
 from multifold._engine.record.kinds import number_type
 from multifold._engine.record.node import Node
 from multifold._engine.record.signature import Signature, Slot
+from multifold._twin.replay import Replay
 from multifold._twin.shapes.report import CallShapes, Shapes, row_shape
-from multifold._twin.unfold import Replay, Unfold
+from multifold._twin.unfold import Unfold
 from multifold.backend import Ragged
 from multifold.errors import RecordError
 

@@ -7,6 +7,7 @@ taken, puts the same into the columns as the slow one, and that the two agree ca
 from __future__ import annotations
 
 import copy
+import doctest
 import gc
 import inspect
 import json
@@ -54,6 +55,17 @@ def test_both_versions_have_the_same_constants_and_documentation():
     ):
         assert inspect.cleandoc(ours.__doc__) == inspect.cleandoc(python.__doc__)
         assert list(inspect.signature(ours).parameters) == list(inspect.signature(python).parameters)
+
+
+def test_the_documentation_of_add_stands_on_fold_and_its_example_runs():
+    example = doctest.DocTestParser().get_doctest(Fold.add.__doc__, {}, "Fold.add", None, 0)
+    found = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(example)
+    assert (found.attempted, found.failed) == (4, 0)
+    assert "add" in vars(Fold) and [*inspect.signature(Fold.add).parameters][1:] == [
+        "op",
+        "operands",
+        "static",
+    ]
 
 
 # ---- the quick path against the slow one -----------------------------------------------------------

@@ -12,12 +12,14 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Hashable, Sequence
-from types import CodeType, FrameType, SimpleNamespace
-from typing import Any
+from types import CodeType, FrameType, FunctionType, SimpleNamespace
+from typing import Any, TypeVar
 
 from multifold._engine.compiled.arrays import PART_BITS as PART_BITS
 from multifold._engine.compiled.forms import Form, merge_key, own, quick_key, values_of
 from multifold.errors import MultifoldError
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 new_object = object.__new__
 
@@ -215,43 +217,7 @@ class RecorderBase:
     _value: Callable[[Any], Hashable]
 
     def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Any:
-        """Record one call of ``op`` and return its node.
-
-        Parameters
-        ----------
-        op : str or callable
-            A name that is looked up on the model when applied (``"compose"``, a dotted path such as
-            ``"encoder.cell"``, a key of a mapping), or a callable.
-        *operands
-            A `Node` of this fold, an array of shape ``(1, *s)`` or a number is batched: the op receives
-            an array of shape ``(n, *s)`` for ``n`` nodes. `shared`, `ragged` and `static` mark other
-            kinds; lists, tuples and dictionaries nest; ``None`` and strings are static. NumPy arrays
-            are copied; those of a framework are kept as they are, since gradients belong to them: do not
-            change them in place before the fold is applied.
-        **static
-            Passed to the op as they are; calls share a launch only where they are equal. An array is
-            refused, unless ``static(x)`` says that it is a constant.
-
-        Returns
-        -------
-        Node
-            Stands for one row of the op's result.
-
-        Raises
-        ------
-        RecordError
-            For a node of another fold, an array with other than one row, an array as a keyword
-            argument, or an operand of no known kind.
-
-        Examples
-        --------
-        >>> import multifold, numpy as np
-        >>> fold = multifold.Fold(backend="numpy")
-        >>> nodes = [fold.add("scale", np.ones((1, 2)), i, by=3) for i in (1, 2)]
-        >>> fold.apply({"scale": lambda x, i, by: x * i[:, None] * by}, [nodes])
-        [array([[3., 3.],
-               [6., 6.]])]
-        """
+        """Record one call of ``op`` and return its node, as `multifold.Fold.add` says."""
         graph = self._graph
         # The frame says the line of the call, in case an error names it later.
         frame = sys._getframe(1) if graph.frame is None else graph.frame
@@ -315,3 +281,15 @@ class RecorderBase:
         node._graph = graph
         node._ref = call
         return node
+
+
+def recorded(method: Method) -> Method:
+    """Return `RecorderBase.add` with the documentation of a method, whose body never runs.
+
+    A class that shows its readers what `add` takes has such a method. A call of it costs what a call of
+    `RecorderBase.add` costs: a function around that would take as long again.
+    """
+    same: Any = FunctionType(RecorderBase.add.__code__, globals(), "add")
+    same.__doc__ = method.__doc__
+    same.__qualname__ = method.__qualname__
+    return same
