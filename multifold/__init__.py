@@ -24,7 +24,7 @@ launch, and runs the launches through a backend. It knows nothing of what is abo
 - ``_numpy/``: the adapter of NumPy; those of other frameworks are distributions, found by entry points
 - ``cli/``, ``_measure/``: the command ``multifold``, and what it measures
 
-Both storeys know ``errors.py``, ``backend.py``, ``operands.py`` and ``marks.py``. What begins with an
+Both storeys know ``errors.py``, ``backend/``, ``operands.py`` and ``marks.py``. What begins with an
 underscore is private. This file brings together what most programs need, and loads what takes long to
 import when it is asked for.
 

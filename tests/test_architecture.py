@@ -63,13 +63,14 @@ MAY_IMPORT = {
     "fold": ENGINE | {"_twin", "explain", "program"},
     "lazy": ENGINE | {"explain", "fold"},
     "serve": ENGINE | {"explain", "fold"},
-    PACKAGE: ENGINE | {"_measure", "_twin", "fold", "lazy", "serve"},
+    "testing": ENGINE | {"_twin", "fold"},
+    "ops": {"_engine.frameworks"},
+    "models": {"_engine.frameworks", "ops"},
     # What brings NumPy to all of that, as an adapter brings its framework.
     "_numpy": ENGINE | {"lazy", "ops", "program"},
-    "ops": {"_engine.frameworks"},
-    "models": {"_engine.frameworks", "ops", PACKAGE},
-    "testing": ENGINE | {"_twin", "fold", PACKAGE},
-    "_measure": ENGINE | {"fold", "lazy", "models", PACKAGE},
+    # What measures, the face of all, and the command line.
+    "_measure": ENGINE | {"fold", "lazy", "models"},
+    PACKAGE: ENGINE | {"_measure", "_twin", "fold", "lazy", "serve"},
     "cli": ENGINE | {"_measure", PACKAGE},
     "__main__": {"cli"},
 }

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-import multifold
 from multifold._engine.frameworks import registry
 from multifold.backend import Backend
 
@@ -53,7 +52,7 @@ def adapter(name: str) -> str:
     """
     point = registry.entry_points().get(name)
     if point is None or point.dist is None:
-        return f"multifold-core {multifold.__version__}"
+        return f"multifold-core {registry.number_of_core() or '?'}"
     return f"{point.dist.name} {point.dist.version}"
 
 
@@ -97,7 +96,7 @@ def describe(backend: Backend) -> dict[str, Any]:
     """Return versions, processor, cores and threads, for the record of a benchmark."""
     return {
         "python": platform.python_version(),
-        "multifold": multifold.__version__,
+        "multifold": registry.number_of_core() or "?",
         "numpy": np.__version__,
         backend.name: framework_version(backend),
         "adapter": adapter(backend.name),

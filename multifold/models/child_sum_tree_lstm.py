@@ -8,12 +8,12 @@ from typing import Any, final
 
 import numpy as np
 
-import multifold
 from multifold import ops
 from multifold.backend import Array, Ragged
 from multifold.models.layers import Initial, linear, postorder
 from multifold.models.model import Classifier
 from multifold.models.tree_model import Pair, TreeModel
+from multifold.operands import ragged
 
 
 class ChildSumEncoder(TreeModel):
@@ -85,7 +85,7 @@ class ChildSumEncoder(TreeModel):
                 # In postorder the last states that wait are those of the node's own children.
                 h, c = zip(*waiting[-arity:], strict=True)
                 del waiting[-arity:]
-                rows = multifold.ragged(h), multifold.ragged(c)
+                rows = ragged(h), ragged(c)
                 state = fold.add("node", embedded, *rows).split(2)
             else:
                 state = fold.add("leaf", embedded).split(2)

@@ -82,15 +82,20 @@ def refuse_strangers(parts: Iterable[Any]) -> None:
                 raise missing(name)
 
 
-def refuse_another_number(point: EntryPoint) -> None:
-    """Refuse an adapter of this project whose version is not the core's: it uses private names."""
+def number_of_core() -> str | None:
+    """Return the version of the core that is installed; None where it runs from a folder, without that."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        core = version("multifold-core")
-    except PackageNotFoundError:  # the core runs from a folder, without having been installed
-        return
-    if point.dist is not None and point.dist.version != core:
+        return version("multifold-core")
+    except PackageNotFoundError:
+        return None
+
+
+def refuse_another_number(point: EntryPoint) -> None:
+    """Refuse an adapter of this project whose version is not the core's: it uses private names."""
+    core = number_of_core()
+    if core is not None and point.dist is not None and point.dist.version != core:
         raise BackendError(
             f"Expected an adapter of multifold {core}. Received {point.dist.name} {point.dist.version}.",
             f"install both from one place: {install_line(point.name)}",

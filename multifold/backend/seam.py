@@ -12,92 +12,17 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
+from multifold.backend.arrays import NUMBER_DTYPES, Array
+from multifold.backend.cells import Bidirectional, Cell, Stack
+from multifold.backend.kit import TrainingKit
+from multifold.backend.objects import StateSlot, comes_from, owner_of
 from multifold.errors import BackendError, type_of
-
-Array = Any
-"""An array of the backend's framework: rows on axis 0."""
-
-NUMBER_DTYPES = {int: np.dtype(np.int64), float: np.dtype(np.float64), bool: np.dtype(np.bool_)}
-"""Python's numbers as NumPy keeps them, unless a framework has another default."""
-
-PIECE = 8192
-"""Rows of a launch that a CPU's caches and allocators still take well (docs/profile.md)."""
-
-
-class Ragged(NamedTuple):
-    """Any number of rows for each node of a launch: what an op receives for `multifold.ragged`.
-
-    Attributes
-    ----------
-    values : array of shape ``(total, *s)``
-        The rows of all nodes, one node after the other.
-    lengths : integer array of shape ``(n,)``
-        How many rows each node has; their sum is ``total``.
-    segment_ids : integer array of shape ``(total,)``
-        The node, from 0 to ``n - 1``, that each row belongs to; never decreasing.
-
-    Examples
-    --------
-    >>> rows = Ragged(np.ones((3, 2)), np.array([1, 2]), np.array([0, 1, 1]))
-    >>> total = np.zeros((len(rows.lengths), 2))
-    >>> np.add.at(total, rows.segment_ids, rows.values)
-    >>> total
-    array([[1., 1.],
-           [2., 2.]])
-    """
-
-    values: Array
-    lengths: Array
-    segment_ids: Array
-
-
-def owner_of(x: Any, otherwise: Any) -> Any:
-    """Return the object of a method, a compiled one too; something else of what is no method.
-
-    >>> owner_of([1].append, None), owner_of(len, None) is len.__self__, owner_of(3, "none")
-    ([1], True, 'none')
-    """
-    return attribute_of(x, "__self__", otherwise)
-
-
-def attribute_of(x: Any, name: str, otherwise: Any) -> Any:
-    """Return an attribute, or something else where there is none, whatever error says so."""
-    try:
-        return getattr(x, name)
-    except Exception:  # noqa: BLE001 - `__getattr__` of a user's class may raise anything
-        return otherwise
-
-
-class StateSlot(NamedTuple):
-    """One thing that an op may change besides its result: see `Backend.slots`.
-
-    Attributes
-    ----------
-    read : callable
-        Returns what is there. Where ops write into an object that is there, the object itself.
-    write : callable
-        Puts a value there.
-    copy : callable
-        Returns a copy of what `read` has returned, which no op has changed.
-    random : bool
-        Whether it is the state of a random generator.
-    seed : callable, optional
-        Lets the generator begin anew from an integer of 32 bits; None if that cannot be said.
-    """
-
-    read: Callable[[], Any]
-    write: Callable[[Any], object]
-    copy: Callable[[Any], Any] = lambda value: value
-    random: bool = False
-    seed: Callable[[int], object] | None = None
 
 
 class unsupported:  # noqa: N801 - reads as a declaration in the body of an adapter
@@ -120,143 +45,6 @@ class unsupported:  # noqa: N801 - reads as a declaration in the body of an adap
         what, _, hint = self.reason.partition("; ")
         backend = getattr(owner, "name", owner.__name__)
         raise BackendError(f"Backend '{backend}' has no {self.attribute}: {what}.", hint or None)
-
-
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """A recurrent cell in the one form that `Fold.unroll` knows, made by `Backend.cell`.
-
-    Attributes
-    ----------
-    step : callable
-        ``step(x, *states) -> (output, *new_states)``, all of shape ``(n, *s)``.
-    begin : callable
-        ``begin() -> (state, ...)``: the initial states, each of shape ``(1, *s)``.
-    states : int
-        The number of states.
-    """
-
-    step: Callable[..., tuple[Array, ...]]
-    begin: Callable[[], tuple[Array, ...]]
-    states: int
-
-
-@dataclass(frozen=True, eq=False)
-class Stack:
-    """Cells on top of each other: each reads the outputs of the one before."""
-
-    layers: tuple[Cell | Stack | Bidirectional, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Bidirectional:
-    """A cell that reads forwards, one that reads backwards, and what joins their outputs.
-
-    ``join(forward, backward) -> output`` receives two arrays of shape ``(n, *s)``.
-    """
-
-    forward: Cell | Stack | Bidirectional
-    backward: Cell | Stack | Bidirectional
-    join: Callable[[Array, Array], Array]
-
-
-@dataclass
-class Transfers:
-    """What `TrainingKit.transfers` has seen."""
-
-    device: Any = None
-    """The device to run on, None for the default."""
-    uploads: int = 0
-    """Copies from the host to the device."""
-    waits: int = 0
-    """How often the host read an array back, or waited for one."""
-
-
-class TrainingKit(abc.ABC):
-    """What `Fold.check`, the tests and the benchmarks need to compare gradients.
-
-    A *model* is whatever the framework's users hand around (modules, layers, pytrees), or a plain
-    dictionary of arrays made by `variable`.
-    """
-
-    @abc.abstractmethod
-    def variable(self, values: np.ndarray, device: Any = None) -> Array:
-        """Return a trainable array with these values and dtype."""
-
-    @abc.abstractmethod
-    def parameters(self, model: Any) -> dict[str, Array]:
-        """Return the trainable arrays of a model by name, in a stable order."""
-
-    @abc.abstractmethod
-    def value_and_grad(self, fn: Callable[[Any], Array], model: Any) -> tuple[Array, dict[str, Array]]:
-        """Return ``fn(model)``, a scalar array, and its gradients by the names of `parameters`.
-
-        A parameter that ``fn`` does not use has a gradient of zeros.
-        """
-
-    @abc.abstractmethod
-    def dot(self, x: Array, weights: np.ndarray) -> Array:
-        """Return the scalar ``sum(x * weights)``, the weights cast to the dtype of ``x``."""
-
-    def transfers(self) -> contextlib.AbstractContextManager[Transfers]:
-        """Return a context in which the framework refuses, or counts, hidden copies between devices.
-
-        The conformance suite runs a whole step inside. What raises for a hidden copy needs no count.
-
-        Raises
-        ------
-        BackendError
-            When the framework has no means for that here; the suite then skips the test with this reason.
-        """
-        raise BackendError(
-            "The training kit does not tell how its framework copies between devices.",
-            "its method transfers() may refuse or count them; backends/README.md says how others do.",
-        )
-
-
-@functools.lru_cache(maxsize=256)
-def comes_from(kind: type, framework: str) -> bool:
-    """Return whether a class, or one that it is made from, is a framework's."""
-    return any(base.__module__.partition(".")[0] == framework for base in kind.__mro__)
-
-
-def cached_pieces(rows: int) -> int:
-    """Return how many launches of `PIECE` rows or more a CPU divides that many rows into.
-
-    >>> [cached_pieces(rows) for rows in (1, 10_000, 16_384, 100_000)]
-    [1, 1, 2, 12]
-    """
-    return max(1, rows // PIECE)
-
-
-def promoted(
-    signatures: Sequence[Any], inexact: Callable[[Any], bool], common: Callable[[Sequence[Any]], Any]
-) -> Hashable | None:
-    """Return signatures that differ in dtype only as one; None where they can't be, for `Backend.promoted`.
-
-    Parameters
-    ----------
-    signatures : sequence of tuple
-        ``(trailing shape, dtype, ...)``.
-    inexact : callable
-        Returns whether a dtype is floating or complex. The core promotes no other: the integer 2**24 + 1
-        would become 2**24 beside rows of float32.
-    common : callable
-        Returns the dtype of what the framework's own concatenation makes of such rows.
-
-    Examples
-    --------
-    >>> def common(dtypes):
-    ...     return np.result_type(*dtypes).name
-    >>> promoted([((2,), "float16"), ((2,), "float32")], lambda dtype: "float" in dtype, common)
-    ((2,), 'float32')
-    >>> promoted([((2,), "int32"), ((2,), "float32")], lambda dtype: "float" in dtype, common)
-    """
-    shape, _, *rest = signatures[0]
-    dtypes = [dtype for _, dtype, *_ in signatures]
-    if any([x[0], *x[2:]] != [shape, *rest] for x in signatures) or not all(map(inexact, dtypes)):
-        return None
-    return shape, common(dtypes), *rest
 
 
 class Backend(abc.ABC):

@@ -1,0 +1,54 @@
+"""Objects of the user: whose method one is, which framework its class comes from, what state it holds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+def owner_of(x: Any, otherwise: Any) -> Any:
+    """Return the object of a method, a compiled one too; something else of what is no method.
+
+    >>> owner_of([1].append, None), owner_of(len, None) is len.__self__, owner_of(3, "none")
+    ([1], True, 'none')
+    """
+    return attribute_of(x, "__self__", otherwise)
+
+
+def attribute_of(x: Any, name: str, otherwise: Any) -> Any:
+    """Return an attribute, or something else where there is none, whatever error says so."""
+    try:
+        return getattr(x, name)
+    except Exception:  # noqa: BLE001 - `__getattr__` of a user's class may raise anything
+        return otherwise
+
+
+class StateSlot(NamedTuple):
+    """One thing that an op may change besides its result: see `Backend.slots`.
+
+    Attributes
+    ----------
+    read : callable
+        Returns what is there. Where ops write into an object that is there, the object itself.
+    write : callable
+        Puts a value there.
+    copy : callable
+        Returns a copy of what `read` has returned, which no op has changed.
+    random : bool
+        Whether it is the state of a random generator.
+    seed : callable, optional
+        Lets the generator begin anew from an integer of 32 bits; None if that cannot be said.
+    """
+
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    copy: Callable[[Any], Any] = lambda value: value
+    random: bool = False
+    seed: Callable[[int], object] | None = None
+
+
+@functools.lru_cache(maxsize=256)
+def comes_from(kind: type, framework: str) -> bool:
+    """Return whether a class, or one that it is made from, is a framework's."""
+    return any(base.__module__.partition(".")[0] == framework for base in kind.__mro__)
