@@ -17,6 +17,7 @@ MODULES = (
     "_recording.pyx",
     "_calls.py",
     "_covers.pyx",
+    "_foot.pyx",
     "_rows.py",
     "_merging.py",
     "_table.py",

@@ -7,6 +7,7 @@ who searches for the name finds one thing. `tests/test_architecture.py` holds wh
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,3 +80,18 @@ def test_a_class_has_its_name_for_itself():
     ]
     twice = {name for name, count in Counter(classes).items() if count > 1}
     assert twice == set()
+
+
+def named_in(door: str) -> set[str]:
+    """Return the modules that the docstring of a room lists, as ``- `plan`: all decisions of a run``."""
+    lists = re.findall(r"^- (.+?):", door, re.MULTILINE)
+    return {name for line in lists for name in re.findall(r"`+(\w+)`+", line) if line.startswith("`")}
+
+
+def test_modules_that_a_room_lists_are_there():
+    for path in [path for path in OURS if path.name == "__init__.py"]:
+        source = path.read_text()
+        names_of_its_own = set(re.findall(r"\w+", source.rpartition('"""')[2]))
+        there = {other.stem for other in path.parent.iterdir()} | names_of_its_own
+        strange = named_in(ast.get_docstring(ast.parse(source)) or "") - there
+        assert not strange, f"{path.relative_to(ROOT)} lists {strange}"

@@ -1,7 +1,7 @@
 """Why calls did not share a launch, and what a schedule looks like: what `Fold.explain` returns.
 
 This room reads a schedule, and where there was a run the report that it has left
-(`multifold._engine.run.report`). Nothing that runs reads this room. `values` writes operands and numbers,
+(`multifold._engine.run.report`). Nothing that runs reads this room. `operands` writes operands and numbers,
 and lists calls without any schedule. `reasons` holds what keeps calls apart as data, `attributes` takes
 signatures apart, `facts` puts launches, bounds, times and reasons together. The tables (`text`), drawings
 (`picture` with `layout`, `svg`), other programs' files (`writers`) and the sentence about two calls (`why`)

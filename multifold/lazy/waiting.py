@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from multifold._engine import compiled
 from multifold.errors import ExtraMissing, RecordError
 from multifold.lazy.current import CURRENT, REFUSALS, Recording
 from multifold.lazy.sharing import Sharing
@@ -78,7 +79,7 @@ async def drive(
         return step(refuse_read_in_trace, code)
     if greenlet is None:
         return step(refuse_read, code)
-    stack = greenlet.greenlet(code)
+    stack = greenlet.greenlet(partial(compiled.at_foot, code))
 
     def wait(nodes: Sequence[Any]) -> list[Any]:
         return switched_out(recording, sharing, example, stack, nodes)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from multifold import Fold, ragged
 from multifold._engine import compiled
-from multifold._engine.compiled.reference import covers, recording
+from multifold._engine.compiled.reference import covers, foot, recording
 from multifold._engine.compiled.sources import SOURCES, uncompiled
 from multifold._engine.plan.levels import Problem
 
@@ -29,6 +29,7 @@ NONE = np.zeros(0, np.int64)
 REFERENCES = {
     "_calls": calls,
     "_covers": covers,
+    "_foot": foot,
     "_rows": plans,
     "_merging": merging,
     "_table": rounds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
 import sys
 import warnings
 
@@ -14,6 +15,7 @@ from torch import nn
 
 import multifold
 from multifold import LaunchError, RecordError
+from multifold._engine import compiled
 from multifold.errors import ExtraMissing
 from multifold.lazy import waiting
 
@@ -480,3 +482,37 @@ def test_context_variables_are_those_around_the_run():
     )
     assert torch.allclose(found, torch.stack([LIN(x) * 3 for x in XS]), atol=1e-6)
     assert sys.getrecursionlimit() >= 1000
+
+
+PROGRAM = """
+import sys, torch, multifold
+layer = torch.nn.Linear(4, 4)
+
+def program(number):
+    x = torch.ones(1, 4) * number
+    for _ in range(5):
+        x = torch.tanh(layer(x))
+        if float(x[0, 0]) > 10:
+            break
+    return x if number % 3 else torch.zeros(2, 3) @ torch.zeros(4, 5)
+
+if sys.argv[1] == "batched":
+    run = multifold.batched(program, join="list", on_error="collect")
+    with torch.no_grad():
+        print(*[len(run(range(n))[1]) for n in (1, 4, 16, 64)])
+else:
+    with multifold.Server(None, multifold.plain(program), backend="torch") as server:
+        for _ in range(4):
+            errors = [server.submit(float(i)).exception() for i in range(16)]
+            print(sum(error is not None for error in errors))
+"""
+
+
+@pytest.mark.skipif(not compiled.in_use, reason="without compiled code nothing tells where a stack ends")
+@pytest.mark.parametrize("way", ["batched", "served"])
+def test_an_error_of_pytorch_after_a_read_does_not_end_the_process(way):
+    """PyTorch walks over all C frames when it makes an error: it must stop at the foot of a greenlet."""
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, way]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == (["1", "2", "6", "22"] if way == "batched" else ["6"] * 4)

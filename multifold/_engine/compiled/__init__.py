@@ -3,11 +3,11 @@
 The inner loops of scheduling and wiring (`_calls.py`, `_rows.py`), of merging (`_merging.py`), of rounds
 (`_table.py`, `_tasks.py`) and of plain programs (`_lazy.py`) have one source in Python, which Cython
 compiles where a C compiler is at hand when multifold is installed, and which runs as it is elsewhere
-(`columns.py` says how). The classes that record calls (`_recording.pyx`) and the search for schedules
-(`_covers.pyx`) need types of C. They are written in Cython, and `multifold._engine.compiled.reference` has
-the same names in Python. What is not compiled runs everywhere when the environment variable
-``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once, for all of them together. No other module
-asks: a caller writes ``compiled.edges(...)``.
+(`columns.py` says how). The classes that record calls (`_recording.pyx`), the search for schedules
+(`_covers.pyx`) and the foot of a stack (`_foot.pyx`) need C. They are written in Cython, and
+`multifold._engine.compiled.reference` has the same names in Python. What is not compiled runs everywhere
+when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once, for all of them
+together. No other module asks: a caller writes ``compiled.edges(...)``.
 
 Compiled, a recorded call takes about a fifth of the time, and merging or planning a minibatch of thousands
 of calls a twentieth or less.
@@ -48,6 +48,7 @@ try:
         typed_levels,
     )  # fmt: skip
     from multifold._engine.compiled._covers import beam, cover
+    from multifold._engine.compiled._foot import at_foot
     from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._recording import GraphBase, NodeBase, RecorderBase, recorded
@@ -76,6 +77,7 @@ except ImportError as error:
     from multifold._engine.compiled._table import TableBase, distinct
     from multifold._engine.compiled._tasks import Owners, awaited, located, run_ready
     from multifold._engine.compiled.reference.covers import beam, cover
+    from multifold._engine.compiled.reference.foot import at_foot
     from multifold._engine.compiled.reference.recording import GraphBase, NodeBase, RecorderBase, recorded
 
     missing = str(error)
@@ -90,6 +92,7 @@ __all__ = [
     "RecorderBase",
     "TableBase",
     "ancestors",
+    "at_foot",
     "awaited",
     "beam",
     "bucket",

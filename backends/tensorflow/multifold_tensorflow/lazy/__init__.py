@@ -1,7 +1,7 @@
-"""TensorFlow for plain programs.
+"""Code as it stands in TensorFlow.
 
 - `pending`: tensors whose values are not computed yet, and the functions of TensorFlow that meet them;
 - `calls`: a function of one example, run for all as a graph;
 - `layers`: calls of Keras layers and changes of variables, seen while programs record;
-- `values`: what records, and keeps what it has learnt.
+- `recorder`: what records, and keeps what it has learnt.
 """
