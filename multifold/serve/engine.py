@@ -208,7 +208,7 @@ class Engine(Rounds):
     def without_changed(self, asks: list[Ask]) -> list[Ask]:
         """End the requests that have changed an array which they recorded; return what others ask for."""
         owners = self.tasks.owners.of_calls
-        failed = {int(owners[call]): error for call, error in self.graph.take_changed()}
+        failed = {int(owners[call]): error for call, error in self.graph.counted.take_changed()}
         for example in failed.keys() & self.tasks.requests.keys() - self._finished.keys():
             self._answers.pop(example, None)
             self.tasks.fail(example, failed[example])

@@ -155,7 +155,7 @@ def test_a_trial_keeps_no_tensor_alive():
     def op(x, power):
         return torch.tanh(model.linear(x))
 
-    for power in range(3):
+    for power in range(4):
         fold = multifold.Fold(backend="torch")
         xs = [
             fold.add(lambda x, power: torch.tanh(model.linear(x)) ** (power + 1), x, power=power)
@@ -164,7 +164,7 @@ def test_a_trial_keeps_no_tensor_alive():
         fold.apply(None, [xs])
         del fold, xs
         alive.append(tensors_alive())
-    assert alive[0] == alive[1] == alive[2]
+    assert alive[1] == alive[2] == alive[3]  # the first run may let go of what other tests have left
 
 
 @pytest.mark.parametrize("name", ["GRU", "LSTM", "MultiheadAttention", "BatchNorm1d"])

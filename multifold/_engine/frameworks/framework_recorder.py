@@ -65,7 +65,9 @@ class FrameworkRecorder(Recorder):
             signature = None
         refuse_rows(x, rows)
         if backend.counts_changes:
-            self._graph.note_changes(x, backend.version)
+            graph = self._graph
+            # An eager twin has computed the calls before this one, so its arrays may have changed since.
+            graph.counted.note(x, backend.version, len(graph.signature), graph.value_of is not None)
         return signature
 
     def _owner(self, x: Any) -> Backend | None:

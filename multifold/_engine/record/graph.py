@@ -1,17 +1,16 @@
 """What was recorded: each call once, as integers in flat columns.
 
 A call appends the number of its signature, and one entry for each operand to the column of its kind. The
-only object of a call is the `Node` that the caller keeps. The graph also keeps what its signatures share
-with the caller: it copies shared NumPy arrays, and refuses to run calls whose array was changed since.
+only object of a call is the `Node` that the caller keeps. What calls share with the caller, arrays that may
+change until they run, is kept in `multifold._engine.record.shared_arrays`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import weakref
 from collections.abc import Callable, Hashable, Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from time import perf_counter
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -21,17 +20,13 @@ import numpy as np
 from multifold._engine.compiled import GraphBase
 from multifold._engine.compiled.arrays import PART_BITS
 from multifold._engine.compiled.forms import own
-from multifold._engine.record.anatomy import Identity
 from multifold._engine.record.entry import RowEntry
-from multifold._engine.record.freezing import freeze, is_copy, may_change, read_only_copy, same, snapshot
+from multifold._engine.record.freezing import freeze, snapshot
 from multifold._engine.record.lines import warn_user
 from multifold._engine.record.node import Node
+from multifold._engine.record.shared_arrays import CountedArrays, LastingCopies, SharedCopies
 from multifold._engine.record.signature import Signature, take_in
 from multifold.errors import RecordError
-
-SMALL = 4096
-"""The content of a shared array of up to this many bytes is compared in each call."""
-
 
 MANY_RUNS = 50
 """After so many runs, each with new calls and none after a reset, a fold says that it grows."""
@@ -42,19 +37,6 @@ MANY_CALLS = 50_000
 
 Forms = dict[Hashable, tuple[str, dict[Hashable, Signature]]]
 """Forms of calls: the letters of each, and the signature of each of its values."""
-
-
-class Copies(dict[int, tuple["weakref.ref[np.ndarray]", np.ndarray]]):
-    """Copies of arrays by the ``id`` of each; an entry goes with its array."""
-
-    __slots__ = ("__weakref__",)
-
-
-def forgotten(copies: weakref.ref[Copies], number: int, array: weakref.ref[np.ndarray]) -> None:
-    """Drop the copy of an array that is gone."""
-    table = copies()
-    if table is not None:
-        table.pop(number, None)
 
 
 class Part(NamedTuple):
@@ -101,14 +83,10 @@ class Graph(GraphBase):
         The forms of ``quick``: the letters of each, and the signature of each of its values.
     before : dict
         The forms of the calls before `Fold.reset`; see `lasting`.
-    copies : dict of Identity to array
-        Large shared arrays that may change, and the copy of each.
-    copies_before : dict
-        The copies of the calls before `Fold.reset`; see `lasting_copies`.
-    counted : dict of int to (array, int, callable, list of int)
-        Arrays of a framework that counts their changes, by the ``id`` of each, how often each had been
-        changed when it was recorded, what tells how often it was until now, and the calls that read it.
-        They are forgotten when calls run.
+    shared : SharedCopies
+        The values inside of `multifold.shared`, and the copies of large arrays among them.
+    counted : CountedArrays
+        Arrays of a framework that counts their changes; they are forgotten when calls run.
     compared : int
         How many calls there were when arrays and copies were compared for the last time.
     warned : bool
@@ -133,8 +111,6 @@ class Graph(GraphBase):
         "began",
         "busy",
         "compared",
-        "copies",
-        "copies_before",
         "counted",
         "forms",
         "grown",
@@ -142,6 +118,7 @@ class Graph(GraphBase):
         "ops",
         "part_numbers",
         "parts",
+        "shared",
         "signatures",
         "torn",
         "value_of",
@@ -157,14 +134,13 @@ class Graph(GraphBase):
         super().__init__(node_type, merges)
         self.forms: Forms = {}
         self.before: Forms = {} if before is None else before.lasting()
-        self.copies_before = Copies() if before is None else before.lasting_copies()
+        self.shared = SharedCopies(None if before is None else before.lasting_copies())
         self.signatures: list[Signature] = []
         self.keys: dict[Hashable, int] = {}
         self.parts: list[Part] = [WHOLE]
         self.part_numbers: dict[Hashable, int] = {}
         self.ops: dict[Hashable, Any] = {}
-        self.copies: dict[Identity, np.ndarray] = {}
-        self.counted: dict[int, tuple[Any, int, Callable[[Any], int], list[int]]] = {}
+        self.counted = CountedArrays()
         self.compared = 0
         self.warned = False
         self.value_of: Callable[[int], Any] | None = None
@@ -204,7 +180,7 @@ class Graph(GraphBase):
     def forget_before(self) -> None:
         """Forget what is known of the calls before a reset."""
         self.before = {}
-        self.copies_before = Copies()
+        self.shared.forget_before()
 
     def recall(self, key: Hashable, letters: str, signature: Signature | None, values: Hashable) -> bool:
         """Let the quick path take calls of a form that calls before the reset had; return whether it does.
@@ -297,73 +273,9 @@ class Graph(GraphBase):
             self.ops[key] = snapshot(op)
         return self.ops[key]
 
-    def shared_key(self, x: Any) -> Hashable:
-        """Return what makes a shared value the same in two calls: of a small array the content, too.
-
-        An array of numbers is one object, since two tables are two even if they are equal today. All other
-        values are compared as static ones are: lists, arrays of objects and numbers by their contents.
-        """
-        if not isinstance(x, np.ndarray) or x.dtype.hasobject:
-            return freeze(x)
-        return (Identity(x), freeze(x)) if x.nbytes <= SMALL else Identity(x)
-
-    def shared_value(self, x: Any) -> Any:
-        """Return a shared value as it is kept: a copy, which of a large NumPy array is made once.
-
-        That of an array is read-only: every run hands it to the ops as it is, and one that writes to it is
-        refused.
-        """
-        if not isinstance(x, np.ndarray):
-            return snapshot(x)
-        if not may_change(x):
-            return x
-        key = Identity(x)
-        kept = self.copies.get(key)
-        if kept is None:
-            _, kept = self.copies_before.pop(id(x), (None, None))
-            if kept is None or not is_copy(kept, x):
-                kept = read_only_copy(x)
-            if x.nbytes > SMALL and not x.dtype.hasobject:
-                self.copies[key] = kept
-        return kept
-
-    def lasting_copies(self) -> Copies:
-        """Return the copies of large shared arrays that a graph which takes the place of this one may use.
-
-        A copy is freed with its array, or by the next reset if no call has shared the array until then.
-        """
-        if not self.signature:
-            return self.copies_before
-        lasting = Copies()
-        for key, copied in self.copies.items():
-            forget = partial(forgotten, weakref.ref(lasting), id(key.value))
-            lasting[id(key.value)] = weakref.ref(key.value, forget), copied
-        return lasting
-
-    def note_changes(self, array: Any, changes_of: Callable[[Any], int]) -> None:
-        """Note how often an array that is recorded was changed; refuse it if that was less before.
-
-        An eager twin has computed the calls before, so there it may have been changed.
-        """
-        count = changes_of(array)
-        _, known, _, calls = self.counted.setdefault(id(array), (array, count, changes_of, []))
-        if count != known and not self.value_of:
-            raise changed_in_place(array)
-        calls.append(len(self.signature))
-
-    def take_changed(self) -> list[tuple[int, RecordError]]:
-        """Return the calls of arrays that were changed since they were recorded, and the error of each.
-
-        All arrays are forgotten then: what shares a graph with these calls may run.
-        """
-        found = [
-            (call, changed_in_place(array))
-            for array, count, changes_of, calls in self.counted.values()
-            if changes_of(array) != count
-            for call in calls
-        ]
-        self.counted.clear()
-        return found
+    def lasting_copies(self) -> LastingCopies:
+        """Return the copies of large shared arrays, for the graph that takes the place of this one."""
+        return self.shared.lasting() if self.signature else self.shared.before
 
     def refuse_changed(self) -> None:
         """Refuse to run calls of an array that was changed since they were recorded.
@@ -381,14 +293,9 @@ class Graph(GraphBase):
         """
         if self.torn:
             raise self.tear()
-        for array, count, changes_of, _ in self.counted.values():
-            if changes_of(array) != count:
-                raise changed_in_place(array)
-        self.counted.clear()
-        for key, copied in list(self.copies.items()):
+        self.counted.refuse_changed()
+        for key in self.shared.changed():
             array = key.value
-            if same(array, copied):
-                continue
             readers = {i for i, s in enumerate(self.signatures) if any(x.key == key for x in s.slots)}
             if readers & set(self.signature[self.compared :]):
                 raise RecordError(
@@ -396,7 +303,7 @@ class Graph(GraphBase):
                     f"Received one of shape {array.shape} and dtype {array.dtype} that was changed since.",
                     "pass a copy for each content, the same one to all calls that share it.",
                 )
-            del self.copies[key]
+            self.shared.drop(key)
             for known in [known for known, number in self.keys.items() if number in readers]:
                 del self.keys[known]
             self.quick.clear()
@@ -466,16 +373,7 @@ class Graph(GraphBase):
 
 NUMERIC = ("signature", "refs", "ints", "floats", "lengths", "members", "instructions")
 LISTS = ("arrays", "loose", "codes")
-FORGOTTEN = ("before", "busy", "copies_before", "counted", "forms", "value_of")
-
-
-def changed_in_place(array: Any) -> RecordError:
-    """Return the error of an array that was changed between its recording and the run."""
-    return RecordError(
-        "Expected a recorded array to stay as it was until its calls have run. Received one of shape "
-        f"{tuple(array.shape)} and dtype {array.dtype} that was changed in place since it was recorded.",
-        "record a copy of it for each content, as x.clone().",
-    )
+FORGOTTEN = ("before", "busy", "counted", "forms", "value_of")
 
 
 @lru_cache(maxsize=4096)

@@ -131,11 +131,11 @@ class Recorder(RecorderBase):
 
     def shared_key(self, x: Any) -> Hashable:
         """Return a key of a shared value: calls may share a launch only if their keys are equal."""
-        return self._graph.shared_key(x)
+        return self._graph.shared.key(x)
 
     def shared_value(self, x: Any) -> Any:
         """Return the copy of a shared value that a signature keeps, since the caller may change his own."""
-        return self._graph.shared_value(x)
+        return self._graph.shared.value(x)
 
     def __len__(self) -> int:
         """The number of recorded calls."""

@@ -21,7 +21,7 @@ import pytest
 
 from multifold import Fold, LaunchError, ragged, shared, static
 from multifold._engine.plan import plan as planning
-from multifold._engine.record import graph
+from multifold._engine.record import shared_arrays
 
 MODEL = {
     "leaf": lambda x: x * 2.0,
@@ -265,8 +265,8 @@ def test_a_fold_that_was_reset_can_be_pickled_whatever_it_has_recorded():
 def copies(monkeypatch):
     """Return the shared arrays that were copied."""
     copied = []
-    copy_of = graph.read_only_copy
-    monkeypatch.setattr(graph, "read_only_copy", lambda x: copied.append(x) or copy_of(x))
+    copy_of = shared_arrays.read_only_copy
+    monkeypatch.setattr(shared_arrays, "read_only_copy", lambda x: copied.append(x) or copy_of(x))
     return copied
 
 
@@ -319,7 +319,7 @@ def test_a_copy_is_freed_with_its_array():
     fold = Fold(backend="numpy")
     table = np.arange(10_000.0)
     fold.add("table", 3, shared(table))
-    copied = weakref.ref(next(iter(fold._graph.copies.values())))
+    copied = weakref.ref(next(iter(fold._graph.shared.copies.values())))
     fold.reset()
     assert copied() is not None
     del table
@@ -330,7 +330,7 @@ def test_a_copy_is_freed_when_no_call_shares_its_array():
     fold = Fold(backend="numpy")
     table = np.arange(10_000.0)
     fold.add("table", 3, shared(table))
-    copied = weakref.ref(next(iter(fold._graph.copies.values())))
+    copied = weakref.ref(next(iter(fold._graph.shared.copies.values())))
     for _ in range(2):
         fold.reset()
         chain(fold)

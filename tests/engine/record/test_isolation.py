@@ -17,7 +17,7 @@ import pytest
 
 import multifold.program
 from multifold import Fold, RecordError, Unfold, merge, ragged, shared, static, trace
-from multifold._engine.record import graph
+from multifold._engine.record import shared_arrays
 from multifold._engine.record.freezing import freeze, same, snapshot
 from multifold.testing import Counting
 
@@ -422,12 +422,12 @@ def recorded_in_a_loop(recorder, size):
     return nodes
 
 
-@pytest.mark.parametrize("size", [8, graph.SMALL // 8], ids=["small", "just small"])
+@pytest.mark.parametrize("size", [8, shared_arrays.SMALL // 8], ids=["small", "just small"])
 @pytest.mark.parametrize("recorder", [lambda: Fold(backend="numpy"), lambda: Unfold(None)])
 def test_a_small_shared_array_is_what_it_was_in_each_call(recorder, size):
     fold = recorder()
     assert [x.item() for x in fold(recorded_in_a_loop(fold, size))] == [0, 1, 2]
-    assert isinstance(fold, Unfold) or not fold._graph.copies
+    assert isinstance(fold, Unfold) or not fold._graph.shared.copies
 
 
 def test_the_second_of_two_large_shared_arrays_may_be_the_one_that_was_changed():
@@ -485,7 +485,7 @@ def test_a_large_shared_array_is_copied_once_and_nan_is_itself():
     table = np.full((1, 1000), np.nan)
     nodes = [fold.add(np.add, np.ones((1, 1000)), shared(table), where=True) for _ in range(3)]
     nodes += [fold.add(np.subtract, np.ones((1, 1000)), shared(table)) for _ in range(3)]
-    assert len(fold._graph.copies) == 1 and np.isnan(fold([nodes])[0]).all()
+    assert len(fold._graph.shared.copies) == 1 and np.isnan(fold([nodes])[0]).all()
 
 
 def look_at(seen):
@@ -544,7 +544,7 @@ def test_an_op_that_writes_to_a_shared_array_is_refused(pickled):
 
 
 def test_a_shared_array_that_cannot_change_is_never_copied_nor_compared(monkeypatch):
-    monkeypatch.setattr(multifold._engine.record.graph, "same", None)
+    monkeypatch.setattr(shared_arrays, "same", None)
     fold = Fold(backend="numpy")
     table = np.frombuffer(np.arange(10_000.0).tobytes())
     seen = []
