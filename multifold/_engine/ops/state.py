@@ -182,7 +182,7 @@ def own_slots(backend: Backend, x: Any, is_model: bool) -> Iterator[StateSlot]:
         for cell in x.__closure__ or ():
             yield StateSlot(partial(content, cell), partial(write_cell, cell), partial(copy_of, backend))
         for named in (Bindings(x.__globals__, only=frozenset(globals_of(x.__code__))), Bindings(vars(x))):
-            yield StateSlot(named.read, named.write)
+            yield StateSlot(named.read, named.write, copied)
     elif type(x) in CONTAINERS:
         # The arrays of a model that is a dictionary are its parameters, which stay what they are.
         read, write = partial(contents, x), partial(refill, x)

@@ -282,3 +282,18 @@ def test_state_that_one_row_of_the_next_launch_follows_is_refused(row):
 
     fold = Fold(backend="numpy")
     refuse_in(fold, Model(), one_group(fold, "op", normal(3)), "keeps state on the model")
+
+
+COUNT = np.zeros(1)
+
+
+def counting(x):
+    COUNT[0] += 1
+    return 2 * x
+
+
+def test_an_array_of_the_module_that_an_op_writes_to_is_put_back_after_each_trial():
+    before = COUNT[0]
+    fold = Fold(backend="numpy")
+    fold.apply(None, [[fold.add(counting, np.full((1, 1), i)) for i in (1.0, 2.0, 3.0)]])
+    assert COUNT[0] == before + 1  # one launch
