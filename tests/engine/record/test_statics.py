@@ -764,7 +764,7 @@ def test_an_object_that_has_a_shape_and_no_dtype_is_no_array(fold, to_numpy):
     assert to_numpy(fold([[node]])[0]).tolist() == [6]
 
 
-def test_a_class_of_a_package_whose_name_begins_like_numpys_is_compared_by_its_attributes(fold):
+def test_a_class_of_a_package_whose_name_begins_like_numpys_is_compared_by_its_attributes(fold, equal):
     class Normal:
         def __init__(self, loc):
             self.loc = loc
@@ -776,4 +776,4 @@ def test_a_class_of_a_package_whose_name_begins_like_numpys_is_compared_by_its_a
 
     Normal.__module__ = "numpyro.distributions"
     nodes = [fold.add(lambda x, normal: x + normal.loc, 1.0, static(Normal(loc))) for loc in (0.0, 5.0)]
-    assert fold.apply(None, [nodes])[0].tolist() == [1, 6]
+    equal(fold.apply(None, [nodes])[0], [1, 6])
