@@ -45,7 +45,11 @@ Culprit = Callable[[Backend, Any, float | None], str]
 
 
 def check(backend: Backend, model: Any, ways: Sequence[Any], rtol: float | None) -> None:
-    """Compare what runs batched with what runs each call alone; see `Fold.check` and `both_ways`."""
+    """Raise `MismatchError` if values or gradients differ between a batched run and one call at a time.
+
+    ``ways`` is what `both_ways` returned. Nothing is returned. For ``rtol`` see `Fold.check`. Gradients are
+    compared if the backend has a training kit and the model parameters.
+    """
     batched_way, single_way, *culprits = ways
 
     def together(model: Any) -> dict[str, Any]:
@@ -96,9 +100,10 @@ def check(backend: Backend, model: Any, ways: Sequence[Any], rtol: float | None)
 
 
 def culprit_of(fold: Any, outputs: Any = None, traces: Sequence[Trace] = ()) -> Culprit:
-    """Return what says which call of a fold, or of traces, is the first that differs when it runs alone.
+    """Return a `Culprit`: it finds the first call of a fold, or of traces, that differs when it runs alone.
 
-    Without outputs all calls that the fold holds then are looked at.
+    The calls are those that ``outputs`` need, by default all that the fold holds then; ``traces`` are
+    recorded on the fold before.
     """
 
     def culprit(backend: Backend, model: Any, rtol: float | None) -> str:
@@ -126,7 +131,15 @@ def culprit_of(fold: Any, outputs: Any = None, traces: Sequence[Trace] = ()) -> 
 def compare_all(
     backend: Backend, batched: dict[str, Any], alone: dict[str, Any], rtol: float | None
 ) -> float:
-    """Compare arrays by name; return the largest tolerance that was allowed."""
+    """Compare arrays by `compare`, name by name; return the largest relative tolerance that was allowed.
+
+    ``rtol`` is that of all arrays; with None each dtype has its own.
+
+    Raises
+    ------
+    MismatchError
+        For the first array that differs.
+    """
     loosest = 0.0
     for name, x in batched.items():
         got = backend.to_numpy(x)
@@ -138,9 +151,10 @@ def compare_all(
 
 
 def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> Sequence[Any]:
-    """Return how to compute outputs of a fold, traces, or examples with a function, batched and alone.
+    """Return ``(batched, alone, culprit)`` for what `Fold.check` takes: two `Way` and a `Culprit`.
 
-    A third entry says which call differs first.
+    A `Way` is a function from a model to the outputs. ``outputs`` are outputs of a fold, traces, or
+    examples with ``fn``.
     """
     if fn is not None:
         refuse_misplaced(outputs, fn)
@@ -153,7 +167,7 @@ def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> Sequenc
 
 
 def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
-    """Return both ways to compute outputs of what a fold has recorded."""
+    """Return two functions from a model to the values of outputs: batched, and call by call."""
     graph = fold._graph
     columns = fold._columns()
     asked = fold._asked(outputs)
@@ -168,7 +182,7 @@ def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
 
 
 def ways_of_traces(fold: Any, batch: Minibatch) -> tuple[Way, Way]:
-    """Return both ways to compute what traces return."""
+    """Return two functions from a model to the results of a minibatch: batched, and call by call."""
     plan = batch.plan
     columns = batch.plan.columns
 
@@ -182,7 +196,7 @@ def ways_of_traces(fold: Any, batch: Minibatch) -> tuple[Way, Way]:
 
 
 def ways_of_examples(fold: Any, examples: list[Any], fn: Callable[[Any, Any], Any]) -> tuple[Way, Way]:
-    """Return both ways to compute what a function returns that records examples."""
+    """Return two functions from a model to results of ``fn``: by ``fold.run``, and by an `Unfold`."""
 
     def alone(model: Any) -> Any:
         return Unfold(model, backend=fold._backend_of(model), device=fold._device, debug=True).run(
@@ -193,7 +207,11 @@ def ways_of_examples(fold: Any, examples: list[Any], fn: Callable[[Any, Any], An
 
 
 def eager(recorder: FrameworkRecorder, graph: Any, columns: Columns, model: Any, asked: Outputs) -> Any:
-    """Return the groups of some outputs, by running the calls of a graph one at a time."""
+    """Return the value of each group of ``asked``, in order, by running the calls they need one at a time.
+
+    ``graph`` and ``columns`` have the same calls, as lists and as arrays. An op that writes to its operands
+    is refused.
+    """
     backend = recorder._backend_of(model)
     needed = set(columns.ancestors(asked.calls).tolist())
     replay = Replay(graph, model, Values(backend, recorder._device_of(backend, model)), debug=True)
@@ -203,7 +221,7 @@ def eager(recorder: FrameworkRecorder, graph: Any, columns: Columns, model: Any,
 
 
 def named(outputs: Any, backend: Backend) -> dict[str, Any]:
-    """Return the arrays of some outputs by the paths that lead to them."""
+    """Return the framework's arrays among some outputs, the way there, as "outputs['y'][0]" -> array."""
     paths, leaves, _ = optree.tree_flatten_with_path(outputs)
     names = ["outputs" + "".join(f"[{key!r}]" for key in path) for path in paths]
     pairs = zip(names, leaves, strict=True)
@@ -211,9 +229,10 @@ def named(outputs: Any, backend: Backend) -> dict[str, Any]:
 
 
 def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float, scale: float = 0.0) -> None:
-    """Raise `MismatchError` if two arrays differ in shape, dtype or value.
+    """Raise `MismatchError` if two arrays differ in shape, dtype or value; ``what`` names them in it.
 
-    Values may differ by ``rtol`` times the largest magnitude of what is expected, or of ``scale``.
+    Values may differ by ``rtol`` times the largest magnitude of what is expected, or of ``scale``, if that
+    is larger.
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         raise MismatchError(
