@@ -135,9 +135,9 @@ def is_one(shape: RowShape) -> bool:
 
 
 def missing_rows(shape: RowShape, dtype: Any) -> MissingRows:
-    """Return the `MissingRows` of a row shape and a dtype, which is one for all arrays of a row or a tuple.
+    """Return the `MissingRows` of a row shape and a dtype, by default "float".
 
-    None is ``"float"``.
+    Where a row is a tuple of arrays, ``dtype`` is one for all of them, or a tuple.
 
     Raises
     ------
@@ -329,7 +329,8 @@ def each(value: Any) -> Each:
     Raises
     ------
     RecordError
-        When the results are taken: for a mark inside of another one. As an operand.
+        When the results are taken apart, for a mark inside of another one; when a call is recorded, for
+        a mark among its operands.
 
     Examples
     --------

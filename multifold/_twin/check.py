@@ -53,10 +53,10 @@ def check(backend: Backend, model: Any, ways: Sequence[Any], rtol: float | None)
     batched_way, single_way, *culprits = ways
 
     def together(model: Any) -> dict[str, Any]:
-        return named(batched_way(model), backend)
+        return arrays_by_path(batched_way(model), backend)
 
     def one_by_one(model: Any) -> dict[str, Any]:
-        return named(single_way(model), backend)
+        return arrays_by_path(single_way(model), backend)
 
     batched = together(model)
     alone = one_by_one(model)
@@ -100,10 +100,11 @@ def check(backend: Backend, model: Any, ways: Sequence[Any], rtol: float | None)
 
 
 def culprit_of(fold: Any, outputs: Any = None, traces: Sequence[Trace] = ()) -> Culprit:
-    """Return a `Culprit`: it finds the first call of a fold, or of traces, that differs when it runs alone.
+    """Return a `Culprit`: a function that finds the first call which differs when it runs alone.
 
-    The calls are those that ``outputs`` need, by default all that the fold holds then; ``traces`` are
-    recorded on the fold before.
+    ``culprit(backend, model, rtol)`` returns a sentence that names its op and line, "" if no call differs.
+    It looks at the calls that ``outputs`` need, by default at all that the fold holds then; it records
+    ``traces`` on the fold before.
     """
 
     def culprit(backend: Backend, model: Any, rtol: float | None) -> str:
@@ -119,7 +120,7 @@ def culprit_of(fold: Any, outputs: Any = None, traces: Sequence[Trace] = ()) -> 
             return ""
         for call, row, other in zip(calls, *found, strict=True):
             try:
-                compare_all(backend, named(row, backend), named(other, backend), rtol)
+                compare_all(backend, arrays_by_path(row, backend), arrays_by_path(other, backend), rtol)
             except MismatchError:
                 name = graph.signatures[graph.signature[call]].name
                 return f" The first call that differs is of op '{name}', recorded at {graph.site(call)}."
@@ -174,7 +175,7 @@ def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
 
     def alone(model: Any) -> Any:
         began = perf_counter() - graph.began
-        groups = eager(fold, graph, columns, model, asked)
+        groups = values_one_by_one(fold, graph, columns, model, asked)
         graph.recorded_for(began)
         return put_together(asked, groups)
 
@@ -190,7 +191,7 @@ def ways_of_traces(fold: Any, batch: Minibatch) -> tuple[Way, Way]:
         lists = {name: getattr(columns, name).tolist() for name in (*COUNTED, "signature", "members")}
         lists |= {name: getattr(columns, name) for name in ("signatures", "parts", "arrays", "loose")}
         calls = SimpleNamespace(**lists, site=plan.site)
-        return batch.put_together(eager(fold, calls, columns, model, plan.asked))
+        return batch.put_together(values_one_by_one(fold, calls, columns, model, plan.asked))
 
     return lambda model: batch.put_together(fold._run(model, plan, check=True)), alone
 
@@ -206,7 +207,9 @@ def ways_of_examples(fold: Any, examples: list[Any], fn: Callable[[Any, Any], An
     return lambda model: fold.run(model, examples, fn), alone
 
 
-def eager(recorder: FrameworkRecorder, graph: Any, columns: Columns, model: Any, asked: Outputs) -> Any:
+def values_one_by_one(
+    recorder: FrameworkRecorder, graph: Any, columns: Columns, model: Any, asked: Outputs
+) -> Any:
     """Return the value of each group of ``asked``, in order, by running the calls they need one at a time.
 
     ``graph`` and ``columns`` have the same calls, as lists and as arrays. An op that writes to its operands
@@ -220,7 +223,7 @@ def eager(recorder: FrameworkRecorder, graph: Any, columns: Columns, model: Any,
     return replay.groups(asked)
 
 
-def named(outputs: Any, backend: Backend) -> dict[str, Any]:
+def arrays_by_path(outputs: Any, backend: Backend) -> dict[str, Any]:
     """Return the framework's arrays among some outputs, the way there, as "outputs['y'][0]" -> array."""
     paths, leaves, _ = optree.tree_flatten_with_path(outputs)
     names = ["outputs" + "".join(f"[{key!r}]" for key in path) for path in paths]

@@ -339,7 +339,10 @@ class Backend(abc.ABC):
         return ()
 
     def apart(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which a trial runs ops once more, unseen: no hook or tape notices."""
+        """Return a context in which a trial runs ops once more, unseen: no hook or tape notices.
+
+        A trial runs an op again with other rows. ``owners`` are as for `slots`.
+        """
         return contextlib.nullcontext()
 
     def like(self, x: Array, values: np.ndarray) -> Array:
@@ -351,13 +354,17 @@ class Backend(abc.ABC):
         return self.constant(self.to_numpy(x), self.device(x)) if self.writeable else x
 
     def is_built(self, owners: Sequence[Any]) -> bool:
-        """Return whether all modules of the owners have their parameters; lazy ones make them later."""
+        """Return whether all modules of the owners have their parameters; lazy ones make them later.
+
+        ``owners`` are the model, and the objects that an op consists of.
+        """
         return True
 
     def modes(self, owners: Sequence[Any]) -> Hashable:
         """Return a hashable value for the modes of the owners' modules, as whether they are trained.
 
-        An op whose modes have changed is tried again.
+        ``owners`` are the model, or the objects that an op consists of. An op is tried again when this
+        value has changed.
         """
         return None
 
@@ -370,7 +377,11 @@ class Backend(abc.ABC):
         return None
 
     def untried(self, owners: Sequence[Any]) -> str | None:
-        """Return why an op of these owners cannot run once more, for a message; None if it can."""
+        """Return why an op cannot run once more on other rows, for a message; None if it can.
+
+        ``owners`` are the model, and the objects that the op consists of, of which one may wait for other
+        processes.
+        """
         return None
 
     def draws(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> bool:

@@ -225,9 +225,10 @@ class FrameworkRecorder(Recorder):
         return (registry.load_backend("numpy") if owner is None else owner).split(x, sizes)
 
     def _cell(self, cell: Any) -> Cell | Stack | Bidirectional:
-        """Return a cell of the framework, or a list of cells, in multifold's form; that itself as it is.
+        """Return a recurrent cell, or a list of cells, as a `Cell`, `Stack` or `Bidirectional`.
 
-        The same cell has the same object each time, so that its calls share launches.
+        One of these is returned itself, and the same cell has the same object each time, so that its calls
+        share launches.
         """
         if isinstance(cell, (Cell, Stack, Bidirectional)):
             return cell

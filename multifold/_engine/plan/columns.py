@@ -173,7 +173,7 @@ class Columns:
         - nodes: their references, an int64 array,
         - numbers: an array of their type,
         - arrays: a list of them, or the array of one call,
-        - ragged operands: their numbers, by which `lengths` and `rows_of` know their rows,
+        - ragged operands: their positions in ``lengths``, which `rows_of` takes,
         - any other: the one value that the signature holds.
         """
         kind = slot.kind
@@ -253,7 +253,11 @@ class Columns:
 
 
 def layouts_of(signatures: Sequence[Signature]) -> Layouts:
-    """Return the `Layouts` of some signatures."""
+    """Return four int64 arrays, the `Layouts`: the layouts of all signatures, where each begins.
+
+    Then 1 for each signature that is batched, and 1 for each with operands outside of its layout, as
+    numbers; else 0.
+    """
     layouts = [signature.layout for signature in signatures]
     return (
         np.array(list(chain.from_iterable(layouts)), np.int64),

@@ -88,7 +88,7 @@ def form_of(x: Any, groups: list[list[Any]]) -> Any:
 
 
 def holes(form: Any) -> list[Hole]:
-    """Return the holes of a form, what `form_of` returned, in the order of its ``groups``."""
+    """Return the holes of a form that `form_of` returned: one for each of its ``groups``, in order."""
     found: list[Hole] = []
 
     def look(x: Any) -> Any:
@@ -113,7 +113,7 @@ def key_of_form(form: Any) -> Hashable:
 
 
 def copied(form: Any) -> Any:
-    """Return a form with new containers and copies of its NumPy arrays: the caller may change his own."""
+    """Return a form, what `form_of` returned, with new containers and copies of its NumPy arrays."""
     return form.copy() if isinstance(form, np.ndarray) else each_of(form, copied)
 
 

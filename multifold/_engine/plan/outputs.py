@@ -67,7 +67,10 @@ class Outputs:
     kept: list[Any] = field(default_factory=list)
 
     def by_result(self) -> list[list[Integers | int]]:
-        """Return a list of groups for each result: one, or for "each" one for each hole of its form."""
+        """Return a list of groups for each result, in order: one, or several where ``wanted`` is "each".
+
+        There it has one for each node and each list of nodes in what `multifold.each` marks.
+        """
         left = iter(self.groups)
         kept = iter(self.kept)
         counts = [len(holes(next(kept))) if one == "each" else 1 for one in self.wanted]
@@ -188,7 +191,7 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
 
 
 def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
-    """Return outputs with a `_Group` in the place of each result.
+    """Return outputs with a `_Group` in the place of each result; raise for what `take_apart` refuses.
 
     This function stands in the module, not in `take_apart`: there it would refer to itself, and the cycle
     would keep the fold alive until Python's garbage collector finds it.

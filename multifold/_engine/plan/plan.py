@@ -226,7 +226,7 @@ class Plan:
 
 
 def make_plan(frame: Frame, policy: str, schedule: Schedule | None = None, *, runs: bool = False) -> Plan:
-    """Return the plan of a frame.
+    """Return a new plan of a frame; it has its wiring only where one compiled call has made both.
 
     Parameters
     ----------

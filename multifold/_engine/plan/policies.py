@@ -38,8 +38,8 @@ Policy = Callable[[Problem], Launches]
 def auto(problem: Problem) -> Launches:
     """Return a launch for each type and level where these can be ordered; else what a small search finds.
 
-    Where types read each other in a circle, it is the shorter of what a beam of width `WIDTH` and `depth`
-    find.
+    Launches are ``(calls, bounds)``: launch ``i`` is ``calls[bounds[i] : bounds[i + 1]]``. Where types read
+    each other in a circle, they are the shorter of what a beam of width `WIDTH` and `depth` find.
     """
     found = bucketed(problem, problem.levels)
     return without_buckets(problem) if found is None else found
@@ -59,8 +59,8 @@ def search(problem: Problem, expansions: int | None = None) -> Launches:
         The calls.
     expansions : int, optional
         How many launches the search may try in all; by default eight for each call, and at least 2,000.
-        More of them take longer, and nearly always find a schedule that is
-        at least as short; it is never longer than that of ``auto``.
+        More of them take longer, and nearly always find a schedule that is at least as short; it is never
+        longer than that of ``auto``.
     """
     found = auto(problem)
     if length(found) <= problem.lower_bound:
@@ -90,7 +90,7 @@ def depth(problem: Problem) -> Launches:
 
 
 def length(launches: Launches) -> int:
-    """Return how many launches there are."""
+    """Return how many launches ``(calls, bounds)`` has: one less than its bounds."""
     return len(launches[1]) - 1
 
 
@@ -98,6 +98,7 @@ def bucketed(problem: Problem, levels: Integers) -> Launches | None:
     """Return a launch for each pair of type and level, each after those that it reads; else None.
 
     ``levels`` has a level for each call, from 1. It is None if launches would read each other in a cycle.
+    Launch ``i`` of ``(calls, bounds)`` is ``calls[bounds[i] : bounds[i + 1]]``.
     """
     # Levels begin at 1, so with 5 levels type 0 has the codes 1 to 5, and type 1 the codes 6 to 10.
     codes = problem.types * int(levels.max()) + levels if len(levels) else levels

@@ -106,11 +106,11 @@ class Schedule:
         return replace(self, calls=calls, bounds=starts(sizes))
 
     def in_pieces(self, pieces: Callable[[int], int]) -> Schedule:
-        """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
+        """Return the schedule with launches of ``n`` rows divided into ``pieces(n)`` of about one size.
 
-        On a CPU, very many rows at once exceed the caches and take longer than the same rows in pieces.
-        Launches that read nothing but numbers, which are small rows, stay whole up to `MANY_NUMBERS`. An op
-        without batched operands has one row.
+        It is returned itself if none is divided. On a CPU, very many rows at once exceed the caches and
+        take longer than the same rows in pieces. Launches that read nothing but numbers, which are small
+        rows, stay whole up to `MANY_NUMBERS`. An op without batched operands has one row.
         """
         # If even all calls together would stay whole, no launch is divided, and no signature need be looked
         # at.

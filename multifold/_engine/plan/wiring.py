@@ -295,7 +295,7 @@ def wire(
         Whether all results stay, so that no launch is the last one that reads a result.
     """
     slots = SlotFiller(columns)
-    facts = *columns.facts(joined(outputs)), *place.columns, *slots.given(keeps)
+    facts = *columns.facts(joined(outputs)), *place.columns, *slots.last_arguments(keeps)
     return slots.wiring(place, compiled.wire(schedule.calls, schedule.bounds, *facts))
 
 
@@ -314,7 +314,7 @@ def plan_and_wire(
     pending calls, and what `Problem.counted_as` takes.
     """
     slots = SlotFiller(columns)
-    facts = *columns.facts(joined(outputs)), *place.columns, *slots.given(keeps)
+    facts = *columns.facts(joined(outputs)), *place.columns, *slots.last_arguments(keeps)
     return slots.planned(graph, place, compiled.plan(pending, *facts))
 
 
@@ -338,7 +338,7 @@ class SlotFiller:
         self.numbers: dict[type, list[np.ndarray]] = {number: [] for number in NUMBERS}
         self.entries: list[Entries] = []
 
-    def given(self, keeps: bool) -> tuple[Any, ...]:
+    def last_arguments(self, keeps: bool) -> tuple[Any, ...]:
         """Return the last arguments of `compiled.wire`: number of parts, ``keeps``, `MAKERS`, itself."""
         return len(self.columns.parts), keeps, MAKERS, self
 

@@ -91,8 +91,13 @@ class Way(NamedTuple):
 def take_apart(way: Way, value: Any) -> tuple[Hashable, Sequence[Any], Attributes]:
     """Return ``(fixed, inner, attributes)`` of a value whose `Way`, by `way_of`, is ``way``.
 
-    The first two are what `Taken` says. The last are its `Attributes`: an empty dictionary for objects of
-    the classes in `BARE`, of NumPy's classes, and of those that are compared as they are.
+    ``fixed`` is compared by ``==``, ``inner`` are the values inside, and attributes are `Attributes`: none
+    for objects of the classes in `BARE`, of NumPy's classes, and of those that are compared as they are.
+
+    >>> take_apart(WAYS[dict], {"a": 1, "b": [2]})
+    (None, ['a', 1, 'b', [2]], {})
+    >>> take_apart(WAYS[int], 7)
+    ((7,), (), {})
     """
     cls = type(value)
     # NumPy's own subclasses keep notes in attributes that an op does not compute with. The `_mmap` of a
@@ -102,10 +107,11 @@ def take_apart(way: Way, value: Any) -> tuple[Hashable, Sequence[Any], Attribute
 
 
 def attributes_of(value: Any, way: Way) -> Attributes:
-    """Return the `Attributes` of an object, name -> value: those in its ``__dict__``, then those in slots.
+    """Return the attributes of an object: ``(True, name)`` -> value for one in its ``__dict__``.
 
-    Left out are the values of cached properties, slots that were never assigned, and, if ``way`` is
-    `REDUCED`, the slots of the class that defines ``__reduce__`` and of its bases.
+    The key is ``(False, name)`` for one in a slot. Left out are the values of cached properties, slots that
+    were never assigned, and, if ``way`` is `REDUCED`, the slots of the class that defines ``__reduce__``
+    and of its bases.
     """
     cls = type(value)
     found = Attributes()
@@ -158,7 +164,7 @@ def new(value: Any, *arguments: Any, **words: Any) -> Any:
     return base_of(cls).__new__(cls, *arguments, **words)
 
 
-def filled(fill: Callable[[Any, list[Any]], object]) -> Callable[[Any, Any, list[Any]], Any]:
+def container_maker(fill: Callable[[Any, list[Any]], object]) -> Callable[[Any, Any, list[Any]], Any]:
     """Return a `Way.make` that makes an empty container and calls ``fill(container, inner)`` to fill it."""
 
     def make(value: Any, fixed: Any, inner: list[Any]) -> Any:
@@ -169,7 +175,7 @@ def filled(fill: Callable[[Any, list[Any]], object]) -> Callable[[Any, Any, list
     return make
 
 
-def mapping(cls: Any) -> Way:
+def mapping_way(cls: Any) -> Way:
     """Return the `Way` of dict or OrderedDict: ``inner`` is key, entry, key, entry, ... in order."""
 
     # A subclass may override `items` or `__setitem__`, so both are those of the class in the table.
@@ -177,10 +183,10 @@ def mapping(cls: Any) -> Way:
         for key, x in zip(inner[::2], inner[1::2], strict=True):
             cls.__setitem__(made, key, x)
 
-    return Way(lambda x: (None, [*chain.from_iterable(cls.items(x))]), filled(fill))
+    return Way(lambda x: (None, [*chain.from_iterable(cls.items(x))]), container_maker(fill))
 
 
-def number(cls: Any) -> Way:
+def scalar_way(cls: Any) -> Way:
     """Return the `Way` of int, str or bytes and their subclasses: ``fixed`` is ``(plain value,)``."""
     # `int.__getnewargs__(x)` returns the plain int inside of an object of a subclass, as ``(7,)``.
     return Way(
@@ -189,10 +195,10 @@ def number(cls: Any) -> Way:
 
 
 def take_array(x: np.ndarray) -> Taken:
-    """Return the `Taken` of an array: its dtype, shape, whether it is in Fortran's order, and its bytes.
+    """Return ``((dtype, shape, whether it is in Fortran's order, bytes), ())`` of an array.
 
-    An array of objects, or of texts of any length, has no bytes, and its entries are the inner values
-    instead, in the order of ``ravel``.
+    An array of objects, or of texts of any length, has no bytes. It is ``((dtype, shape, order),
+    entries)``, a list in the order of ``ravel``.
     """
     # A subclass may change what `ravel` does: that of an `np.matrix` has two axes.
     plain = np.asarray(x)
@@ -259,7 +265,7 @@ RANGE = Way(
 )
 
 WAYS: dict[type, Way] = {
-    **{cls: number(cls) for cls in (int, str, bytes)},
+    **{cls: scalar_way(cls) for cls in (int, str, bytes)},
     float: Way(
         lambda x: (float.hex(x), ()),  # tells 0.0 from -0.0, which are equal
         lambda value, fixed, inner: new(value, float.fromhex(fixed)),
@@ -275,16 +281,16 @@ WAYS: dict[type, Way] = {
         lambda value, fixed, inner: new(value, inner),
         changes=False,
     ),
-    list: Way(lambda x: (None, [*list.__iter__(x)]), filled(list.extend)),
-    set: Way(lambda x: (None, [*set.__iter__(x)]), filled(set.update), unordered=True),
+    list: Way(lambda x: (None, [*list.__iter__(x)]), container_maker(list.extend)),
+    set: Way(lambda x: (None, [*set.__iter__(x)]), container_maker(set.update), unordered=True),
     frozenset: Way(
         lambda x: (None, [*frozenset.__iter__(x)]),
         lambda value, fixed, inner: new(value, inner),
         changes=False,
         unordered=True,
     ),
-    dict: mapping(dict),
-    OrderedDict: mapping(OrderedDict),
+    dict: mapping_way(dict),
+    OrderedDict: mapping_way(OrderedDict),
     slice: RANGE,
     range: RANGE,
     functools.partial: Way(

@@ -50,7 +50,7 @@ class Copies(dict[int, tuple["weakref.ref[np.ndarray]", np.ndarray]]):
     __slots__ = ("__weakref__",)
 
 
-def forgotten(copies: weakref.ref[Copies], number: int, array: weakref.ref[np.ndarray]) -> None:
+def forget_copy(copies: weakref.ref[Copies], number: int, array: weakref.ref[np.ndarray]) -> None:
     """Remove the entry ``number``, the id of an array, from ``copies``: called when that array is freed.
 
     ``copies`` is a weak reference. Where the table itself is gone, nothing happens.
@@ -187,8 +187,9 @@ class Graph(GraphBase):
     def open_form(self, key: Hashable, letters: str, values: Hashable, number: int) -> None:
         """Let the quick path record calls of form ``key`` with these ``values`` as signature ``number``.
 
-        ``letters`` has a letter for each operand (`multifold._engine.compiled.forms`), and ``values`` the
-        values that count, () if none does.
+        A form is the op, the types of the operands and the keyword arguments of a call (`quick_key`).
+        ``letters`` has a letter for each operand (`multifold._engine.compiled.forms`), and ``values`` is a
+        tuple of the operands' values that count, as the shape of an array; () if none does.
         """
         if key not in self.quick:
             self.quick[key] = self.route(letters), number, {} if values else None
@@ -199,10 +200,10 @@ class Graph(GraphBase):
         self.forms[key][1][values] = self.signatures[number]
 
     def lasting(self) -> Forms:
-        """Return the forms that the graph after a reset starts with: those of ``forms`` that may stay.
+        """Return the forms that the graph after a reset starts with: key -> letters, values -> signature.
 
-        See `Signature.outlives_reset`. If this graph has no call, these are the ones it started with
-        itself.
+        They are those of ``forms`` whose signatures may stay (`Signature.outlives_reset`). If this graph
+        has no call, they are the ones that it started with itself.
         """
         if not self.signature:
             return self.before
@@ -214,7 +215,7 @@ class Graph(GraphBase):
         return lasting
 
     def forget_before(self) -> None:
-        """Drop the forms and the copies that this graph has from the graph before a reset."""
+        """Drop the forms of calls and copies of arrays that this graph has from before a reset."""
         self.before = {}
         self.copies_before = Copies()
 
@@ -376,7 +377,7 @@ class Graph(GraphBase):
             return self.copies_before
         lasting = Copies()
         for key, copied in self.copies.items():
-            forget = partial(forgotten, weakref.ref(lasting), id(key.value))
+            forget = partial(forget_copy, weakref.ref(lasting), id(key.value))
             lasting[id(key.value)] = weakref.ref(key.value, forget), copied
         return lasting
 
@@ -396,9 +397,9 @@ class Graph(GraphBase):
         calls.append(len(self.signature))
 
     def take_changed(self) -> list[tuple[int, RecordError]]:
-        """Return ``(call, error)`` for each call whose array was changed since; clear ``counted``.
+        """Return ``(call, error)`` for each call whose array was changed since it was recorded.
 
-        After that all calls of this graph may run, but those that were returned must not.
+        ``counted`` is cleared: all other calls of this graph may run then.
         """
         found = [
             (call, changed_in_place(array))
@@ -410,10 +411,10 @@ class Graph(GraphBase):
         return found
 
     def refuse_changed(self) -> None:
-        """Refuse to run calls of an array that was changed since they were recorded.
+        """Raise `RecordError` if calls that were recorded since this was called last read a changed array.
 
-        These are large shared arrays of NumPy, and arrays of a framework that counts their changes. Nor are
-        calls run that two threads have recorded at once.
+        These are large shared arrays of NumPy, and arrays of a framework that counts their changes. It is
+        raised, too, if two threads have recorded at once.
 
         Some of those calls may have been recorded before the change, and others after it. Where all calls
         of an array ran before it was changed, calls to come get a copy of its new content.

@@ -34,7 +34,7 @@ from multifold.operands import Each, RaggedOperand, Shared, Static
 
 
 def refuse_rows(x: Any, rows: int | None) -> None:
-    """Raise `RecordError` unless ``rows``, how many rows the array ``x`` has, is 1; None for no axis."""
+    """Raise `RecordError` unless ``rows`` is 1: the length of axis 0 of ``x``, None without axes."""
     if rows != 1:
         raise RecordError(
             f"Expected an array operand of one row, of shape (1, *s). Received shape {tuple(x.shape)}.",
@@ -67,7 +67,16 @@ def numpy_class(x: np.ndarray) -> Hashable:
 
 
 def note_orders(operands: Iterable[Any], found: list[Hashable]) -> None:
-    """Append a tuple of the keys of each dictionary in nested operands to ``found``, outer ones first."""
+    """Append a tuple of the keys of each dictionary in nested operands to ``found``, outer ones first.
+
+    Keys that are not all strings are frozen: 1, 1.0 and True are equal to Python. Other operands append
+    nothing.
+
+    >>> found = []
+    >>> note_orders([1, {"b": 2, "a": [{"c": 3}]}], found)
+    >>> found
+    [('b', 'a'), ('c',)]
+    """
     for x in operands:
         if isinstance(x, dict):
             # Strings can be compared as they are. Other keys are frozen, since 1, 1.0 and True are equal to
@@ -361,7 +370,11 @@ class Recorder(RecorderBase):
             return node
 
     def _recall(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any]) -> bool:
-        """Open the quick path to a form from before the reset; return whether it is open now."""
+        """Open the quick path to the form of a call from before the reset; return whether it is open now.
+
+        A form is the op, the types of the operands and the keyword arguments. It is False for one that is
+        not known from before, and for a call that is wrong.
+        """
         graph = self._graph
         try:
             key = quick_key(op, operands, static)
@@ -378,7 +391,11 @@ class Recorder(RecorderBase):
     def _open(
         self, graph: Graph, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int
     ) -> None:
-        """Let the quick path record calls of this form as signature ``number``, if it can take it."""
+        """Let the quick path record calls like this one as signature ``number``, if it can.
+
+        Calls are alike if op, types of the operands and keyword arguments are equal. It can if each operand
+        has a letter and each keyword argument is of a type in `CONSTANT`.
+        """
         known = list(map(self._letter, operands))
         if None not in known and all(type(x) in CONSTANT for x in static.values()):
             letters = "".join(map(str, known))
@@ -386,7 +403,11 @@ class Recorder(RecorderBase):
             graph.open_form(quick_key(op, operands, static), letters, values, number)
 
     def _letter(self, x: Any) -> str | None:
-        """Return the letter of the operand ``x`` in a form (`compiled.forms`); None if it has none."""
+        """Return the letter by which the quick path knows how to record the operand ``x``: "n" for a node.
+
+        The table in `multifold._engine.compiled.forms` has all letters. None if the quick path cannot
+        record it.
+        """
         if type(x) in kinds.LETTERS:
             return kinds.LETTERS[type(x)]
         if isinstance(x, Node):

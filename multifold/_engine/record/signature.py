@@ -122,7 +122,7 @@ class Signature:
             layout=tuple([p if kind.ref else -1 - p for kind, p in nodes if kind.rows]),
             batched=any(slot.kind.batched for slot in self.slots),
             nodes_only=all(slot.kind is NODE for slot in self.slots),
-            beside=floats if any(typed(slot.kind) for slot in self.slots) else (),
+            beside=floats if any(has_dtype(slot.kind) for slot in self.slots) else (),
             says_rows=any(slot.kind.ragged and slot.value is not None for slot in self.slots),
             recorded=tuple([i for i, slot in enumerate(self.slots) if slot.kind.column is not None]),
             shared_refs=np.array([p for kind, p in nodes if kind.shared], np.int64),
@@ -215,7 +215,7 @@ class Signature:
         return leaves if self.structure is None else optree.tree_unflatten(self.structure, leaves)
 
 
-def typed(kind: Kind) -> bool:
+def has_dtype(kind: Kind) -> bool:
     """Return whether operands of a kind have a dtype: all but Python numbers and static values."""
     return kind.shared or (kind.batched and kind.number is None)
 

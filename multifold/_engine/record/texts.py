@@ -186,14 +186,14 @@ def encode(value: Any, special: Special = lambda x: None) -> Any:
         return value
     if cls is str:
         # Python knows of each string whether it is ASCII, so most are never searched.
-        return value if value.isascii() or not HALVES.search(value) else ["str", packed(utf8(value))]
+        return value if value.isascii() or not HALVES.search(value) else ["str", to_base64(utf8(value))]
     if cls is int:
         # Python refuses to print more than 4,300 decimal digits, but prints any number of hexadecimal ones.
         return value if value in WORD else ["int", hex(value)]
     if cls is float:
-        return value if math.isfinite(value) else ["float", packed(struct.pack("<d", value))]
+        return value if math.isfinite(value) else ["float", to_base64(struct.pack("<d", value))]
     if cls is bytes:
-        return ["bytes", packed(value)]
+        return ["bytes", to_base64(value)]
     if isinstance(value, np.dtype):
         return encode_dtype(value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.hasobject:
@@ -272,8 +272,8 @@ def utf8(value: str) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 
-def packed(value: bytes) -> str:
-    """Return bytes as a string of base64, since JSON has no bytes; `unpacked` undoes it."""
+def to_base64(value: bytes) -> str:
+    """Return bytes as a string of base64, since JSON has no bytes; `from_base64` undoes it."""
     return base64.b64encode(value).decode()
 
 
@@ -311,8 +311,8 @@ def decode(code: Any, find: Find = look_up, special: Mapping[str, Build] | None 
     return build(*[decode(part, find, special) for part in parts])
 
 
-def unpacked(value: str) -> bytes:
-    """Return the bytes of a string that `packed` wrote; raise `ValueError` if it is no base64."""
+def from_base64(value: str) -> bytes:
+    """Return the bytes of a string that `to_base64` wrote; raise `ValueError` if it is no base64."""
     # Without `validate`, characters that are no base64 would be skipped, and damage would go unnoticed.
     return base64.b64decode(value, validate=True)
 
@@ -397,10 +397,10 @@ def build_enum(cls: Any, name: str) -> Any:
 
 
 BUILD: dict[str, Build] = {
-    "str": lambda x: unpacked(x).decode("utf-8", "surrogatepass"),
+    "str": lambda x: from_base64(x).decode("utf-8", "surrogatepass"),
     "int": lambda x: int(x, 16),
-    "float": lambda x: struct.unpack("<d", unpacked(x))[0],
-    "bytes": unpacked,
+    "float": lambda x: struct.unpack("<d", from_base64(x))[0],
+    "bytes": from_base64,
     "tuple": lambda *x: x,
     "list": lambda *x: list(x),
     "set": lambda *x: set(x),
