@@ -565,7 +565,7 @@ class Fold(FrameworkRecorder, Awaiting):
         return kept
 
     def _asked(self, outputs: Any, model: Any = None) -> Outputs:
-        """Return what is asked for as `Outputs`.
+        """Return ``outputs``, as for `apply`, as `Outputs`, whose loose values follow those of the graph.
 
         Raises
         ------

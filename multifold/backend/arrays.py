@@ -47,7 +47,7 @@ class Ragged(NamedTuple):
 
 
 def cached_pieces(rows: int) -> int:
-    """Return into how many pieces a CPU divides a launch of so many rows: each has at least `PIECE` rows.
+    """Return into how many pieces a CPU divides a launch of that many rows: one for each `PIECE`, or 1.
 
     >>> [cached_pieces(rows) for rows in (1, 10_000, 16_384, 100_000)]
     [1, 1, 2, 12]

@@ -171,7 +171,7 @@ class FrameworkRecorder(Recorder):
     def unroll(
         self, cell: Any, length: int, inputs: Any, begin_state: Any = None, layout: str = "NTC"
     ) -> tuple[list[Node], Any]:
-        """Record a call for each of ``length`` steps of a recurrent cell over one example.
+        """Record the calls of a recurrent cell over one example of ``length`` steps.
 
         Parameters
         ----------

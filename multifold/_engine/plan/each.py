@@ -102,7 +102,7 @@ def holes(form: Any) -> list[Hole]:
 
 
 def key_of_form(form: Any) -> Hashable:
-    """Return a hashable key of a form: equal for forms of equal types, contents and order.
+    """Return a hashable key of what `form_of` returned: equal for equal types, contents and order.
 
     A form that `freeze` refuses, as one with an object of the user without ``__eq__``, equals itself only.
     """

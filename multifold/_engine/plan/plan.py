@@ -323,7 +323,7 @@ class PlanCache:
         return len(self._found)
 
     def plan(self, frame: Frame, *, runs: bool) -> Plan:
-        """Return the plan of a frame: a kept one of its form, or else a new one.
+        """Return the plan of a frame: a kept one of its `Frame.form`, or else a new one.
 
         A new plan is kept if the form was met before and has at most `MOST_CALLS` calls. ``runs`` says
         whether the plan is sure to be run; one that is kept then has its wiring.

@@ -78,7 +78,11 @@ class Schedule:
         return len(self.bounds) - 1
 
     def of(self, columns: Columns, graph: Any) -> Schedule:
-        """Return this schedule for other columns of the same form, its launches with nodes of ``graph``."""
+        """Return this schedule for other calls, in ``columns``, that read each other as these do.
+
+        Its launches have nodes of ``graph``. Nothing is scheduled: calls of equal numbers share launches as
+        before.
+        """
         found = object.__new__(Schedule)  # the class is frozen, and slow to set attributes of
         vars(found).update(vars(self), columns=columns, graph=graph)
         vars(found).pop("launches", None)  # they hold the nodes of this graph

@@ -144,9 +144,10 @@ def refuse_itself(value: Any, what: str) -> None:
 
 
 def inside(value: Any) -> Sequence[Any]:
-    """Return what is directly inside of a value: entries, attributes, or what `shared` or `ragged` marks.
+    """Return what is directly inside of a value: its entries and attributes, or what a marker marks.
 
-    It is empty if nothing is inside, or if `way_of` refuses the value.
+    The markers are `shared`, `static` and `ragged`. It is empty if nothing is inside, or if `way_of`
+    refuses the value.
     """
     if isinstance(value, (Shared, Static)):
         return [value.value]

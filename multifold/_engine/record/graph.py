@@ -324,7 +324,7 @@ class Graph(GraphBase):
         self.value_of = value_of
 
     def recorded_for(self, seconds: float) -> None:
-        """Set ``began`` so that recording has taken ``seconds`` until now, whatever ran meanwhile."""
+        """Set ``began`` to ``seconds`` before now, so that what ran since recording does not count."""
         self.began = perf_counter() - seconds
 
     def copy_of(self, op: Any, key: Hashable) -> Any:

@@ -49,6 +49,9 @@ class NoText(TypeError):
 def look_up(name: str, ops: Mapping[str, Any] | None = None) -> Any:
     """Return what ``"module:qualname"`` names: the entry in ``ops``, or an object of an imported module.
 
+    Attributes are read from the dictionaries of modules and classes, so no ``__getattr__`` and no property
+    runs, and a module that loads itself when it is first used stays as it is.
+
     Raises
     ------
     LookupError

@@ -148,7 +148,8 @@ class DryReplay(Replay):
     def class_of(self, slot: Slot, x: Any) -> Hashable:
         """Return a hashable key of the operand ``x``: calls of one kind have equal keys for each slot.
 
-        It holds the shape of a row, dtype and device; for a value in the signature it is None.
+        It holds the shape of a row, dtype and device, and whether a ragged operand has rows. It is None for
+        a value that the signature holds.
         """
         if slot.kind.column is None:
             return None  # the signature holds the value, and so tells these apart

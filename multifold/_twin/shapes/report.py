@@ -122,7 +122,7 @@ def row_shape(backend: Backend, x: Any, *, rows: int | None = 1) -> Any:
     """Return the `RowShape` of an array, or a structure of them; what is no array stays as it is.
 
     An array with axis 0 of length ``rows`` is one with a row for each call, and its ``shape`` is that of a
-    row. Any other, and each with ``rows=None``, is whole. A `Ragged` has the shape of a row.
+    row. Any other, and each with ``rows=None``, is whole. A `Ragged` of one array has the shape of a row.
     """
     if isinstance(x, Ragged):
         return row_shape(backend, x.values, rows=None)._replace(
