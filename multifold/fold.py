@@ -156,21 +156,30 @@ class Fold(FrameworkRecorder, Awaiting):
         raise NotImplementedError  # `recorded` puts the compiled method here
 
     def reset(self) -> None:
-        """Forget all calls; nodes recorded before are refused, and calls like them are recorded faster."""
+        """Forget all calls: nodes recorded before are refused from now on.
+
+        Forms of calls, schedules and plans are kept, so that calls like those before are recorded and
+        planned faster. See `clear`.
+
+        Raises
+        ------
+        RecordError
+            While the fold runs examples.
+        """
         self._refuse_within("reset()")
         super().reset()
         self._kept_columns = self._passing = None
         self._last = []
 
     def clear(self) -> None:
-        """Forget all calls, and what `reset` keeps of them: their forms, schedules and plans."""
+        """Forget all calls, and what `reset` keeps of them: their forms, and the plans of minibatches."""
         self.reset()
         self._graph.forget_before()
         self._plans = PlanCache(self._policy)
         self._outcomes = Outcomes()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: all but what the last run left for `explain`."""
+        """Return the attributes for pickles and copies, without what the last run left for `explain`."""
         return {**super().__getstate__(), "_last": []}
 
     def __repr__(self) -> str:
@@ -178,13 +187,13 @@ class Fold(FrameworkRecorder, Awaiting):
         return f"<Fold of {len(self)} call{'s' * (len(self) != 1)}, backend '{backend}'>"
 
     def __str__(self) -> str:
-        """Return what was recorded: a line for each call, or for each op where there are many."""
+        """Return the ``repr``, and a line for each call, or for each op where there are many calls."""
         from multifold.explain import listing  # much of the package: loaded when asked for
 
         return "\n".join(filter(None, [repr(self), listing(self._columns())]))
 
     def __call__(self, outputs: Any) -> Any:
-        """Run what the outputs need; all ops are callables. See `apply`."""
+        """Run what the outputs need and return their values: `apply` where all ops are callables."""
         return self.apply(None, outputs)
 
     def apply(self, model: Any, outputs: Any) -> Any:
@@ -291,14 +300,20 @@ class Fold(FrameworkRecorder, Awaiting):
         return batch.put_together(self._run(model, batch.plan, device=batch.device))
 
     def _run_rounds(self, model: Any, examples: Any, fn: Callable[..., Any], *, collect: bool) -> Any:
-        """Run a function over examples; see `multifold._engine.rounds`."""
+        """Run ``fn`` over examples, and return what `run` does; see `multifold._engine.rounds`.
+
+        With ``collect`` that is a pair: the results, and a dictionary, number of the example -> exception.
+        """
         with self._rounds(model, collect=collect) as rounds:
             results = rounds.run(fn, examples)
         return (results, rounds.tasks.failures) if collect else results
 
     @contextmanager
     def _rounds(self, model: Any, *, collect: bool = False) -> Iterator[Rounds]:
-        """Return what runs rounds, until the context is left."""
+        """Return a context that yields a new `Rounds`, which runs examples on this fold until it is left.
+
+        On leaving, the reports of its rounds become what `explain` shows.
+        """
         self._refuse_within("other run of the same fold")
         if self._passing == len(self):
             self.reset()
@@ -327,10 +342,11 @@ class Fold(FrameworkRecorder, Awaiting):
             self._passing = len(self) if passing else None
 
     def _loops(self, model: Any, check: bool = False, among: str = "") -> partial[Loop]:
-        """Return what makes the loop that runs a plan of some calls.
+        """Return a function that makes the `Loop` which runs a plan; call it with the plan's columns.
 
-        A ``check`` compares all operands, and no op is tried: all results are compared with the eager twin.
-        ``among`` says what is among the rows that no example of the run has asked for.
+        With ``check`` the loop compares all operands before and after a launch, and tries no op: the caller
+        compares all results with the eager twin. ``among`` says, for errors, what is among the rows of a
+        launch that no example of the run has asked for.
         """
         debug = self._debug or check
         tries = self._trials and not check
@@ -338,7 +354,15 @@ class Fold(FrameworkRecorder, Awaiting):
         return partial(loop_of, self, model, *options)
 
     def _run(self, model: Any, plan: Plan, *, check: bool = False, device: Any = None) -> list[Any]:
-        """Run a plan; return the value of each group that was asked for."""
+        """Run a plan; return a list of values, one for each of ``plan.asked.groups``, in their order.
+
+        What `explain` shows is set to this run.
+
+        Raises
+        ------
+        RecordError
+            If an array was changed since it was recorded.
+        """
         self._last = []
         self._graph.refuse_changed()
         done = self._loops(model, check)(plan.columns, device=device).run(plan)
@@ -514,7 +538,7 @@ class Fold(FrameworkRecorder, Awaiting):
 
     @property
     def programs(self) -> Programs:
-        """What programs this fold has made; prints how many forms they have, each compiled by itself."""
+        """The `Programs` that this fold has made, empty at first; it prints how many forms they have."""
         if self._programs is None:
             from multifold.program import Programs  # most folds make none
 
@@ -522,12 +546,12 @@ class Fold(FrameworkRecorder, Awaiting):
         return self._programs
 
     def _planned(self, traces: Sequence[Trace], model: Any) -> tuple[Plan, Backend]:
-        """Return the plan of some traces, and the backend that runs it."""
+        """Return ``(plan, backend)``: the plan of some traces merged, and the backend that runs it."""
         plan = self._batch(traces).plan
         return plan, self._backend_of(model, plan.columns)
 
     def _columns(self) -> Columns:
-        """Return the graph as arrays, made anew when the graph has grown.
+        """Return the graph as `Columns`, the same object until a call or part is recorded.
 
         Calls and parts are only ever appended, so two lengths tell whether the kept arrays are all.
         """
@@ -541,7 +565,14 @@ class Fold(FrameworkRecorder, Awaiting):
         return kept
 
     def _asked(self, outputs: Any, model: Any = None) -> Outputs:
-        """Return what is asked for as references; refuse outputs in the place of the model."""
+        """Return ``outputs``, as for `apply`, as `Outputs`, whose loose values follow those of the graph.
+
+        Raises
+        ------
+        RecordError
+            If nodes are in the place of the model, as in ``fold.apply(outputs, model)``, or for what
+            `take_apart` refuses.
+        """
         nothing = isinstance(outputs, (list, tuple, dict)) and not outputs
         if (nothing or isinstance(model, (Node, list, tuple))) and holds_nodes(model):
             raise RecordError(
@@ -553,7 +584,11 @@ class Fold(FrameworkRecorder, Awaiting):
         return take_apart(self, outputs, len(self._graph.loose))
 
     def _plan(self, outputs: Any = None, recording: float | None = None) -> Plan:
-        """Return the plan for some outputs, or `Outputs`; for all calls if there are none."""
+        """Return the plan for some outputs, as for `apply` or as `Outputs`; for all recorded calls if None.
+
+        ``recording`` is the seconds that recording took, if the plan is to be run: then it is wired, and
+        may be one that was kept. Without it the plan is made anew.
+        """
         graph = self._graph
         if outputs is None:
             columns = self._columns()
@@ -568,7 +603,7 @@ class Fold(FrameworkRecorder, Awaiting):
         return self._plans.plan(frame, runs=True)
 
     def _warn_of_growth(self) -> None:
-        """Warn once where each run adds its calls to those of all before."""
+        """Count a run; warn once, at the user's line, if each run adds its calls to those of all before."""
         if self._graph.grows():
             warn_user(
                 f"This fold is run again and again, each time with new calls, and holds all {len(self):,} "
@@ -578,25 +613,28 @@ class Fold(FrameworkRecorder, Awaiting):
             )
 
     def _batch(self, traces: Iterable[Trace] | Minibatch, *, runs: bool = False) -> Minibatch:
-        """Return traces as one minibatch, and wired if it is sure to be run."""
+        """Return traces, or a single one, as one `Minibatch`; a minibatch is returned itself.
+
+        ``runs`` says that it is sure to be run: then its plan has its wiring, too.
+        """
         if isinstance(traces, Minibatch):
             return traces
         traces = tuple(traces) if isinstance(traces, Iterable) else (traces,)
         return schedule_traces(traces, self._plans, runs=runs)
 
     def _plan_of(self, outputs: Any) -> Plan:
-        """Return the plan for some outputs, or traces; for all calls if there are none."""
+        """Return the plan for outputs, as for `apply`, or traces; for all recorded calls if None."""
         return self._plan() if outputs is None else self._plan_with_traces(outputs, None)[0]
 
     def _plan_with_traces(self, outputs: Any, model: Any) -> tuple[Plan, Sequence[Trace]]:
-        """Return the plan of a program: for outputs, or for traces or a minibatch; and the traces."""
+        """Return ``(plan, traces)`` for traces or a minibatch, ``(plan, ())`` for outputs of `apply`."""
         if is_batch(outputs):
             batch = self._batch(outputs)
             return batch.plan, batch.traces
         return self._plan(self._asked(outputs, model)), ()
 
     def _empty_copy(self) -> Fold:
-        """Return a fold like this one without calls, which watches what ops do to their operands."""
+        """Return a copy without calls and with ``debug=True``, which finds writes to operands."""
         return copy(self)._emptied()
 
     def _emptied(self) -> Fold:
@@ -606,13 +644,19 @@ class Fold(FrameworkRecorder, Awaiting):
 
 
 def holds_nodes(model: Any) -> bool:
-    """Return whether what was given as a model is a node, or a list, tuple or dictionary of nodes."""
+    """Return whether ``model`` is a node, or a list, tuple or dictionary with a node at any depth."""
     leaves = optree.tree_leaves(model) if isinstance(model, (list, tuple, dict)) else [model]
     return any(isinstance(leaf, Node) for leaf in leaves)
 
 
 def traces_of(outputs: Any) -> Sequence[Trace]:
-    """Return the traces that are shared out; there may be none."""
+    """Return the traces of a minibatch, or a list or tuple of traces, perhaps empty, as it is.
+
+    Raises
+    ------
+    RecordError
+        For anything else, as outputs of a fold.
+    """
     if isinstance(outputs, Minibatch):
         return outputs.traces
     if isinstance(outputs, (list, tuple)) and all(isinstance(x, Trace) for x in outputs):

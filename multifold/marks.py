@@ -78,7 +78,13 @@ def trusted(op: Op) -> Op:
 
 
 def marked(op: Op, mark: str) -> Op:
-    """Set a mark on an op and return the op; refuse one that can have no attribute, as a bound method."""
+    """Set the mark, `MIXING` or `TRUSTED`, as an attribute of an op, and return that op.
+
+    Raises
+    ------
+    BackendError
+        If the op can have no attribute, as a bound method.
+    """
     try:
         setattr(op, ATTRIBUTE, mark)
     except (AttributeError, TypeError):
@@ -90,7 +96,10 @@ def marked(op: Op, mark: str) -> Op:
 
 
 def mark_of(op: Any) -> str | None:
-    """Return the mark of an op, or None; a method has its function's, a partial that of what it calls."""
+    """Return "mixing" or "trusted" for an op that is marked, else None.
+
+    A method has its function's mark, a `functools.partial` that of what it calls.
+    """
     while isinstance(op, functools.partial) and not hasattr(op, ATTRIBUTE):
         op = op.func
     # An object whose `__getattr__` answers to any name has no mark.

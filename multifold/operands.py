@@ -24,7 +24,7 @@ from multifold.errors import RecordError, type_of
 
 
 class Shared:
-    """A value that enters a launch once, as it is; made by `shared`."""
+    """A value that enters a launch once, as it is; made by `shared` of anything but a node."""
 
     __slots__ = ("value",)
 
@@ -42,7 +42,10 @@ class Static:
 
 
 class RaggedOperand:
-    """Any number of rows for one node; made by `ragged`."""
+    """Any number of rows for one node, in the tuple ``items``; made by `ragged`.
+
+    ``missing`` is its `MissingRows`, None if neither row_shape nor an array says what a row is.
+    """
 
     __slots__ = ("items", "missing")
 
@@ -75,15 +78,18 @@ class RaggedOperand:
 
 
 def rows_of(items: Any) -> Iterable[Any]:
-    """Return the rows of a ragged operand: of an array ``(k, *s)`` those along axis 0, each ``(1, *s)``.
+    """Return the rows of a ragged operand: those of an array ``(k, *s)`` as ``(k, 1, *s)``, else ``items``.
 
-    A NumPy array of shape ``(k,)`` is a list of numbers.
+    A NumPy array of shape ``(k,)`` is returned itself: it is a list of numbers.
     """
     return items[:, None] if is_array_of_rows(items) else items
 
 
 def is_array_of_rows(items: Any) -> TypeGuard[np.ndarray]:
-    """Return whether a ragged operand is given as one array, which says what its rows are."""
+    """Return whether ``items`` is one array of rows: of a framework with an axis, or of NumPy with two.
+
+    ``np.array([1, 2])`` is a list of numbers.
+    """
     # An array of a framework needs one axis and NumPy's two, since ``np.array([1, 2])`` is a list of
     # numbers.
     return len(getattr(items, "shape", ())) > isinstance(items, np.ndarray)
@@ -94,7 +100,9 @@ RowShape = tuple[Any, ...]
 
 
 class MissingRows(NamedTuple):
-    """What the rows of a ragged operand are where it has none: the same alone and beside other calls.
+    """The shape and dtype of the rows of a ragged operand, for a node that has none.
+
+    Such a node receives the same alone and beside other calls.
 
     Attributes
     ----------
@@ -109,7 +117,7 @@ class MissingRows(NamedTuple):
     dtype: Any = "float"
 
     def made(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
-        """Return what ``make`` makes of a shape and a dtype, or a tuple of that where a row is a tuple.
+        """Return ``make(shape, dtype)``, or a tuple of one for each array where a row is a tuple.
 
         Examples
         --------
@@ -122,12 +130,20 @@ class MissingRows(NamedTuple):
 
 
 def is_one(shape: RowShape) -> bool:
-    """Return whether a row shape is that of one array, ``(8,)``, and no tuple of such, ``((8,),)``."""
+    """Return whether a row shape is that of one array, as ``(8,)`` or ``()``, not a tuple of shapes."""
     return not shape or not isinstance(shape[0], tuple)
 
 
 def missing_rows(shape: RowShape, dtype: Any) -> MissingRows:
-    """Return the `MissingRows` of a row shape and a dtype: a tuple, or one for all arrays of a row."""
+    """Return the `MissingRows` of a row shape and a dtype, by default "float".
+
+    Where a row is a tuple of arrays, ``dtype`` is one for all of them, or a tuple.
+
+    Raises
+    ------
+    RecordError
+        If a tuple of dtypes has another length than the shape, or for what is no dtype.
+    """
     if is_one(shape):
         return MissingRows(shape, "float" if dtype is None else name_of_dtype(dtype))
     dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(shape)
@@ -141,7 +157,12 @@ def missing_rows(shape: RowShape, dtype: Any) -> MissingRows:
 
 @lru_cache(256)
 def name_of_dtype(dtype: Any) -> str:
-    """Return the name of a dtype, of NumPy or of a framework; refuse anything else.
+    """Return the name of a dtype of NumPy or a framework, or of a name: "int64" for "i8".
+
+    Raises
+    ------
+    RecordError
+        For anything else.
 
     Examples
     --------
@@ -162,7 +183,13 @@ def name_of_dtype(dtype: Any) -> str:
 
 
 def checked(shape: Any, given: Any) -> RowShape:
-    """Return the shape of a row as tuples of int; ``given``, the whole shape, is what an error shows."""
+    """Return a row shape as a tuple of int, or a tuple of such, from tuples or lists of integers.
+
+    Raises
+    ------
+    RecordError
+        For anything else; the message shows ``given``, the whole shape of which this may be a part.
+    """
     if isinstance(shape, (tuple, list)):
         if all(isinstance(n, (int, np.integer)) for n in shape):
             return tuple(map(int, shape))
@@ -176,7 +203,7 @@ def checked(shape: Any, given: Any) -> RowShape:
 
 
 class Each:
-    """A result that keeps its example; made by `each`."""
+    """A result that becomes a list with an entry for each example; made by `each`."""
 
     __slots__ = ("value",)
 
@@ -185,7 +212,7 @@ class Each:
 
 
 def shared(value: Any) -> Any:
-    """Let a value enter each launch once, whole, instead of once for every node.
+    """Let a value enter each launch once, whole, instead of as one row for each node.
 
     Parameters
     ----------
@@ -236,10 +263,10 @@ def static(value: Any) -> Static:
 
 
 def ragged(items: Iterable[Any], row_shape: RowShape | None = None, dtype: Any = None) -> RaggedOperand:
-    """Give one node any number of rows: all arities run in one launch.
+    """Give one node any number of rows: nodes with 0, 1 or 9 rows run in one launch.
 
-    The op receives a `multifold.Ragged` with ``values`` of shape ``(total, *s)``, ``lengths`` of
-    shape ``(n,)`` and ``segment_ids`` of shape ``(total,)``.
+    The op receives a `multifold.Ragged` with ``values`` of shape ``(total, *s)``, ``lengths`` of shape
+    ``(n,)`` and ``segment_ids`` of shape ``(total,)``.
 
     Parameters
     ----------
@@ -302,7 +329,8 @@ def each(value: Any) -> Each:
     Raises
     ------
     RecordError
-        When the results are taken: for a mark inside of another one. As an operand.
+        When the results are taken apart, for a mark inside of another one; when a call is recorded, for
+        a mark among its operands.
 
     Examples
     --------

@@ -45,14 +45,18 @@ Culprit = Callable[[Backend, Any, float | None], str]
 
 
 def check(backend: Backend, model: Any, ways: Sequence[Any], rtol: float | None) -> None:
-    """Compare what runs batched with what runs each call alone; see `Fold.check` and `both_ways`."""
+    """Raise `MismatchError` if values or gradients differ between a batched run and one call at a time.
+
+    ``ways`` is what `both_ways` returned. Nothing is returned. For ``rtol`` see `Fold.check`. Gradients are
+    compared if the backend has a training kit and the model parameters.
+    """
     batched_way, single_way, *culprits = ways
 
     def together(model: Any) -> dict[str, Any]:
-        return named(batched_way(model), backend)
+        return arrays_by_path(batched_way(model), backend)
 
     def one_by_one(model: Any) -> dict[str, Any]:
-        return named(single_way(model), backend)
+        return arrays_by_path(single_way(model), backend)
 
     batched = together(model)
     alone = one_by_one(model)
@@ -96,9 +100,11 @@ def check(backend: Backend, model: Any, ways: Sequence[Any], rtol: float | None)
 
 
 def culprit_of(fold: Any, outputs: Any = None, traces: Sequence[Trace] = ()) -> Culprit:
-    """Return what says which call of a fold, or of traces, is the first that differs when it runs alone.
+    """Return a `Culprit`: a function that finds the first call which differs when it runs alone.
 
-    Without outputs all calls that the fold holds then are looked at.
+    ``culprit(backend, model, rtol)`` returns a sentence that names its op and line, "" if no call differs.
+    It looks at the calls that ``outputs`` need, by default at all that the fold holds then; it records
+    ``traces`` on the fold before.
     """
 
     def culprit(backend: Backend, model: Any, rtol: float | None) -> str:
@@ -114,7 +120,7 @@ def culprit_of(fold: Any, outputs: Any = None, traces: Sequence[Trace] = ()) -> 
             return ""
         for call, row, other in zip(calls, *found, strict=True):
             try:
-                compare_all(backend, named(row, backend), named(other, backend), rtol)
+                compare_all(backend, arrays_by_path(row, backend), arrays_by_path(other, backend), rtol)
             except MismatchError:
                 name = graph.signatures[graph.signature[call]].name
                 return f" The first call that differs is of op '{name}', recorded at {graph.site(call)}."
@@ -126,7 +132,15 @@ def culprit_of(fold: Any, outputs: Any = None, traces: Sequence[Trace] = ()) -> 
 def compare_all(
     backend: Backend, batched: dict[str, Any], alone: dict[str, Any], rtol: float | None
 ) -> float:
-    """Compare arrays by name; return the largest tolerance that was allowed."""
+    """Compare arrays by `compare`, name by name; return the largest relative tolerance that was allowed.
+
+    ``rtol`` is that of all arrays; with None each dtype has its own.
+
+    Raises
+    ------
+    MismatchError
+        For the first array that differs.
+    """
     loosest = 0.0
     for name, x in batched.items():
         got = backend.to_numpy(x)
@@ -138,9 +152,10 @@ def compare_all(
 
 
 def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> Sequence[Any]:
-    """Return how to compute outputs of a fold, traces, or examples with a function, batched and alone.
+    """Return ``(batched, alone, culprit)`` for what `Fold.check` takes: two `Way` and a `Culprit`.
 
-    A third entry says which call differs first.
+    A `Way` is a function from a model to the outputs. ``outputs`` are outputs of a fold, traces, or
+    examples with ``fn``.
     """
     if fn is not None:
         refuse_misplaced(outputs, fn)
@@ -153,14 +168,14 @@ def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> Sequenc
 
 
 def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
-    """Return both ways to compute outputs of what a fold has recorded."""
+    """Return two functions from a model to the values of outputs: batched, and call by call."""
     graph = fold._graph
     columns = fold._columns()
     asked = fold._asked(outputs)
 
     def alone(model: Any) -> Any:
         began = perf_counter() - graph.began
-        groups = eager(fold, graph, columns, model, asked)
+        groups = values_one_by_one(fold, graph, columns, model, asked)
         graph.recorded_for(began)
         return put_together(asked, groups)
 
@@ -168,7 +183,7 @@ def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
 
 
 def ways_of_traces(fold: Any, batch: Minibatch) -> tuple[Way, Way]:
-    """Return both ways to compute what traces return."""
+    """Return two functions from a model to the results of a minibatch: batched, and call by call."""
     plan = batch.plan
     columns = batch.plan.columns
 
@@ -176,13 +191,13 @@ def ways_of_traces(fold: Any, batch: Minibatch) -> tuple[Way, Way]:
         lists = {name: getattr(columns, name).tolist() for name in (*COUNTED, "signature", "members")}
         lists |= {name: getattr(columns, name) for name in ("signatures", "parts", "arrays", "loose")}
         calls = SimpleNamespace(**lists, site=plan.site)
-        return batch.put_together(eager(fold, calls, columns, model, plan.asked))
+        return batch.put_together(values_one_by_one(fold, calls, columns, model, plan.asked))
 
     return lambda model: batch.put_together(fold._run(model, plan, check=True)), alone
 
 
 def ways_of_examples(fold: Any, examples: list[Any], fn: Callable[[Any, Any], Any]) -> tuple[Way, Way]:
-    """Return both ways to compute what a function returns that records examples."""
+    """Return two functions from a model to results of ``fn``: by ``fold.run``, and by an `Unfold`."""
 
     def alone(model: Any) -> Any:
         return Unfold(model, backend=fold._backend_of(model), device=fold._device, debug=True).run(
@@ -192,8 +207,14 @@ def ways_of_examples(fold: Any, examples: list[Any], fn: Callable[[Any, Any], An
     return lambda model: fold.run(model, examples, fn), alone
 
 
-def eager(recorder: FrameworkRecorder, graph: Any, columns: Columns, model: Any, asked: Outputs) -> Any:
-    """Return the groups of some outputs, by running the calls of a graph one at a time."""
+def values_one_by_one(
+    recorder: FrameworkRecorder, graph: Any, columns: Columns, model: Any, asked: Outputs
+) -> Any:
+    """Return the value of each group of ``asked``, in order, by running the calls they need one at a time.
+
+    ``graph`` and ``columns`` have the same calls, as lists and as arrays. An op that writes to its operands
+    is refused.
+    """
     backend = recorder._backend_of(model)
     needed = set(columns.ancestors(asked.calls).tolist())
     replay = Replay(graph, model, Values(backend, recorder._device_of(backend, model)), debug=True)
@@ -202,8 +223,8 @@ def eager(recorder: FrameworkRecorder, graph: Any, columns: Columns, model: Any,
     return replay.groups(asked)
 
 
-def named(outputs: Any, backend: Backend) -> dict[str, Any]:
-    """Return the arrays of some outputs by the paths that lead to them."""
+def arrays_by_path(outputs: Any, backend: Backend) -> dict[str, Any]:
+    """Return the framework's arrays among some outputs, the way there, as "outputs['y'][0]" -> array."""
     paths, leaves, _ = optree.tree_flatten_with_path(outputs)
     names = ["outputs" + "".join(f"[{key!r}]" for key in path) for path in paths]
     pairs = zip(names, leaves, strict=True)
@@ -211,9 +232,10 @@ def named(outputs: Any, backend: Backend) -> dict[str, Any]:
 
 
 def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float, scale: float = 0.0) -> None:
-    """Raise `MismatchError` if two arrays differ in shape, dtype or value.
+    """Raise `MismatchError` if two arrays differ in shape, dtype or value; ``what`` names them in it.
 
-    Values may differ by ``rtol`` times the largest magnitude of what is expected, or of ``scale``.
+    Values may differ by ``rtol`` times the largest magnitude of what is expected, or of ``scale``, if that
+    is larger.
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         raise MismatchError(

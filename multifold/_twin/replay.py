@@ -35,7 +35,10 @@ from multifold.errors import LaunchError
 
 
 class Replay:
-    """Runs the calls of a graph one at a time, in the order in which they were recorded."""
+    """Runs the calls of a graph one at a time, in the order in which they were recorded.
+
+    ``values`` has the result of each call that was run, by its number.
+    """
 
     def __init__(self, graph: Graph, model: Any, arrays: Values, *, debug: bool) -> None:
         self.graph = graph
@@ -47,17 +50,17 @@ class Replay:
         self.cursor = dict.fromkeys((*COLUMNS, "members"), 0)
 
     def go_to(self, backend: Backend, device: Any) -> None:
-        """Run the calls to come on another backend or device."""
+        """Run the calls to come on another backend and device; results so far stay."""
         self.arrays = Values(backend, device)
 
     def next_of(self, column: str, count: int = 1) -> int:
-        """Return where the next entry of a column is, and pass over it, or over several."""
+        """Return the position of the next unread entry of a column, and pass over ``count`` entries."""
         at = self.cursor[column]
         self.cursor[column] = at + count
         return at
 
     def step(self, *, run: bool = True) -> None:
-        """Run the next call, or only pass over its operands.
+        """Run the next call and keep its result; with ``run=False`` only pass over its operands.
 
         A signature says how many entries a call has in each column, but no call stores where they begin. So
         the calls are read in the order in which they were recorded, each from where the last one ended.
@@ -75,7 +78,11 @@ class Replay:
                 self.values[call] = self.launch(signature, leaves, call)
 
     def entry(self, slot: Slot) -> Any:
-        """Return what the call has for one operand; of a ragged one the rows."""
+        """Return what the next call has in the column of one slot, and pass over it.
+
+        It is a reference, a number, an array, the list of references of a ragged operand's rows, or the
+        value in the slot.
+        """
         graph = self.graph
         column = slot.kind.column
         if column is None:
@@ -87,7 +94,13 @@ class Replay:
         return getattr(graph, column)[at]
 
     def launch(self, signature: Signature, leaves: list[Any], call: int) -> Any:
-        """Run one call."""
+        """Run call number ``call`` on its operands, one for each slot; return what the op returned.
+
+        Raises
+        ------
+        LaunchError
+            If the op raises, or is seen to write to an operand.
+        """
         site = self.graph.site(call)
         backend = self.arrays.backend
         fn = resolve(backend, self.model, signature.op, site)
@@ -106,11 +119,11 @@ class Replay:
             ) from error
 
     def result_of(self, fn: Callable[..., Any], signature: Signature, leaves: list[Any]) -> Any:
-        """Return what an op returns for the operands of one call."""
+        """Return what the op ``fn`` returns for the operands of one call; `DryReplay` overrides it."""
         return self.arrays.backend.call(fn, signature.nested(leaves), signature.keywords())
 
     def operand(self, slot: Slot, entry: Any) -> Any:
-        """Return what the op receives: one row of each batched operand."""
+        """Return what the op receives for what `entry` returned: one row if the operand is batched."""
         kind = slot.kind
         if kind.ref:
             return self.arrays.protected(self.row(entry) if kind.batched else self.value(entry))
@@ -123,12 +136,12 @@ class Replay:
         return self.arrays.shared(entry) if kind.shared else snapshot(entry)
 
     def ragged(self, slot: Slot, members: list[int]) -> Ragged:
-        """Return the rows of one ragged operand."""
+        """Return a ragged operand of one node from references; ``-1 - i`` is loose value ``i``."""
         rows = self.rows(members, self.graph.loose)
         return self.arrays.ragged(self.agreeing(rows), slot.value)
 
     def agreeing(self, rows: list[Any]) -> list[Any]:
-        """Return rows that are to be put together; refuse rows whose classes do not agree."""
+        """Return ``rows`` as they are; raise `LaunchError` if they cannot be put into one array."""
         classes = dict.fromkeys(map(self.arrays.class_of, rows))
         if classes and self.arrays.agreed(classes) is None:
             hint = "ask for rows of two shapes as two groups, and pass them as two operands."
@@ -136,13 +149,16 @@ class Replay:
         return rows
 
     def rows(self, refs: Iterable[int], loose: Sequence[Any]) -> list[Any]:
-        """Return the row of each reference; ``-1 - i`` stands for loose value ``i``."""
+        """Return a list with the row of each reference; ``-1 - i`` stands for ``loose[i]``."""
         protected = self.arrays.protected
         stack = self.arrays.stack
         return [protected(self.row(ref)) if ref >= 0 else stack([loose[-1 - ref]]) for ref in refs]
 
     def groups(self, asked: Outputs) -> list[Any]:
-        """Return the value of each group of some outputs; their loose values follow those of the graph."""
+        """Return a list with the value of each group of ``asked``: an array of rows, or a whole result.
+
+        Loose value ``i`` is entry ``i`` of those of the graph and, after them, of ``asked``.
+        """
         loose = [*self.graph.loose, *asked.loose]
         with self.arrays.placed():
             return [
@@ -153,13 +169,19 @@ class Replay:
             ]
 
     def fresh(self, rows: list[Any]) -> Any:
-        """Return rows as one array that the user may write to: later calls read the rows themselves."""
+        """Return rows as one new array, which the user may write to: later calls read the rows."""
         if len(rows) > 1 or not self.arrays.backend.writeable:
             return self.arrays.concat(rows)
         return self.arrays.gather(rows[0], self.arrays.numbers([0], int))
 
     def value(self, ref: int) -> Any:
-        """Return the whole value behind a reference."""
+        """Return the whole value that a reference stands for: the result of its call, or the part of it.
+
+        Raises
+        ------
+        LaunchError
+            If the result has no such part.
+        """
         graph = self.graph
         call = ref & CALL_MASK
 
@@ -175,7 +197,13 @@ class Replay:
         return follow(self.values[call], steps_to(graph.parts, ref >> PART_BITS), refuse)
 
     def row(self, ref: int) -> Any:
-        """Return a value that must be one row."""
+        """Return the value that a reference stands for, which must be one row: each array in it has one.
+
+        Raises
+        ------
+        LaunchError
+            If it is anything else.
+        """
         value = opened(self.value(ref))
         instead = self.arrays.mismatch(value, 1)
         if instead is not None:

@@ -60,18 +60,18 @@ class Unfold(FrameworkRecorder, Awaiting):
         self._backend_of(model)
 
     def reset(self) -> None:
-        """Forget all calls and their values."""
+        """Forget all calls and their values: nodes recorded before are refused from now on."""
         self._refuse_within("reset()")
         super().reset()
         self._replay = None
 
     def shared_key(self, x: Any) -> Hashable:
-        """Return what makes a shared value the same in two calls: here only that it is the same object."""
+        """Return a key that is equal for the same object only; an array may decide the backend."""
         super().shared_key(x)
         return Identity(x)
 
     def shared_value(self, x: Any) -> Any:
-        """Return a shared value as it is: its call runs before the caller can change it."""
+        """Return a shared value itself, not a copy: its call runs before the caller can change it."""
         return x
 
     def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Node:
@@ -112,7 +112,13 @@ class Unfold(FrameworkRecorder, Awaiting):
         return node
 
     def apply(self, model: Any, outputs: Any) -> Any:
-        """Return the outputs, put together as `Fold.apply` does; ``model`` may be None."""
+        """Return the values of outputs, computed already, in the structure that `Fold.apply` returns.
+
+        Raises
+        ------
+        RecordError
+            If ``model`` is neither None nor the one that this object was made with.
+        """
         self._refuse_other(model)
         asked = take_apart(self, outputs, len(self._graph.loose))
         return put_together(asked, self._values().groups(asked))
@@ -125,7 +131,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         *,
         on_error: str = "raise",
     ) -> Any:
-        """Run a function over examples, one after the other; see `Fold.run`. ``model`` may be None.
+        """Run ``fn`` over examples one by one, and return what `Fold.run` does; ``model`` may be None.
 
         Examples
         --------
@@ -179,7 +185,7 @@ class Unfold(FrameworkRecorder, Awaiting):
             )
 
     def _values(self) -> Replay:
-        """Return the values of all calls."""
+        """Return the replay that has the values of all calls; the first call makes it."""
         if self._replay is None:
             values = Values(self._backend_of(self.model), self._device)
             self._replay = self._replay_type(self._graph, self.model, values, debug=self._debug)
@@ -187,7 +193,10 @@ class Unfold(FrameworkRecorder, Awaiting):
         return self._replay
 
     def _on_host(self, node: Node) -> Any:
-        """Return the value that is awaited: a row without its axis 0, or the whole result."""
+        """Return what ``await fold.value(node)`` does: a row without axis 0, or a whole result.
+
+        The second is of `no_batch`. Arrays are NumPy's.
+        """
         replay = self._values()
         backend = replay.arrays.backend
         if isinstance(node, SharedNode):
@@ -195,5 +204,5 @@ class Unfold(FrameworkRecorder, Awaiting):
         return optree.tree_map(lambda x: plain(backend.to_numpy(x)[0]), replay.row(node._ref))
 
     def __call__(self, outputs: Any) -> Any:
-        """Return the outputs; see `apply`."""
+        """Return the values of outputs: `apply` without a model."""
         return self.apply(None, outputs)

@@ -47,7 +47,7 @@ class Ragged(NamedTuple):
 
 
 def cached_pieces(rows: int) -> int:
-    """Return how many launches of `PIECE` rows or more a CPU divides that many rows into.
+    """Return into how many pieces a CPU divides a launch of that many rows: one for each `PIECE`, or 1.
 
     >>> [cached_pieces(rows) for rows in (1, 10_000, 16_384, 100_000)]
     [1, 1, 2, 12]
@@ -58,7 +58,9 @@ def cached_pieces(rows: int) -> int:
 def promoted(
     signatures: Sequence[Any], inexact: Callable[[Any], bool], common: Callable[[Sequence[Any]], Any]
 ) -> Hashable | None:
-    """Return signatures that differ in dtype only as one; None where they can't be, for `Backend.promoted`.
+    """Return the signature of some rows joined; None if they differ in more than inexact dtypes.
+
+    Adapters use it for `Backend.promoted`.
 
     Parameters
     ----------

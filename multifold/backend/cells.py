@@ -29,7 +29,7 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Cells on top of each other: each reads the outputs of the one before."""
+    """Cells on top of each other, the lowest first: each reads the outputs of the one before it."""
 
     layers: tuple[Cell | Stack | Bidirectional, ...]
 

@@ -16,7 +16,7 @@ from multifold.errors import BackendError
 
 @dataclass
 class Transfers:
-    """What `TrainingKit.transfers` has seen."""
+    """What a context of `TrainingKit.transfers` has counted so far."""
 
     device: Any = None
     """The device to run on, None for the default."""
@@ -35,27 +35,29 @@ class TrainingKit(abc.ABC):
 
     @abc.abstractmethod
     def variable(self, values: np.ndarray, device: Any = None) -> Array:
-        """Return a trainable array with these values and dtype."""
+        """Return a new trainable array on ``device`` with these values, copied, and their dtype."""
 
     @abc.abstractmethod
     def parameters(self, model: Any) -> dict[str, Array]:
-        """Return the trainable arrays of a model by name, in a stable order."""
+        """Return the trainable arrays of a model, name -> array, in the same order each time."""
 
     @abc.abstractmethod
     def value_and_grad(self, fn: Callable[[Any], Array], model: Any) -> tuple[Array, dict[str, Array]]:
         """Return ``fn(model)``, a scalar array, and its gradients by the names of `parameters`.
 
-        A parameter that ``fn`` does not use has a gradient of zeros.
+        A parameter that ``fn`` does not use has a gradient of zeros. ``fn`` may be called with a copy of
+        the model whose parameters are tracers.
         """
 
     @abc.abstractmethod
     def dot(self, x: Array, weights: np.ndarray) -> Array:
-        """Return the scalar ``sum(x * weights)``, the weights cast to the dtype of ``x``."""
+        """Return the scalar array ``sum(x * weights)``, the weights cast to the dtype of ``x``."""
 
     def transfers(self) -> contextlib.AbstractContextManager[Transfers]:
-        """Return a context in which the framework refuses, or counts, hidden copies between devices.
+        """Return a context that yields a `Transfers`, and counts or refuses hidden copies between devices.
 
-        The conformance suite runs a whole step inside. What raises for a hidden copy needs no count.
+        The conformance suite runs a whole step inside. A framework that raises for a hidden copy need not
+        count.
 
         Raises
         ------

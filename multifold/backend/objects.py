@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 def owner_of(x: Any, otherwise: Any) -> Any:
-    """Return the object of a method, a compiled one too; something else of what is no method.
+    """Return ``x.__self__``, the object of a method, a compiled one too; else ``otherwise``.
 
     >>> owner_of([1].append, None), owner_of(len, None) is len.__self__, owner_of(3, "none")
     ([1], True, 'none')
@@ -17,7 +17,7 @@ def owner_of(x: Any, otherwise: Any) -> Any:
 
 
 def attribute_of(x: Any, name: str, otherwise: Any) -> Any:
-    """Return an attribute, or something else where there is none, whatever error says so."""
+    """Return ``getattr(x, name)``; ``otherwise`` if that raises, whatever the error."""
     try:
         return getattr(x, name)
     except Exception:  # noqa: BLE001 - `__getattr__` of a user's class may raise anything
@@ -50,5 +50,5 @@ class StateSlot(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def comes_from(kind: type, framework: str) -> bool:
-    """Return whether a class, or one that it is made from, is a framework's."""
+    """Return whether the class ``kind``, or one of its bases, is of the package named ``framework``."""
     return any(base.__module__.partition(".")[0] == framework for base in kind.__mro__)

@@ -55,11 +55,11 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def owns(self, x: Any) -> bool:
-        """Return whether ``x`` is an array of this framework (tracers and parameters too)."""
+        """Return whether ``x`` is an array of this framework; its tracers, parameters and variables are."""
 
     @abc.abstractmethod
     def signature(self, x: Array) -> Hashable:
-        """Return (trailing shape, dtype, device): rows of equal signature may be concatenated."""
+        """Return ``(trailing shape, dtype, device)``, hashable: `concat` takes rows of equal ones."""
 
     @abc.abstractmethod
     def rows(self, x: Array) -> int:
@@ -69,37 +69,45 @@ class Backend(abc.ABC):
     def constant(self, values: np.ndarray, device: Any) -> Array:
         """Return NumPy values as an array on the device, of the same dtype where that exists.
 
-        The core never writes to ``values`` again, so the result may share their memory. Values that are
-        read-only are those of a shared array, which later runs read again: share their memory only if no op
-        can write to the result, else copy them.
+        ``device`` is what `device` returned or the user gave, None for the framework's default. The core
+        never writes to ``values`` again, so the result may share their memory. Values that are read-only
+        are those of a shared array, which later runs read again: share their memory only if no op can write
+        to the result, else copy them.
         """
 
     @abc.abstractmethod
     def concat(self, xs: Sequence[Array]) -> Array:
-        """Return ``(n1, *s), (n2, *s), ... -> (n1 + n2 + ..., *s)``; there are at least two."""
+        """Return the arrays joined along axis 0: ``(n1, *s), (n2, *s), ... -> (n1 + n2 + ..., *s)``.
+
+        There are at least two, of equal signatures or of ones that `promoted` accepts.
+        """
 
     @abc.abstractmethod
     def split(self, x: Array, sizes: Sequence[int]) -> Sequence[Array]:
-        """Return the inverse of `concat`: sections of these sizes, views where they are free."""
+        """Return an array cut along axis 0 into ``len(sizes)`` arrays; ``sizes[i]`` rows each, perhaps 0.
+
+        The sizes add up to the rows of ``x``. Return views where they are free.
+        """
 
     @abc.abstractmethod
     def gather(self, x: Array, rows: Array) -> Array:
-        """Return ``(n, *s) -> (len(rows), *s)``; ``rows`` is a `constant` of integers with repeats.
+        """Return ``x[rows]``, of shape ``(len(rows), *s)``; ``rows`` are integers made by `constant`.
 
-        Differentiable. The core guarantees that every row lies within ``0 .. n - 1``.
+        Numbers may repeat, and the result is differentiable. The core guarantees that each lies within ``0
+        .. n - 1``.
         """
 
     @abc.abstractmethod
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
-        """Run one launch: ``fn(*operands, **static)``."""
+        """Run one launch: return ``fn(*operands, **static)``."""
 
     # Without these a model is an object of the package called `name` or a mapping that holds one, numbers
     # are on the framework's default device in 64 bits, and rows of two dtypes are refused where they meet.
 
     def hosts(self, model: Any) -> bool:
-        """Return whether ``model`` belongs to this framework; asked only once it is imported.
+        """Return whether ``model`` belongs to this framework; asked only once the framework is imported.
 
-        That is where its class, or that of an entry of a mapping, comes from the framework.
+        By default it does if its class, or that of an entry of a mapping, comes from the package `name`.
         """
         # Every run asks this, and a plain dictionary need not ask the class Mapping.
         for part in (model, *model.values()) if isinstance(model, (dict, Mapping)) else (model,):
@@ -108,33 +116,36 @@ class Backend(abc.ABC):
         return False
 
     def unwrap(self, model: Any) -> Any:
-        """Return the model on which op names are looked up (inside a data-parallel wrapper, say)."""
+        """Return the model that has the ops: what a data-parallel wrapper holds, else ``model``."""
         return model
 
     def arrays_of(self, model: Any) -> Iterable[Array]:
-        """Return the parameters of a model, or of anything else: the hint of an error names their dtype."""
+        """Return the parameters of a model or of any other object, nothing if there are none.
+
+        The hint of an error names their dtype.
+        """
         try:
             return self.kit.parameters(model).values()
         except Exception:  # noqa: BLE001 - it may be any object, and there may be no kit
             return ()
 
     def device(self, model: Any) -> Any:
-        """Return the device of a model or an array, or None to use the framework's default."""
+        """Return the device of a model or an array; None for the framework's default device."""
         return None
 
     def placed(self, device: Any) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which a run happens, with the device of its numbers; None is the default.
+        """Return a context around each run, for ``device``, where numbers go; None is the default device.
 
         Some ops follow the device of a surrounding `with` statement, rather than that of their operands.
         """
         return contextlib.nullcontext()
 
     def number_dtype(self, kind: type) -> np.dtype:
-        """Return the dtype of a batch of Python numbers: ``kind`` is `int`, `float` or `bool`."""
+        """Return the NumPy dtype for a batch of Python numbers; ``kind`` is `int`, `float` or `bool`."""
         return NUMBER_DTYPES[kind]
 
     def cast(self, x: Array, dtype: str) -> Array:
-        """Return an array in another dtype, by the name that NumPy, or ml_dtypes, has for it."""
+        """Return an array in another dtype, by its name in NumPy or ml_dtypes, as "bfloat16"."""
         if not hasattr(x, "astype"):
             expected = f"Expected {type_of(x)} to have `astype`, as arrays of NumPy do. It has none."
             raise BackendError(expected, f"override {type(self).__name__}.cast.")
@@ -143,13 +154,14 @@ class Backend(abc.ABC):
     def promoted(self, signatures: Sequence[Hashable]) -> Hashable | None:
         """Return the signature of what `concat` makes of rows of these; None if it takes no such rows.
 
-        Asked where rows of two dtypes meet inside one ragged operand or one group of the outputs, as under
-        ``torch.autocast``. None becomes an error that names both. `promoted` compares all but the dtypes.
+        The core asks where rows of two dtypes meet inside one ragged operand or one group of the outputs,
+        as under ``torch.autocast``. None becomes an error that names both. The function
+        `multifold.backend.promoted` compares all but the dtypes.
         """
         return None
 
     def to_numpy(self, x: Array) -> np.ndarray:
-        """Return a copy of an array on the host, detached from any gradient."""
+        """Return a new NumPy array with the values of an array, detached from any gradient."""
         found = np.array(x)
         if found.dtype == object:  # what NumPy makes of a class that it knows nothing of
             expected = f"Expected NumPy to read {type_of(x)}. It made one object of it."
@@ -159,34 +171,46 @@ class Backend(abc.ABC):
     # Without these the required methods do the same.
 
     def rows_and_signature(self, x: Array) -> tuple[int, Hashable]:
-        """Return `rows` and `signature` of an array that is recorded; one reading of its shape may do."""
+        """Return ``(rows(x), signature(x))``; one reading of the shape may do for both."""
         return self.rows(x), self.signature(x)
 
     def are_like(self, xs: Sequence[Array], rows: int, signatures: Sequence[Hashable]) -> bool:
-        """Return whether arrays have so many rows and these signatures: asked of each result."""
+        """Return whether each of ``xs`` has ``rows`` rows and its signature; asked of each result."""
         found = map(self.rows_and_signature, xs)
         return all(x == (rows, signature) for x, signature in zip(found, signatures, strict=True))
 
     def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[Array]:
-        """Return numbers, or indices, of one dtype on the device, in one upload; no arrays of users."""
+        """Return several arrays of numbers of one dtype on the device, in one upload and in their order.
+
+        They are at least one, and made by the core: numbers or indices, no arrays of users.
+        """
         if len(arrays) == 1:
             return (self.constant(arrays[0], device),)
         whole = self.constant(np.concatenate(arrays), device)
         return self.split(whole, [len(array) for array in arrays])
 
     def pieces(self, rows: int, device: Any) -> int:
-        """Return in how many launches so many rows run: never fewer of more; on CPUs `cached_pieces`."""
+        """Return into how many launches one of ``rows`` rows is divided: 1 or more, never fewer of more.
+
+        On a CPU `cached_pieces` is a good answer.
+        """
         return 1
 
     pads: ClassVar[bool] = False
     """Whether `padded_rows` adds rows to launches, for a framework that compiles for each size."""
 
     def padded_rows(self, rows: int) -> int:
-        """Return how many rows a launch of that many is padded to, of few sizes; asked if it `pads`."""
+        """Return to how many rows a launch of ``rows`` is padded, at least as many; asked if it `pads`.
+
+        Few different answers mean few compilations.
+        """
         return rows
 
     def compilations(self) -> int:
-        """Return how often this process has compiled so far; a server that is warm tells of more."""
+        """Return how many compilations this process has made so far.
+
+        A server that is warm warns if a batch has made more.
+        """
         return 0
 
     # Without these each round puts the results of earlier ones together.
@@ -195,23 +219,27 @@ class Backend(abc.ABC):
     """Whether `put` can write rows of an array without a copy of the others."""
 
     def put(self, x: Array, rows: Array, values: Array) -> Array:
-        """Return ``x``, which is written in place or given up, with values ``(n, *s)`` in n of its rows."""
+        """Return ``x`` with ``values``, of shape ``(n, *s)``, in ``n`` of its rows; ``rows`` are integers.
+
+        ``rows`` is an array made by `constant`. The caller does not use ``x`` again, so it may be written
+        in place.
+        """
         raise NotImplementedError
 
     def host_view(self, x: Array) -> np.ndarray | None:
-        """Return NumPy's view of the memory of an array; None if it has none, or gradients are recorded."""
+        """Return a NumPy view of an array's memory; None without one, or if gradients are recorded."""
         return None
 
     def from_host(self, values: np.ndarray) -> Array:
-        """Return an array of the memory of a new NumPy array; asked for rows of a `host_view`."""
+        """Return an array of the values of a new NumPy array, whose memory it may take."""
         raise NotImplementedError
 
     def inference(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which the framework's users run inference: gradients need nothing of it."""
+        """Return the context in which the framework's users run inference: no gradients are recorded."""
         return contextlib.nullcontext()
 
     def is_inference(self) -> bool:
-        """Return whether the framework was told that no gradient is wanted, as by ``torch.no_grad()``."""
+        """Return whether gradients are turned off in this thread now, as by ``torch.no_grad()``."""
         return False
 
     # Without these a write is found where operands are compared: in launches that are tried, by
@@ -224,22 +252,25 @@ class Backend(abc.ABC):
     """Whether arrays count how often they were changed in place, so that `version` can tell."""
 
     def version(self, x: Array) -> int:
-        """Return how often an array was changed in place: asked before and after a launch of operands."""
+        """Return how often an array was changed in place; asked before and after a launch that reads it."""
         return 0
 
     def versions(self, xs: Sequence[Any]) -> list[Any]:
-        """Return the `version` of each array among some operands, in one step where that is quicker."""
+        """Return a list of the `version` of each array among ``xs``, in order; other operands are left out.
+
+        Override it where one step for all is quicker.
+        """
         return [self.version(x) for x in xs if self.owns(x)]
 
     protects: ClassVar[bool] = False
     """Whether `protected` keeps ops from writing to their operands."""
 
     def protected(self, x: Array) -> Array:
-        """Return an array of the same memory that can't be written to; no array is returned as it is."""
+        """Return a read-only array of the same memory as ``x``; anything that is no array as it is."""
         return x
 
     def unprotected(self, x: Array) -> Array:
-        """Return an array that can be written to: a copy of what `protected` made; no array as it is."""
+        """Return a writeable copy of an array that `protected` made; anything that is no array as it is."""
         return x
 
     # Without these gradients are not checked, cells of the framework not unrolled, and launches not named
@@ -250,26 +281,33 @@ class Backend(abc.ABC):
     )
 
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
-        """Return one of the framework's recurrent cells in the form that `Fold.unroll` knows."""
+        """Return one of the framework's recurrent cells in the form that `Fold.unroll` knows.
+
+        Raises
+        ------
+        BackendError
+            If the adapter does not know such a cell.
+        """
         raise BackendError(
             f"Backend '{self.name}' does not know how to unroll {type_of(cell)}.",
             "pass a multifold.Cell(step, begin, states) built around it.",
         )
 
     def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
-        """Return a context that names a range in the framework's own profiler."""
+        """Return a context that the framework's profiler shows as a range named ``label``."""
         return contextlib.nullcontext()
 
     def synchronize(self) -> None:
-        """Wait until all work that was handed to a device is done (for timing)."""
+        """Wait until the devices have done all work that was handed to them; called for timing."""
 
     passes: ClassVar[tuple[type[BaseException], ...]] = ()
     """Exceptions that are the framework's own business: they pass the core as they are."""
 
     def context(self) -> Hashable:
-        """Return what `with` statements of the framework have changed in this thread, as gradients off.
+        """Return a hashable value for what `with` statements of the framework have set in this thread now.
 
-        No example may be inside of one while it waits: others go on. A false value says there is none.
+        It is false if there are none, and changes with each of them, as when gradients are turned off. An
+        example that waits inside of one is refused, since others would go on in it.
         """
         return None
 
@@ -277,15 +315,19 @@ class Backend(abc.ABC):
     # An op that draws other random numbers cannot be tried, as a warning says. A dry run computes on zeros.
 
     def slots(self, owners: Sequence[Any]) -> Iterable[StateSlot]:
-        """Return what an op may change in the framework and its modules: random state, running means.
+        """Return a `StateSlot` for each state of the framework that an op may change, as random state.
 
-        ``owners`` are the model, and what the op consists of. The core knows the random state of NumPy and
-        Python, and the plain attributes of what is `stateful`.
+        ``owners`` are the model, and the objects that the op consists of. Leave out the random state of
+        NumPy and Python and the plain attributes of what is `stateful`: the core knows these.
         """
         return ()
 
     def stateful(self, owners: Sequence[Any]) -> Iterator[Any]:
-        """Yield the objects among some owners whose attributes an op may change, and functions."""
+        """Yield the objects, functions among them, whose attributes an op of these owners may change.
+
+        By default these are the owners, of a method its object, and the entries of mappings that are no
+        functions.
+        """
         for owner in owners:
             yield (own := getattr(owner, "__self__", owner))
             if isinstance(own, Mapping):
@@ -293,69 +335,99 @@ class Backend(abc.ABC):
                 yield from (x for x in entries if not isinstance(x, FunctionType))
 
     def reserved(self, owner: Any) -> Collection[str]:
-        """Return the attributes of an object that the framework keeps for itself."""
+        """Return the names of an object's attributes that the framework keeps for itself."""
         return ()
 
     def apart(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which ops run once more as in a launch, unseen: no hook, no tape."""
+        """Return a context in which a trial runs ops once more, unseen: no hook or tape notices.
+
+        A trial runs an op again with other rows. ``owners`` are as for `slots`.
+        """
         return contextlib.nullcontext()
 
     def like(self, x: Array, values: np.ndarray) -> Array:
-        """Return values as an array that an op takes for ``x``: of its dtype, on its device."""
+        """Return NumPy values as an array that an op takes for ``x``: of its dtype and on its device."""
         return self.constant(values, self.device(x))
 
     def copy(self, x: Array) -> Array:
-        """Return an array that no change of ``x`` in place reaches: itself, where nothing changes one."""
+        """Return a copy of an array that no change of ``x`` reaches; ``x`` where nothing can change."""
         return self.constant(self.to_numpy(x), self.device(x)) if self.writeable else x
 
     def is_built(self, owners: Sequence[Any]) -> bool:
-        """Return whether modules have all their parameters, and make none in the next launch."""
+        """Return whether all modules of the owners have their parameters; lazy ones make them later.
+
+        ``owners`` are the model, and the objects that an op consists of.
+        """
         return True
 
     def modes(self, owners: Sequence[Any]) -> Hashable:
-        """Return what decides how modules compute besides their numbers, as whether they are trained."""
+        """Return a hashable value for the modes of the owners' modules, as whether they are trained.
+
+        ``owners`` are the model, or the objects that an op consists of. An op is tried again when this
+        value has changed.
+        """
         return None
 
     def bound_form(self, x: Any) -> Hashable | None:
-        """Return what counts of an array that an op binds, where each step binds another one, as in JAX.
+        """Return a key of an array that an op binds, as its shape, where each step binds a new one.
 
-        None for anything else, and where arrays that are bound stay: an op is known by the objects then.
+        JAX's arrays are such. For trials, ops that differ in arrays of equal keys only are one op. None for
+        anything else, and where bound arrays stay: the object itself counts then.
         """
         return None
 
     def untried(self, owners: Sequence[Any]) -> str | None:
-        """Return why an op cannot run once more, as where processes wait for each other; None if it can."""
+        """Return why an op cannot run once more on other rows, for a message; None if it can.
+
+        ``owners`` are the model, and the objects that the op consists of, of which one may wait for other
+        processes.
+        """
         return None
 
     def draws(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> bool:
-        """Return whether an op draws random numbers that are the same each time, as by a key of JAX.
+        """Return whether ``fn(*operands, **static)`` draws random numbers that are the same in each run.
 
-        Asked where other rows change the result of a row: then only rows that stay are compared.
+        A key of JAX does that. The core asks where other rows have changed the result of a row: then it
+        compares only rows that stay where they are.
         """
         return False
 
     def advice(self, owners: Sequence[Any], mixes: bool = True) -> str | None:
-        """Return what to do about an op that mixes its rows, by the modules that it consists of.
+        """Return what to do about an op that mixes its rows, by its owners' modules; None if unknown.
 
-        Where it does not ``mix`` them, it has too many or too few of them, or cannot take them.
+        With ``mixes=False`` the op has not mixed rows, but failed or returned another number of rows
+        instead.
         """
         return None
 
     def abstract(self, fn: Callable[[Any], Any], arrays: Sequence[Array], owners: Sequence[Any]) -> Any:
-        """Return arrays shaped as those of ``fn(arrays)``, a list; if this raises, that is computed."""
+        """Return arrays with the shapes and dtypes of ``fn(arrays)``, a list; values do not count.
+
+        If this raises, the core calls ``fn(arrays)`` itself. ``owners`` are the model, and what the op
+        consists of.
+        """
         return fn(arrays)
 
     # Without these `multifold.batched` refuses the framework, and programs are ragged.
 
     def lazy_recorder(self, fn: Callable[..., Any]) -> Any:
-        """Return what records the code of examples: a `multifold.lazy.recorder.LazyRecorder`."""
+        """Return a `multifold.lazy.recorder.LazyRecorder` that records the code ``fn`` of examples.
+
+        Raises
+        ------
+        BackendError
+            If the adapter records no code as it stands.
+        """
         raise BackendError(
             f"multifold.batched records no programs of {self.name}.",
             "let the program call fold.add, and run it by Fold.run(model, examples, fn).",
         )
 
     def plain_module(self, fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what `multifold.batched` makes of a module of the framework: a module that has it."""
+        """Return what `multifold.batched` returns for ``fn``: ``run``, for a module one around it.
+
+        ``run`` is the batched function. A module has the parameters of ``fn``.
+        """
         return run
 
     tiles: ClassVar[bool] = False
@@ -365,7 +437,7 @@ class Backend(abc.ABC):
     """Whether ops take turns in a fixed cycle where they share a loop, for an executor without a switch."""
 
     def gaps(self) -> dict[str, str]:
-        """Return the declared gaps: attribute name to reason."""
+        """Return what the adapter declares by `unsupported`: the name of the attribute -> the reason."""
         found: dict[str, str] = {}
         for base in reversed(type(self).__mro__):
             for attribute, value in vars(base).items():

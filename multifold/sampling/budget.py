@@ -30,7 +30,8 @@ Step = list[list[int]]
 def share_out(costs: Sequence[float], examples: Sequence[int], shards: int, calls: float) -> Step | None:
     """Return the examples of each shard; None if a shard would cost more than ``calls``.
 
-    An example that costs more by itself is on a shard of its own.
+    ``costs[i]`` is the cost of example ``i``, of those in ``examples``. An example that costs more than
+    ``calls`` is alone on a shard.
     """
     found: Step = [[] for _ in range(shards)]
     loads = [(0.0, shard) for shard in range(shards)]
@@ -116,11 +117,15 @@ class CallBudget:
         self._planned: tuple[int, list[Step]] | None = None
 
     def __len__(self) -> int:
-        """The number of steps of this epoch: the same on every shard."""
+        """Return the number of steps of this epoch: the same on every shard."""
         return len(self.steps())
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the examples of this shard, a list for each step that is left of the epoch."""
+        """Yield a list of this shard's examples for each step that is left of the epoch.
+
+        The first is the step that `set_epoch` has set, by default 0. When the epoch is done, the next
+        iteration begins at 0.
+        """
         steps = self.steps()[self.step :]
         self.step = self.step
         for step in steps:
@@ -131,11 +136,11 @@ class CallBudget:
 
     @property
     def sampler(self) -> CallBudget:
-        """Itself: Lightning and accelerate ask the sampler of a batch sampler to set the epoch."""
+        """The budget itself: Lightning and accelerate set the epoch of the sampler of a batch sampler."""
         return self
 
     def set_epoch(self, epoch: int, step: int = 0) -> None:
-        """Go to an epoch, whose order is another one, and to a step of it: there iteration begins.
+        """Set the epoch, each of which has an order of its own, and the step at which iteration begins.
 
         Parameters
         ----------
@@ -146,7 +151,7 @@ class CallBudget:
         self.step = step
 
     def state_dict(self) -> dict[str, int]:
-        """Return where iteration is: the epoch, and how many steps of it were handed out.
+        """Return ``{"epoch": ..., "step": ...}``: how many steps of which epoch were handed out.
 
         A loader with workers asks for minibatches before they are needed, so what was handed out is more
         than what was trained on: count the steps of the training loop, and call ``set_epoch(epoch, step)``.
@@ -154,11 +159,11 @@ class CallBudget:
         return {"epoch": self.epoch, "step": self.step}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from what `state_dict` has returned."""
+        """Set the epoch and the step to those of a `state_dict`, so that iteration goes on from there."""
         self.set_epoch(state["epoch"], state["step"])
 
     def steps(self) -> list[Step]:
-        """Return the examples of every shard in each step of this epoch.
+        """Return the steps of this epoch: ``steps[step][shard]`` is the list of a shard's examples.
 
         Examples
         --------
@@ -172,7 +177,7 @@ class CallBudget:
         return self._planned[1]
 
     def _plan(self) -> list[Step]:
-        """Share out an epoch: each step takes as many examples as fit, and the last two are alike."""
+        """Return an epoch's steps: each takes as many examples as fit, the last two are alike in cost."""
         order = np.random.default_rng((self.seed, self.epoch)).permutation(len(self.costs)).tolist()
         # An example above the budget takes a whole shard of its step, and no more.
         done = np.minimum(self.costs[order], self.calls).cumsum()
@@ -206,7 +211,13 @@ class CallBudget:
 
 
 def checked(costs: Any) -> np.ndarray:
-    """Return costs as an array; refuse numbers that are negative or infinite, and what is no number."""
+    """Return costs as a float64 array of one axis.
+
+    Raises
+    ------
+    RecordError
+        If one of them is negative, infinite, NaN or no number.
+    """
     try:
         found = np.array([*costs], np.float64)
     except (TypeError, ValueError):

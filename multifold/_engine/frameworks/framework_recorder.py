@@ -41,17 +41,30 @@ class FrameworkRecorder(Recorder):
         self._graph = Graph(self._node_type, self._graph.merged is not None, self._graph)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: all but the cells, whose keys are ids of this process."""
+        """Return the attributes for pickles and copies, without cells: their keys are ids."""
         return {**self.__dict__, "_cells": {}}
 
     def shared_key(self, x: Any) -> Hashable:
-        """Return what makes a shared value the same in two calls; it may decide the backend of the fold."""
+        """Return a key of a shared value: calls may share a launch only if their keys of it are equal.
+
+        An array of a framework decides the backend of a fold of ``backend="auto"`` that has none yet.
+        """
         if self._backend is None:
             self._owner(x)
         return super().shared_key(x)
 
     def array_class(self, x: Any) -> Hashable | None:
-        """Return the class of a leaf array, None if ``x`` is no array; refuse other than one row."""
+        """Return a key of an array: arrays with equal ones may share a launch. None if ``x`` is no array.
+
+        It holds the shape of a row, the dtype and, for arrays of a framework, the device.
+
+        Raises
+        ------
+        RecordError
+            If the array has other than one row, or was changed since an earlier call was recorded with it.
+        BackendError
+            If it belongs to another framework than arrays or models before.
+        """
         if isinstance(x, np.ndarray):
             return numpy_class(x)
         backend = self._owner(x)
@@ -71,9 +84,14 @@ class FrameworkRecorder(Recorder):
         return signature
 
     def _owner(self, x: Any) -> Backend | None:
-        """Return the backend of an array of a framework, None for anything else.
+        """Return the backend of an array of a framework, None for anything else, NumPy arrays too.
 
         With ``backend="auto"``, the first such array decides which backend the fold has.
+
+        Raises
+        ------
+        BackendError
+            If the array belongs to another backend than the fold's.
         """
         cls = type(x)
         if cls in self._array_types:
@@ -89,7 +107,10 @@ class FrameworkRecorder(Recorder):
         return found
 
     def _settle(self, backend: Backend, what: str) -> None:
-        """Make a backend the fold's, if it has none; refuse another one. ``what`` is what belongs to it."""
+        """Set the fold's backend if it has none; raise `BackendError` if it has one of another name.
+
+        ``what`` is what belongs to ``backend``, for the message: "a model of type Linear".
+        """
         if self._backend is None:
             self._backend = backend
             self._decided_by = what
@@ -101,7 +122,18 @@ class FrameworkRecorder(Recorder):
             )
 
     def _backend_of(self, model: Any, graph: Any = None) -> Backend:
-        """Return the backend that runs a model: the fold's, else the model's, else NumPy."""
+        """Return the backend that runs a model: the fold's, else the model's, an op's, or NumPy's.
+
+        It is set as the fold's backend, unless it is NumPy's by default. ``graph`` has the ``signatures``
+        whose ops are looked at, by default the recorder's own graph.
+
+        Raises
+        ------
+        BackendError
+            If the model belongs to another backend than the fold's.
+        BackendMissing
+            If the model or an op belongs to a framework whose adapter is not installed.
+        """
         # If the fold has a backend and the model is of it, no other is asked. Else the model decides, or
         # `_settle` refuses it as one of a second framework.
         if self._backend is None or not self._backend.hosts(model):
@@ -120,7 +152,11 @@ class FrameworkRecorder(Recorder):
         return registry.load_backend("numpy") if self._backend is None else self._backend
 
     def _device_of(self, backend: Backend, model: Any, graph: Any = None, told: Any = None) -> Any:
-        """Return the device of numbers and NumPy arrays: the fold's, ``told``, a model's or an array's."""
+        """Return the device for numbers and NumPy arrays: the fold's, ``told``, the model's, or an array's.
+
+        The array is the first one of the framework among the operands in ``graph``, a `Graph` or `Columns`,
+        by default the recorder's own. None is the framework's default device.
+        """
         if self._device is not None or told is not None:
             return told if self._device is None else self._device
         # No walrus: where a framework converts Python to graphs, it may meet this line, and warns of one.
@@ -137,7 +173,7 @@ class FrameworkRecorder(Recorder):
     def unroll(
         self, cell: Any, length: int, inputs: Any, begin_state: Any = None, layout: str = "NTC"
     ) -> tuple[list[Node], Any]:
-        """Unroll a recurrent cell over one example of ``length`` steps.
+        """Record the calls of a recurrent cell over one example of ``length`` steps.
 
         Parameters
         ----------
@@ -186,12 +222,16 @@ class FrameworkRecorder(Recorder):
             return unroll(self, opened, steps, begin_state)
 
     def _split(self, x: Any, sizes: list[int]) -> Sequence[Any]:
-        """Cut an array of the framework, or of NumPy, into sections of rows."""
+        """Return sections of an array of the framework, or of NumPy: ``sizes[i]`` rows each."""
         owner = None if isinstance(x, np.ndarray) else self._owner(x)
         return (registry.load_backend("numpy") if owner is None else owner).split(x, sizes)
 
     def _cell(self, cell: Any) -> Cell | Stack | Bidirectional:
-        """Return a cell as multifold's; the same object for the same cell, so that its calls batch."""
+        """Return a recurrent cell, or a list of cells, as a `Cell`, `Stack` or `Bidirectional`.
+
+        One of these is returned itself, and the same cell has the same object each time, so that its calls
+        share launches.
+        """
         if isinstance(cell, (Cell, Stack, Bidirectional)):
             return cell
         # A list of cells is a stack, and so is a framework's container of them, as PyTorch's ModuleList. A
@@ -215,7 +255,15 @@ class FrameworkRecorder(Recorder):
 
 
 def find_backend(backend: str | Backend | type[Backend]) -> Backend | None:
-    """Return the backend of that name, or None for ``"auto"``."""
+    """Return the backend of that name, a new one of that class, or the given one; None for ``"auto"``.
+
+    Raises
+    ------
+    BackendError
+        If it is none of these, or no backend has that name.
+    BackendMissing
+        If its adapter is not installed.
+    """
     if isinstance(backend, Backend):
         return backend
     if isinstance(backend, type) and issubclass(backend, Backend):

@@ -31,7 +31,7 @@ BACKENDS = ("numpy", "torch", "tensorflow", "mxnet", "jax")
 
 
 def install_line(name: str) -> str:
-    """Return the commands that install a backend of this project, or its benchmarks.
+    """Return the shell commands that install a backend of this project, or its benchmarks for ``"bench"``.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def install_line(name: str) -> str:
 
 @functools.cache
 def entry_points() -> dict[str, EntryPoint]:
-    """Return the installed adapters by name; what is installed does not change while a program runs."""
+    """Return the name of each installed adapter -> its entry point; the first call's answer is kept."""
     import importlib.metadata  # slow to import, so `import multifold` does without it
 
     return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
@@ -63,17 +63,14 @@ def installed_backends() -> list[str]:
 
 
 def missing(name: str) -> BackendMissing:
-    """Return the error that says how a backend of this project is installed."""
+    """Return, but do not raise, the error that says how the backend of that name is installed."""
     return BackendMissing(f"Backend '{name}' is not installed.", install_line(name))
 
 
 def refuse_strangers(parts: Iterable[Any]) -> None:
-    """Refuse what belongs to a framework whose adapter is not installed here.
+    """Raise `BackendMissing` if a part belongs to a framework whose adapter is not installed.
 
-    Raises
-    ------
-    BackendMissing
-        For a model, a part of one or an op of such a framework.
+    ``parts`` are models, parts of one, and ops. Only frameworks that are imported are looked at.
     """
     strangers = [name for name in BACKENDS if name in sys.modules and name not in installed_backends()]
     for part in parts if strangers else ():
@@ -83,7 +80,7 @@ def refuse_strangers(parts: Iterable[Any]) -> None:
 
 
 def number_of_core() -> str | None:
-    """Return the version of the core that is installed; None where it runs from a folder, without that."""
+    """Return the installed version of ``multifold-core``, as "0.1.0"; None where it runs from a folder."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -93,7 +90,11 @@ def number_of_core() -> str | None:
 
 
 def refuse_another_number(point: EntryPoint) -> None:
-    """Refuse an adapter of this project whose version is not the core's: it uses private names."""
+    """Raise `BackendError` if the version of an adapter of this project is not the core's.
+
+    Adapters of this project use private names of the core. Nothing is raised where one of the versions is
+    unknown.
+    """
     core = number_of_core()
     if core is not None and point.dist is not None and point.dist.version != core:
         raise BackendError(
@@ -104,7 +105,7 @@ def refuse_another_number(point: EntryPoint) -> None:
 
 @functools.cache
 def load_backend(name: str) -> Backend:
-    """Return the backend of a name, one object for each name: what `Fold(backend=name)` uses.
+    """Return the backend of a name, which is imported and made once: what `Fold(backend=name)` uses.
 
     Parameters
     ----------
@@ -159,12 +160,14 @@ def load_backend(name: str) -> Backend:
 
 
 def adapter_module(backend: Backend, name: str) -> ModuleType:
-    """Return the module ``name`` in the package of an adapter, whose class is there or in its ``backend``.
+    """Return the imported module ``name`` of the package in which the class of an adapter is.
+
+    A class in ``package.backend`` is in that package, any other in the module's own.
 
     Raises
     ------
     BackendError
-        If there is none.
+        If there is no such module.
 
     Examples
     --------
@@ -188,18 +191,24 @@ def adapter_module(backend: Backend, name: str) -> ModuleType:
 
 
 def imported() -> list[str]:
-    """Return the installed backends, NumPy left out, whose framework is imported already."""
+    """Return the sorted names of installed backends whose framework is imported, without "numpy"."""
     # A backend has the name of its framework's package: "torch".
     return [name for name in sorted(entry_points()) if name != "numpy" and name in sys.modules]
 
 
 def owner(x: Any) -> Backend | None:
-    """Return the backend, NumPy left out, that the array ``x`` belongs to; None if there is none."""
+    """Return the backend that owns the array ``x``; None if there is none, and for NumPy arrays.
+
+    Only backends whose framework is imported are asked.
+    """
     return next((backend for backend in map(load_backend, imported()) if backend.owns(x)), None)
 
 
 def host(model: Any, but: Backend | None = None) -> Backend | None:
-    """Return the backend, NumPy and ``but`` left out, that the model belongs to; None if there is none."""
+    """Return the backend of a model, which is neither ``but`` nor NumPy's; None if there is none.
+
+    Only backends whose framework is imported are asked.
+    """
     for backend in map(load_backend, imported()):
         if backend is not but and backend.hosts(model):
             return backend

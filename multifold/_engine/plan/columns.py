@@ -67,7 +67,7 @@ class Columns:
 
     @classmethod
     def of(cls, graph: Graph) -> Columns:
-        """Return the columns of a graph as it is now."""
+        """Return the columns of a graph: copies of its integers, its own lists of other values."""
         return cls(
             signature=np.array(graph.signature, np.int64),
             refs=np.array(graph.refs, np.int64),
@@ -77,7 +77,11 @@ class Columns:
         )
 
     def of_form(self, graph: Graph) -> Columns:
-        """Return the columns of ``graph``, whose calls must read each other as these do: values are new."""
+        """Return columns with ops, parts, numbers and arrays of ``graph``, and what is left from these.
+
+        The calls of the graph must have the same signatures by number, the same references and the same
+        rows of ragged operands as these.
+        """
         found = object.__new__(Columns)
         # With `vars(self)` come `_starts` and the cached properties, which hold for all calls of this form.
         vars(found).update(vars(self), **values_of(graph))
@@ -87,7 +91,7 @@ class Columns:
         return len(self.signature)
 
     def form(self) -> Columns:
-        """Return these columns without ops, numbers and arrays of the user: what planning reads is left."""
+        """Return these columns with the `form` of each signature, zeros for numbers and no arrays."""
         return replace(
             self,
             signatures=tuple([signature.form for signature in self.signatures]),
@@ -99,10 +103,11 @@ class Columns:
 
     @classmethod
     def known(cls, starts_of: dict[str, Integers], **known: Any) -> Columns:
-        """Return columns whose starts are known: ``starts_of["refs"]``, and ``["ragged"]`` if need be.
+        """Return columns whose starts are known: of "refs", and of "ragged" if a call is ragged.
 
-        A round of awaited values and a merged minibatch know these, so nothing is computed here. The usual
-        constructor of this frozen class would take longer than all else.
+        ``starts_of`` has them by these names, ``known`` has the attributes by name. A round of awaited
+        values and a merged minibatch know the starts, so nothing is computed here. The usual constructor of
+        this frozen class would take longer than all else.
         """
         columns = object.__new__(cls)
         ragged = bool(len(known["lengths"]))
@@ -118,9 +123,10 @@ class Columns:
         return columns
 
     def starts(self, column: str) -> Integers:
-        """Return where the entries of each call begin in a column, and where the last ones end.
+        """Return where each call's entries in a column begin, and last where all end: ``(calls + 1,)``.
 
-        A column is counted when it is first asked for: most graphs have operands of two kinds only.
+        It is an int64 array; ``column`` is one of `COLUMNS`. A column is counted when it is first asked
+        for, and kept: most graphs have operands of two kinds only.
         """
         found = self._starts.get(column)
         if found is None:
@@ -130,25 +136,28 @@ class Columns:
 
     @cached_property
     def ref_starts(self) -> Integers:
-        """Where the node operands of each call begin."""
+        """Where each call's entries in ``refs`` begin, and last where all end: ``(calls + 1,)``."""
         return self.starts("refs")
 
     @cached_property
     def ragged_starts(self) -> Integers:
-        """Where the ragged operands of each call begin."""
+        """Where each call's entries in ``lengths`` begin, and last where all end: ``(calls + 1,)``."""
         return self.starts("ragged")
 
     @cached_property
     def member_starts(self) -> Integers:
-        """Where the rows of each ragged operand begin."""
+        """Where the rows of each ragged operand begin in ``members``, and last where all end: int64."""
         return starts(self.lengths)
 
     def entries(self, slot: Slot, position: int, calls: Any) -> Any:
-        """Return where an operand of ``calls`` is in the column of its kind; arguments as for `operand`."""
+        """Return the position of an operand in the column of its kind, or an array of one for each call.
+
+        Arguments as for `operand`; the kind has a column.
+        """
         return self.starts(slot.kind.column)[calls] + position  # type: ignore[arg-type]
 
     def operand(self, slot: Slot, position: int, calls: Any) -> Any:
-        """Return what a call, or each of some, has for an operand of its signature.
+        """Return what a call, or each of several, has for one operand of their signature.
 
         Parameters
         ----------
@@ -164,7 +173,7 @@ class Columns:
         - nodes: their references, an int64 array,
         - numbers: an array of their type,
         - arrays: a list of them, or the array of one call,
-        - ragged operands: their numbers, by which `lengths` and `rows_of` know their rows,
+        - ragged operands: their positions in ``lengths``, which `rows_of` takes,
         - any other: the one value that the signature holds.
         """
         kind = slot.kind
@@ -180,59 +189,75 @@ class Columns:
         return self.refs[at]
 
     def numbers(self, kind: Kind, at: Integers) -> np.ndarray:
-        """Return the recorded numbers at the places ``at`` of the column of their kind."""
+        """Return the numbers at positions ``at`` of the column of ``kind``, which is INT, FLOAT or BOOL.
+
+        The array is of int64, float64 or bool.
+        """
         # Bools are recorded in the column of ints, as 0 and 1.
         found: np.ndarray = getattr(self, str(kind.column))[at]
         return found.astype(bool) if kind.number is bool else found
 
     def rows_of(self, ragged: int) -> Integers:
-        """Return the rows of a ragged operand, by its number."""
+        """Return the rows of ragged operand number ``ragged``: references, or ``-1 - i`` for loose i."""
         return self.members[self.member_starts[ragged] : self.member_starts[ragged + 1]]
 
     @cached_property
     def reads(self) -> tuple[Integers, Integers, Integers, Integers, Integers]:
-        """Refs, their starts, members, their starts, ragged starts: the order that compiled code takes."""
+        """What calls read, for compiled code: refs, their starts, members, their starts, ragged starts.
+
+        Without ragged operands the last is empty.
+        """
         # Without ragged operands compiled code looks at no start, so an empty array saves counting them.
         ragged = self.ragged_starts if len(self.lengths) else self.lengths
         return self.refs, self.ref_starts, self.members, self.member_starts, ragged
 
     @cached_property
     def edges(self) -> tuple[Integers, Integers]:
-        """The calls that are read and the calls that read them, ordered by reader."""
+        """Two int64 arrays, an entry for each read of one call by another: the read call, and its reader.
+
+        They are ordered by reader, and for one reader in the order of its operands.
+        """
         return compiled.edges(np.arange(len(self)), *self.reads)
 
     @cached_property
     def layouts(self) -> Layouts:
-        """The operands of each signature whose rows come from launches, for `compiled.plan`."""
+        """The `Layouts` of the signatures: which operands are rows of launches, for `compiled.plan`."""
         return layouts_of(self.signatures)
 
     def facts(self, asked: tuple[Integers, Integers]) -> tuple[Any, ...]:
-        """Return arguments of `compiled.plan`: what calls read, and ``asked``, which `joined` returns."""
+        """Return arguments of `compiled.plan`: `reads`, ``asked`` by `joined`, ``signature``, `layouts`."""
         return *self.reads, *asked, self.signature, *self.layouts
 
     @cached_property
     def sharing(self) -> list[int]:
-        """The numbers of the signatures with shared nodes."""
+        """The numbers of the signatures that have shared nodes among their operands, ascending."""
         return sharing_of(self.signatures)
 
     @cached_property
     def shared_calls(self) -> Integers:
-        """The calls whose whole results other calls read: they run in launches of their own."""
+        """The calls whose whole results other calls read, ascending: each is launched alone."""
         found = [self.shared_by(number)[1].ravel() for number in self.sharing]
         return np.unique(np.concatenate(found) & CALL_MASK) if found else NO_INTEGERS
 
     def shared_by(self, number: int) -> tuple[Integers, Integers]:
-        """Return the calls of a signature, and references of shape ``(calls, shared nodes)``."""
+        """Return the calls of signature ``number``, and references to the shared nodes of each.
+
+        The references have the shape ``(calls, shared nodes)``.
+        """
         calls = np.flatnonzero(self.signature == number)
         return calls, self.refs[self.ref_starts[calls][:, None] + self.signatures[number].shared_refs]
 
     def ancestors(self, outputs: Integers) -> Integers:
-        """Return the calls that the outputs need, themselves included, in the order of recording."""
+        """Return the calls in ``outputs`` and all that they depend on, ascending: int64 both."""
         return compiled.ancestors(outputs, *self.reads)
 
 
 def layouts_of(signatures: Sequence[Signature]) -> Layouts:
-    """Return the `Layouts` of some signatures."""
+    """Return four int64 arrays, the `Layouts`: the layouts of all signatures, where each begins.
+
+    Then 1 for each signature that is batched, and 1 for each with operands outside of its layout, as
+    numbers; else 0.
+    """
     layouts = [signature.layout for signature in signatures]
     return (
         np.array(list(chain.from_iterable(layouts)), np.int64),
@@ -243,17 +268,20 @@ def layouts_of(signatures: Sequence[Signature]) -> Layouts:
 
 
 def sharing_of(signatures: Sequence[Signature]) -> list[int]:
-    """Return the numbers of the signatures with shared nodes."""
+    """Return the numbers of the signatures that have shared nodes among their operands, ascending."""
     return [number for number, signature in enumerate(signatures) if len(signature.shared_refs)]
 
 
 def taken_by(signatures: Sequence[Signature]) -> np.ndarray:
-    """Return how many entries a call of each signature has in each column: ``(COLUMNS, signatures)``."""
+    """Return how many entries a call has in each column: int64, of shape ``(COLUMNS, signatures)``."""
     return np.array([[getattr(s, name) for s in signatures] for name in COLUMNS], np.int64)
 
 
 def values_of(graph: Graph) -> dict[str, Any]:
-    """Return the columns of ops, parts and values, which may differ where calls read each other alike."""
+    """Return the attributes of `Columns` that planning does not read, name -> value, from a graph.
+
+    These are signatures, parts, numbers, arrays and loose values.
+    """
     return {
         "signatures": tuple(graph.signatures),
         "parts": tuple(graph.parts),

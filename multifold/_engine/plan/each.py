@@ -31,7 +31,7 @@ from multifold.operands import Each, RaggedOperand, Shared, Static
 
 
 class Hole(NamedTuple):
-    """The place of a group of rows in a value."""
+    """Stands for a group of ``rows`` rows, or for a whole result, in a value that `each` marks."""
 
     rows: int
     whole: bool
@@ -43,9 +43,9 @@ PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
 
 
 def each_of(x: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a list, tuple or dictionary like ``x`` with ``change(y)`` for each ``y`` in it; else ``x``.
+    """Return a list, tuple or dictionary like ``x`` with ``change(y)`` for its entries; else ``x`` itself.
 
-    Plain values stay as they are, whatever ``change`` is: results are mostly made of these.
+    Keys, and entries of the types in `PLAIN`, stay as they are: results are mostly made of these.
     """
     # Types are compared exactly: a subclass may be made in ways that are not known here, so it stays whole.
     if type(x) is list:
@@ -61,10 +61,10 @@ def each_of(x: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def form_of(x: Any, groups: list[list[Any]]) -> Any:
-    """Return a value with holes in the place of its nodes, which are appended to ``groups``.
+    """Return a value with a `Hole` for each node and each list of nodes; append these to ``groups``.
 
-    A list of nodes is a group, whose rows become one array. Any other list stays a list: a sentence, the
-    heads of a parse, or nodes beside their names.
+    A node is appended as a list of one. A list of nodes is a group, whose rows become one array. Any other
+    list stays a list: a sentence, the heads of a parse, or nodes beside their names.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def form_of(x: Any, groups: list[list[Any]]) -> Any:
 
 
 def holes(form: Any) -> list[Hole]:
-    """Return the holes of a form, in their order."""
+    """Return the holes of a form that `form_of` returned: one for each of its ``groups``, in order."""
     found: list[Hole] = []
 
     def look(x: Any) -> Any:
@@ -102,7 +102,7 @@ def holes(form: Any) -> list[Hole]:
 
 
 def key_of_form(form: Any) -> Hashable:
-    """Return a key that is equal for equal forms: by types, contents and order, or by identity.
+    """Return a hashable key of what `form_of` returned: equal for equal types, contents and order.
 
     A form that `freeze` refuses, as one with an object of the user without ``__eq__``, equals itself only.
     """
@@ -113,12 +113,12 @@ def key_of_form(form: Any) -> Hashable:
 
 
 def copied(form: Any) -> Any:
-    """Return a form with copies of its arrays, since the caller may change his; its containers are new."""
+    """Return a form, what `form_of` returned, with new containers and copies of its NumPy arrays."""
     return form.copy() if isinstance(form, np.ndarray) else each_of(form, copied)
 
 
 def filled(form: Any, values: Iterator[Any]) -> Any:
-    """Return a form with the next of ``values`` in each hole, in the order of `holes`.
+    """Return a form, what `form_of` returned, with the next of ``values`` in each hole, in their order.
 
     Its containers and arrays are new: the caller may change them, and the form be filled again by the next
     run of a trace.

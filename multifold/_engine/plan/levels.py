@@ -42,43 +42,46 @@ class Problem:
 
     @classmethod
     def counted_as(cls, types: Integers, sources: Integers, readers: Integers, *counted: Any) -> Problem:
-        """Return a problem whose `counted` compiled code has found already."""
+        """Return a problem whose `counted` is known: the three arrays that follow the problem's own."""
         found = cls(types, sources, readers)
         vars(found)["counted"] = counted
         return found
 
     @cached_property
     def counted(self) -> tuple[Integers, Integers, Integers]:
-        """Three arrays: `levels`, `cycles`, and the highest level of each type."""
+        """Three int64 arrays: `levels`, `cycles`, and the highest level of each type."""
         return compiled.typed_levels(self.types, self.sources, self.readers)
 
     @property
     def levels(self) -> Integers:
-        """The typed level of each call, from 1."""
+        """The typed level of each call, from 1: how many calls of its type lie on the longest path to it.
+
+        The call itself counts. It is an int64 array of shape ``(calls,)``.
+        """
         return self.counted[0]
 
     @property
     def cycles(self) -> Integers:
-        """How many types lie on one cycle with each type, itself included; 0 without a cycle."""
+        """For each type how many types lie on one cycle with it, itself included; 0 without a cycle."""
         return self.counted[1]
 
     @cached_property
     def depths(self) -> Integers:
-        """The number of calls on the longest path to each call, itself included."""
+        """The number of calls on the longest path to each call, itself included: ``(calls,)``, from 1."""
         # If all calls are of one type, a typed level counts every call on the path.
         one_type = np.zeros(len(self), np.int64)
         return Problem(one_type, self.sources, self.readers).levels
 
     @cached_property
     def bounds(self) -> Integers:
-        """How many calls of each type lie on one path: no schedule launches it less often."""
+        """For each type the fewest launches that any schedule has of it: its calls on one path, int64."""
         # A cycle of more than COUNTERS types has one counter for all of them, so that its levels count the
         # calls of all its types. Then only one launch of each of these types is certain.
         return np.where(self.cycles > COUNTERS, 1, self.counted[2])
 
     @property
     def lower_bound(self) -> int:
-        """The sum of the bounds of all types.
+        """The sum of `bounds`: no schedule has fewer launches.
 
         Where types read each other in a circle, a graph may need more launches: a chain of the types 0, 1
         and one of 1, 0 need three, and the bound is two.

@@ -42,7 +42,7 @@ from multifold.operands import Each
 
 @dataclass
 class Outputs:
-    """Outputs taken apart.
+    """What a caller asked for: each result as references, and the structure into which the values go.
 
     Attributes
     ----------
@@ -67,7 +67,10 @@ class Outputs:
     kept: list[Any] = field(default_factory=list)
 
     def by_result(self) -> list[list[Integers | int]]:
-        """Return a list of groups for each result: several for one that keeps its example, else one."""
+        """Return a list of groups for each result, in order: one, or several where ``wanted`` is "each".
+
+        There it has one for each node and each list of nodes in what `multifold.each` marks.
+        """
         left = iter(self.groups)
         kept = iter(self.kept)
         counts = [len(holes(next(kept))) if one == "each" else 1 for one in self.wanted]
@@ -75,25 +78,28 @@ class Outputs:
 
     @property
     def batched(self) -> list[Integers]:
-        """The groups that are rows, as arrays of references; without the values that are wanted whole."""
+        """The ``groups`` that are arrays of references, in order; values wanted whole are left out."""
         return [group for group in self.groups if not isinstance(group, int)]
 
     @property
     def whole_calls(self) -> Integers:
-        """The calls whose results are wanted whole."""
+        """The calls whose results are wanted whole: int64, in the order of the groups."""
         found = [group & CALL_MASK for group in self.groups if isinstance(group, int)]
         return np.array(found, np.int64) if found else NO_INTEGERS
 
     @property
     def sources(self) -> Integers:
-        """The call that each row of the results is read from."""
+        """The call that each row of the results is read from: int64, without loose values.
+
+        Rows of the groups come first, in their order, then the calls that are wanted whole.
+        """
         # Negative references are loose values, which no call has computed.
         refs = np.concatenate([*self.batched, self.whole_calls])
         return refs[refs >= 0] & CALL_MASK
 
     @property
     def calls(self) -> Integers:
-        """The calls that the results are read from."""
+        """The distinct calls that the results are read from, ascending: int64."""
         return np.unique(self.sources)
 
 
@@ -102,7 +108,7 @@ NESTED = frozenset({list, tuple, dict})
 
 
 class _Group:
-    """One result: a leaf of the structure of outputs."""
+    """One result, a leaf of the structure of outputs: its rows, and its word in `Outputs.wanted`."""
 
     __slots__ = ("rows", "wanted")
 
@@ -115,7 +121,10 @@ class _Group:
 def is_result(recorder: Recorder, x: Any) -> bool:
     """Return whether ``x`` can be a row of a group: a node, a number or an array of one row.
 
-    The refusal of an array of more rows says what to do with results that are there already.
+    Raises
+    ------
+    RecordError
+        For an array of another number of rows.
     """
     if isinstance(x, Node):
         return True
@@ -132,7 +141,9 @@ def is_result(recorder: Recorder, x: Any) -> bool:
 
 
 def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: int = 1) -> Outputs:
-    """Return the outputs as references; their loose values are numbered from ``first_loose`` on.
+    """Return what is asked for as `Outputs`; its first loose value is reference ``-1 - first_loose``.
+
+    ``outputs`` is what `Fold.apply` takes. Nothing asked for, as ``[]`` or ``{}``, has no groups.
 
     Raises
     ------
@@ -180,7 +191,7 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
 
 
 def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
-    """Return outputs with a `_Group` in the place of each result.
+    """Return outputs with a `_Group` in the place of each result; raise for what `take_apart` refuses.
 
     This function stands in the module, not in `take_apart`: there it would refer to itself, and the cycle
     would keep the fold alive until Python's garbage collector finds it.
@@ -228,12 +239,12 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
 
 
 def structure_text(structure: Any, wanted: Sequence[str]) -> str:
-    """Return the structure of some outputs for a message: ``{'x': a group, 'y': a row}``."""
+    """Return a structure for a message, with a word for each leaf: ``{'x': a group, 'y': a row}``."""
     return str(optree.tree_unflatten(structure, [Bare(f"a {one}") for one in wanted]))
 
 
 class Bare(str):
-    """A word that is shown without quotes."""
+    """A string whose ``repr`` has no quotes."""
 
     __slots__ = ()
 
@@ -242,7 +253,7 @@ class Bare(str):
 
 
 def refuse_no_rows(structure: Any, leaf: int) -> NoReturn:
-    """Refuse result number ``leaf``, a group for which no example has a row: its shape is not known."""
+    """Raise `RecordError` for result number ``leaf``: a group for which no example has a row."""
     name = "".join([f"[{key!r}]" for key in structure.paths()[leaf]])
     raise RecordError(
         "Expected at least one row in each group of the results. "
@@ -253,14 +264,14 @@ def refuse_no_rows(structure: Any, leaf: int) -> NoReturn:
 
 
 def put_together(outputs: Outputs, values: Iterable[Any], examples: int | None = None) -> Any:
-    """Return the structure of some outputs with the values of their groups.
+    """Return the structure of some outputs with a value in place of each result.
 
     Parameters
     ----------
     outputs : Outputs
         The outputs, or those of one of several examples that ask for the same.
     values : iterable
-        The value of each group, in their order.
+        The value of each of ``outputs.groups``, in their order.
     examples : int, optional
         How many examples there are. Then a result that is wanted whole, or that keeps its example, has an
         entry for each of them, and becomes the list of them; each other result has one group, with the rows

@@ -82,25 +82,26 @@ class Frame:
 
     @property
     def graph(self) -> Any:
-        """The graph of which `Schedule.launches` makes its nodes."""
+        """What `Schedule.launches` makes its nodes of: ``owner``, or ``columns`` if there is none."""
         return self.columns if self.owner is None else self.owner
 
     @property
     def pending(self) -> Integers | None:
-        """The calls to be run; None for those that the outputs need."""
+        """The calls to be run, ascending, int64; None for those that the outputs need."""
         if self.place is None:
             return None
         # Places have at least one entry, even of no calls (`Place.nowhere`).
         return (self.place.launch[: len(self.columns)] < 0).nonzero()[0]
 
     def places(self) -> Place:
-        """Return places that wiring may fill in: a copy, since the same frame may be planned once more."""
+        """Return a `Place` that wiring may extend: a copy of ``place``, or one in which no call has run."""
         return Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
 
     def is_plain(self, policy: str) -> bool:
-        """Return whether one compiled call can schedule and wire it.
+        """Return whether one compiled call can schedule and wire the frame (`plan_and_wire`).
 
-        That call knows the policy "auto", and launches whose rows are only read as rows and are not padded.
+        That call knows the policy "auto", up to `WIRED_AT_ONCE` calls, and launches whose rows are only
+        read as rows and are not padded.
         """
         return (
             policy == "auto"
@@ -112,7 +113,7 @@ class Frame:
         )
 
     def form(self) -> Hashable:
-        """Return all that planning reads, as a key: frames of equal forms have equal plans.
+        """Return a hashable key of all that planning reads: frames with equal keys have equal plans.
 
         It holds the columns as bytes, so it takes as much memory as the integers of the frame.
         """
@@ -167,32 +168,41 @@ class Plan:
 
     @property
     def columns(self) -> Columns:
-        """The calls."""
+        """The calls that the frame has, as columns."""
         return self.frame.columns
 
     @property
     def asked(self) -> Outputs:
-        """What is asked for."""
+        """The outputs that the frame asks for."""
         return self.frame.asked
 
     @cached_property
     def loose(self) -> Sequence[Any]:
-        """The numbers and arrays inside ragged operands and groups."""
+        """Loose values of ragged operands, then of groups: reference ``-1 - i`` stands for entry i."""
         columns = self.columns
         return [*columns.loose, *self.asked.loose] if self.asked.loose else columns.loose
 
     @property
     def site(self) -> Callable[[int], str]:
-        """Call -> where it was recorded."""
+        """A function from a call to the text where it was recorded: ``"model.py:12"``."""
         return self.frame.site
 
     def of(self, frame: Frame, seconds: dict[str, float]) -> Plan:
-        """Return this plan for another frame, which must have the same form; ``seconds`` is its own."""
+        """Return this plan for another frame of the same `Frame.form`; nothing is planned.
+
+        ``seconds`` is what making that plan took, by phase.
+        """
         schedule = self.schedule.of(frame.columns, frame.graph)
         return Plan(frame, self.alone, self.types, schedule, seconds, self.wiring)
 
     def wired(self) -> Plan:
-        """Return the plan with its wiring, which is made now if it has none."""
+        """Return the plan with its wiring: itself if it has one, else a new plan whose wiring is made now.
+
+        Raises
+        ------
+        RecordError
+            If a call reads one that has not run, as in a damaged trace.
+        """
         if self.wiring is not None:
             return self
         began = perf_counter()
@@ -205,14 +215,18 @@ class Plan:
         return replace(self, wiring=wiring, seconds=seconds)
 
     def in_pieces(self, pieces: Callable[[int], int]) -> Plan:
-        """Return the plan with launches of very many rows in pieces (`Schedule.in_pieces`)."""
+        """Return the plan with its launches divided by `Schedule.in_pieces`; itself if none is divided.
+
+        ``pieces(n)`` says into how many pieces a launch of ``n`` rows is divided. A plan that is divided
+        has no wiring.
+        """
         schedule = self.schedule.in_pieces(pieces)
         # The wiring was that of the launches before they were cut.
         return self if schedule is self.schedule else replace(self, schedule=schedule, wiring=None)
 
 
 def make_plan(frame: Frame, policy: str, schedule: Schedule | None = None, *, runs: bool = False) -> Plan:
-    """Return the plan of a frame.
+    """Return a new plan of a frame; it has its wiring only where one compiled call has made both.
 
     Parameters
     ----------
@@ -302,16 +316,17 @@ class PlanCache:
         self._calls = 0
 
     def __reduce__(self) -> tuple[type[PlanCache], tuple[str]]:
-        """Pickle and copy the policy alone: a copy begins without plans."""
+        """Return the class and the policy: what is pickled or copied begins without plans."""
         return PlanCache, (self.policy,)
 
     def __len__(self) -> int:
         return len(self._found)
 
     def plan(self, frame: Frame, *, runs: bool) -> Plan:
-        """Return the plan of a frame: a kept one of its form, or else a new one.
+        """Return the plan of a frame: a kept one of its `Frame.form`, or else a new one.
 
-        ``runs`` says whether the plan is sure to be run; one that is kept then has its wiring.
+        A new plan is kept if the form was met before and has at most `MOST_CALLS` calls. ``runs`` says
+        whether the plan is sure to be run; one that is kept then has its wiring.
         """
         began = perf_counter()
         # A plan that is too large to be kept needs no key.
@@ -332,7 +347,7 @@ class PlanCache:
         return kept.of(frame, seconds)
 
     def _look(self, form: Hashable) -> tuple[Plan | None, bool]:
-        """Return the plan of a form, None for one that is not kept; and whether the form was met before."""
+        """Return the kept plan of a form, or None; and whether the form was met before."""
         with self._lock:
             found = self._found.get(form)
             if found is not None:
@@ -350,7 +365,10 @@ class PlanCache:
             return None, False
 
     def _keep(self, form: Hashable, plan: Plan) -> None:
-        """Keep a plan without ops, numbers and arrays; forget the plans that were not used for longest."""
+        """Keep a plan without ops, numbers and arrays under its form; drop those not used for longest.
+
+        All kept plans have at most `MOST_CALLS` calls, and they are at most `MOST_PLANS`.
+        """
         columns = plan.columns.form()
         bare = plan.of(Frame(columns, Outputs(groups=plan.asked.groups), nowhere), {})
         with self._lock:
@@ -363,10 +381,10 @@ class PlanCache:
 
 
 def nowhere(call: int) -> str:
-    """Return "nowhere": the `Frame.site` of a plan that is kept, whose calls were recorded on no line."""
+    """Return ``"nowhere"`` for any call: the `Frame.site` of a kept plan, which has no lines."""
     return "nowhere"
 
 
 def nobody(call: int) -> str:
-    """Return "": the `Frame.whose` of a fold, whose calls belong to no example."""
+    """Return ``""`` for any call: the `Frame.whose` of a fold, whose calls belong to no example."""
     return ""

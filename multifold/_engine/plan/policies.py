@@ -36,18 +36,22 @@ Policy = Callable[[Problem], Launches]
 
 
 def auto(problem: Problem) -> Launches:
-    """Bucket by typed level where that is a schedule; else the shorter of a small beam and depth."""
+    """Return a launch for each type and level where these can be ordered; else what a small search finds.
+
+    Launches are ``(calls, bounds)``: launch ``i`` is ``calls[bounds[i] : bounds[i + 1]]``. Where types read
+    each other in a circle, they are the shorter of what a beam of width `WIDTH` and `depth` find.
+    """
     found = bucketed(problem, problem.levels)
     return without_buckets(problem) if found is None else found
 
 
 def without_buckets(problem: Problem) -> Launches:
-    """Return the launches of "auto" for a problem whose buckets by level read each other in a cycle."""
+    """Return what "auto" finds for a problem in which a launch for each type and level is no schedule."""
     return shorter(problem, WIDTH, len(problem)) or depth(problem)
 
 
 def search(problem: Problem, expansions: int | None = None) -> Launches:
-    """Search on from what ``auto`` finds, with beams that are as wide as the budget allows.
+    """Return the launches that `auto` finds, or fewer ones from beams as wide as a budget allows.
 
     Parameters
     ----------
@@ -55,8 +59,8 @@ def search(problem: Problem, expansions: int | None = None) -> Launches:
         The calls.
     expansions : int, optional
         How many launches the search may try in all; by default eight for each call, and at least 2,000.
-        More of them take longer, and nearly always find a schedule that is
-        at least as short; it is never longer than that of ``auto``.
+        More of them take longer, and nearly always find a schedule that is at least as short; it is never
+        longer than that of ``auto``.
     """
     found = auto(problem)
     if length(found) <= problem.lower_bound:
@@ -69,32 +73,40 @@ def search(problem: Problem, expansions: int | None = None) -> Launches:
 
 
 def shorter(problem: Problem, width: int, most: int) -> Launches | None:
-    """Return what beams of a width find: at most ``most`` launches, and fewer than by depth; else None."""
+    """Return the best launches of two beams of that width, at most ``most``; None if they find none.
+
+    One beam searches from the first launch, and one from the last. What they find is also shorter than
+    `depth`.
+    """
     columns = problem.types, problem.levels, problem.cycles, problem.sources, problem.readers
     return compiled.cover(*columns, width, problem.lower_bound, most)
 
 
 def depth(problem: Problem) -> Launches:
-    """Bucket by depth: the rule of the predecessors."""
+    """Return a launch for each type and depth, as TensorFlow Fold, TorchFold and mxnet-jit-batch do."""
     # Every reader is deeper than what it reads, so the buckets have no cycle and `bucketed` finds a
     # schedule; the other one is here for the type checker.
     return bucketed(problem, problem.depths) or by_launch(np.arange(len(problem)))
 
 
 def length(launches: Launches) -> int:
-    """Return the number of launches."""
+    """Return how many launches ``(calls, bounds)`` has: one less than its bounds."""
     return len(launches[1]) - 1
 
 
 def bucketed(problem: Problem, levels: Integers) -> Launches | None:
-    """Make one launch of each (type, level) in an order that respects the edges; None if none does."""
+    """Return a launch for each pair of type and level, each after those that it reads; else None.
+
+    ``levels`` has a level for each call, from 1. It is None if launches would read each other in a cycle.
+    Launch ``i`` of ``(calls, bounds)`` is ``calls[bounds[i] : bounds[i + 1]]``.
+    """
     # Levels begin at 1, so with 5 levels type 0 has the codes 1 to 5, and type 1 the codes 6 to 10.
     codes = problem.types * int(levels.max()) + levels if len(levels) else levels
     return compiled.bucket(codes, codes[problem.sources], codes[problem.readers])
 
 
 def agenda(problem: Problem) -> Launches:
-    """Always launch the type whose calls have the least average depth, as DyNet does."""
+    """Return launches as DyNet makes them: each has all ready calls of the type of least mean depth."""
     types = problem.types.tolist()
     # ``readers[begin[call] : begin[call + 1]]`` are the calls that read a call.
     order = np.argsort(problem.sources, kind="stable")

@@ -31,7 +31,7 @@ Its operands are small, but its results may be wide: an embedding returns a vect
 
 @dataclass(frozen=True)
 class Launch:
-    """Calls that run as one batched call.
+    """The calls that run as one batched call; ``len(launch)`` is how many.
 
     Attributes
     ----------
@@ -78,18 +78,22 @@ class Schedule:
         return len(self.bounds) - 1
 
     def of(self, columns: Columns, graph: Any) -> Schedule:
-        """Return this schedule for other columns of the same form, whose calls have the same numbers."""
+        """Return this schedule for other calls, in ``columns``, that read each other as these do.
+
+        Its launches have nodes of ``graph``. Nothing is scheduled: calls of equal numbers share launches as
+        before.
+        """
         found = object.__new__(Schedule)  # the class is frozen, and slow to set attributes of
         vars(found).update(vars(self), columns=columns, graph=graph)
         vars(found).pop("launches", None)  # they hold the nodes of this graph
         return found
 
     def padded(self, rows: Callable[[int], int], alone: Integers) -> Schedule:
-        """Return the schedule with the last call of each launch repeated up to ``rows(n)`` rows.
+        """Return the schedule with each launch's last call repeated: ``n`` rows become ``rows(n)``.
 
         A framework that compiles an op for each number of rows then compiles few sizes. Repeated rows are
-        computed like any other, and no launch reads them. Calls ``alone`` are not repeated, because their
-        results are read whole.
+        computed like any other, and no launch reads them. Calls in the array ``alone`` are not repeated,
+        because their results are read whole.
         """
         sizes = np.array([max(rows(n), n) for n in self.sizes.tolist()])
         if len(alone):
@@ -106,11 +110,11 @@ class Schedule:
         return replace(self, calls=calls, bounds=starts(sizes))
 
     def in_pieces(self, pieces: Callable[[int], int]) -> Schedule:
-        """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
+        """Return the schedule with launches of ``n`` rows divided into ``pieces(n)`` of about one size.
 
-        On a CPU, very many rows at once exceed the caches and take longer than the same rows in pieces.
-        Launches that read nothing but numbers, which are small rows, stay whole up to `MANY_NUMBERS`. An op
-        without batched operands has one row.
+        It is returned itself if none is divided. On a CPU, very many rows at once exceed the caches and
+        take longer than the same rows in pieces. Launches that read nothing but numbers, which are small
+        rows, stay whole up to `MANY_NUMBERS`. An op without batched operands has one row.
         """
         # If even all calls together would stay whole, no launch is divided, and no signature need be looked
         # at.
@@ -136,26 +140,29 @@ class Schedule:
 
     @property
     def certificate(self) -> str:
-        """``"optimal"`` where launches, pieces of one counted once, equal the bound, or ``"heuristic"``."""
+        """``"optimal"`` if there are as many launches as ``lower_bound``, else ``"heuristic"``.
+
+        The pieces of a divided launch count once.
+        """
         return "optimal" if len(self) - len(self.continued) == self.lower_bound else "heuristic"
 
     @property
     def sizes(self) -> Integers:
-        """The number of calls in each launch."""
+        """The number of calls in each launch, in the order in which they run: int64."""
         return self.bounds[1:] - self.bounds[:-1]
 
     @property
     def mean_rows(self) -> float:
-        """The mean number of calls in a launch."""
+        """The mean number of calls in a launch; 0.0 without launches."""
         return len(self.calls) / max(len(self), 1)
 
     def members(self, launch: int) -> Integers:
-        """Return the calls of a launch."""
+        """Return the calls of launch number ``launch``, from 0, in the order of recording: int64."""
         return self.calls[self.bounds[launch] : self.bounds[launch + 1]]
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """The launches in the order in which they run."""
+        """A `Launch` with its op and nodes for each launch, in the order in which they run."""
         signature = self.columns.signature
         return tuple(
             Launch(
@@ -181,7 +188,7 @@ class Schedule:
 
 
 def find_policy(name: str) -> Policy:
-    """Return the policy of that name; raise `RecordError` for an unknown one."""
+    """Return the policy of that name, one of `POLICIES`; raise `RecordError` for an unknown one."""
     if name not in POLICIES:
         raise RecordError(
             f"Expected schedule to be one of {', '.join(POLICIES)}. Received schedule={name!r}.",
@@ -191,14 +198,14 @@ def find_policy(name: str) -> Policy:
 
 
 def call_types(columns: Columns, alone: Integers) -> Integers:
-    """Return the type of each call: its signature, its shared nodes, and itself if it runs alone.
+    """Return the type of each call, int64: calls of one type have the same signature and shared nodes.
 
     Parameters
     ----------
     columns : Columns
         The recorded calls.
     alone : int64 array
-        The calls whose whole result is wanted.
+        The calls whose whole result is wanted: each has a type of its own.
     """
     if not columns.sharing and not len(alone):
         return columns.signature
@@ -217,7 +224,10 @@ def call_types(columns: Columns, alone: Integers) -> Integers:
 
 
 def problem_of(columns: Columns, types: Integers, pending: Integers) -> Problem:
-    """Return the scheduling problem of the pending calls, numbered from 0 in their order."""
+    """Return the scheduling problem of some calls: call ``pending[i]`` of the columns is call ``i`` in it.
+
+    ``types`` has the type of each call of the columns; in the problem types are numbered without gaps.
+    """
     if len(pending) == len(columns):
         sources, readers = columns.edges
     else:
@@ -238,7 +248,15 @@ def make_schedule(
     pending: Integers,
     policy: str,
 ) -> Schedule:
-    """Return the schedule of the pending calls under a policy of `multifold._engine.plan.policies`."""
+    """Return the schedule of the calls ``pending``, ascending, by a policy of `POLICIES`.
+
+    ``types`` has the type of each call of ``columns``; ``graph`` is what the launches' nodes belong to.
+
+    Raises
+    ------
+    RecordError
+        If no policy has that name.
+    """
     if policy == "auto":
         # Most graphs need no policy: one launch for each type and level is a schedule, and none is shorter.
         found = compiled.schedule(types, pending, *columns.reads)
@@ -259,7 +277,10 @@ def by_policy(
     pending: Integers,
     policy: str,
 ) -> Schedule:
-    """Return the schedule that a policy makes; by "auto" for a problem whose levels give no schedule."""
+    """Return the schedule that a policy finds for ``problem``, whose call ``i`` is ``pending[i]``.
+
+    With "auto", a launch for each type and level must have turned out to be no schedule.
+    """
     chosen = without_buckets if policy == "auto" else find_policy(policy)
     order, bounds = chosen(problem)
     return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)

@@ -63,7 +63,7 @@ class Place:
 
     @classmethod
     def nowhere(cls, calls: int) -> Place:
-        """Return the places before anything was run."""
+        """Return the places of so many calls before any has run: launch -1 for each, and no launches."""
         size = max(calls, 1)  # loose values are looked up as if they were rows of call 0
         launch = np.empty(size, np.int64)
         launch.fill(-1)
@@ -71,11 +71,11 @@ class Place:
 
     @property
     def columns(self) -> tuple[Integers, Integers, list[int]]:
-        """Launch, row and rows as a tuple: arguments of `multifold._engine.compiled`."""
+        """``(launch, row, rows)`` as a tuple: arguments of `multifold._engine.compiled`."""
         return self.launch, self.row, self.rows
 
     def copy(self) -> Place:
-        """Return places that can be changed without changing these."""
+        """Return a copy whose arrays and list can be changed without changing these."""
         return Place(self.launch.copy(), self.row.copy(), self.rows.copy())
 
 
@@ -99,9 +99,10 @@ class Operand(NamedTuple):
 
 @dataclass(slots=True)
 class RaggedRows:
-    """A ragged operand: its rows, and the index arrays of lengths and segment ids.
+    """A ragged operand of a launch: its rows, and two of the uploaded int arrays, by their numbers.
 
-    ``lacks`` says whether a node of the launch has no row in it.
+    ``lengths`` is the number of the array that has how many rows each node has, ``segments`` of the one
+    that has the node of each row. ``lacks`` says whether a node of the launch has no row.
     """
 
     operand: Operand
@@ -112,17 +113,19 @@ class RaggedRows:
 
 @dataclass(slots=True)
 class Numbers:
-    """A batch of Python numbers: which of the uploaded arrays of their type (int, float or bool)."""
+    """A batch of Python numbers: array number ``upload`` of the arrays that are uploaded for ``type``.
+
+    ``type`` is int, float or bool.
+    """
 
     type: type
     upload: int
 
 
 class Entries(NamedTuple):
-    """Recorded numbers that a launch receives.
+    """Where the recorded numbers of an operand of a launch are: positions ``at`` in the column of ``kind``.
 
-    ``numbers`` says in which array they are uploaded, and ``at`` has their places in the column of their
-    ``kind``.
+    ``numbers`` says which of the uploaded arrays they become.
     """
 
     numbers: Numbers
@@ -132,21 +135,21 @@ class Entries(NamedTuple):
 
 @dataclass(slots=True)
 class Leaves:
-    """Leaf arrays to be stacked: their entries in the column of arrays, in the order of the rows."""
+    """Leaf arrays to be stacked: their positions in the column of arrays, in the order of the rows."""
 
     entries: list[int]
 
 
 @dataclass(slots=True)
 class Whole:
-    """The whole value of a part of a launch's result."""
+    """An operand that is the whole value of part number ``part`` of the result of launch ``launch``."""
 
     launch: int
     part: int
 
 
 class Reading(NamedTuple):
-    """How a part of a launch's result is read: by slices of one split, and by one gather.
+    """How a part of a launch's result is read: whole, by slices of one split, and by one gather.
 
     Attributes
     ----------
@@ -177,7 +180,7 @@ Wired = Operand | RaggedRows | Numbers | Leaves | Whole | None
 
 
 class LaunchWiring(NamedTuple):
-    """One launch: what goes in, and how its result is read.
+    """The wiring of one launch: how it gets its operands, and how its result is read.
 
     Attributes
     ----------
@@ -213,7 +216,7 @@ MAKERS = tuple(partial(tuple.__new__, kind) for kind in (Operand, Reading, Launc
 
 @dataclass(slots=True)
 class Wiring:
-    """The wiring of a schedule.
+    """The wiring of a schedule: how rows go between its launches, and to the outputs.
 
     Attributes
     ----------
@@ -250,7 +253,10 @@ class Wiring:
     entries: Sequence[Entries]
 
     def numbers_of(self, columns: Columns) -> dict[type, list[np.ndarray]]:
-        """Return ``numbers`` with the recorded numbers of the calls of ``columns`` in their places."""
+        """Return a copy of ``numbers`` in which the numbers of the calls of ``columns`` are filled in.
+
+        The keys are int, float and bool, the values lists of arrays, in the order of their uploads.
+        """
         numbers = {number: list(arrays) for number, arrays in self.numbers.items()}
         for wired, kind, at in self.entries:
             numbers[wired.type][wired.upload] = columns.numbers(kind, at)
@@ -258,7 +264,7 @@ class Wiring:
 
 
 class Planned(NamedTuple):
-    """What one compiled call has planned."""
+    """The schedule and the wiring that one compiled call has made."""
 
     schedule: Schedule
     wiring: Wiring
@@ -289,7 +295,7 @@ def wire(
         Whether all results stay, so that no launch is the last one that reads a result.
     """
     slots = SlotFiller(columns)
-    facts = *columns.facts(joined(outputs)), *place.columns, *slots.given(keeps)
+    facts = *columns.facts(joined(outputs)), *place.columns, *slots.last_arguments(keeps)
     return slots.wiring(place, compiled.wire(schedule.calls, schedule.bounds, *facts))
 
 
@@ -303,17 +309,17 @@ def plan_and_wire(
 ) -> Planned | tuple[Integers, ...]:
     """Return the schedule "auto" of pending calls and its wiring; a call's type is its signature.
 
-    ``place`` is extended by the launches. ``pending`` is None where all that the outputs need is to run.
-    Where a policy has to choose the launches, this is what `multifold._engine.compiled.plan` says of the
-    problem.
+    ``place`` is extended by the launches. ``pending`` is None where all that the outputs need is to run. If
+    types read each other in a circle, a policy has to choose the launches; then the arrays returned are the
+    pending calls, and what `Problem.counted_as` takes.
     """
     slots = SlotFiller(columns)
-    facts = *columns.facts(joined(outputs)), *place.columns, *slots.given(keeps)
+    facts = *columns.facts(joined(outputs)), *place.columns, *slots.last_arguments(keeps)
     return slots.planned(graph, place, compiled.plan(pending, *facts))
 
 
 def joined(outputs: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """Return the references of all groups, one after the other, and how many each group has."""
+    """Return the references of all groups, one group after the other, and the number in each: int64."""
     if len(outputs) == 1:  # as most traces have: a copy less
         return outputs[0], np.array([len(outputs[0])], np.int64)
     # The empty array stands in front since NumPy refuses to concatenate no arrays at all.
@@ -321,7 +327,7 @@ def joined(outputs: Sequence[Integers]) -> tuple[Integers, Integers]:
 
 
 class SlotFiller:
-    """Fills the slots of launches: leaf arrays, whole values, and numbers, which it collects for upload.
+    """Finds what each slot of a launch gets: leaf arrays, whole values, numbers, collected for upload.
 
     Compiled code calls it while it wires a launch. Most launches have nodes as operands only, as
     ``add("join", left, right)`` does; of these it does not ask.
@@ -332,12 +338,12 @@ class SlotFiller:
         self.numbers: dict[type, list[np.ndarray]] = {number: [] for number in NUMBERS}
         self.entries: list[Entries] = []
 
-    def given(self, keeps: bool) -> tuple[Any, ...]:
-        """Return the last arguments of `compiled.wire` and `compiled.plan`, after the places of calls."""
+    def last_arguments(self, keeps: bool) -> tuple[Any, ...]:
+        """Return the last arguments of `compiled.wire`: number of parts, ``keeps``, `MAKERS`, itself."""
         return len(self.columns.parts), keeps, MAKERS, self
 
     def planned(self, graph: Any, place: Place, found: tuple[Any, ...]) -> Planned | tuple[Integers, ...]:
-        """Return what `compiled.plan` has found, as a `Planned`; as it is if a policy has to choose."""
+        """Return what `compiled.plan` has returned as a `Planned`; as it is if a policy has to choose."""
         # Without a schedule these are the pending calls, and what `Problem.counted_as` takes.
         if len(found) != 5:
             return found
@@ -346,12 +352,12 @@ class SlotFiller:
         return Planned(schedule, self.wiring(place, wired), scheduled)
 
     def wiring(self, place: Place, wired: tuple[Any, ...]) -> Wiring:
-        """Return the `Wiring` of what compiled code has found, with the numbers collected here."""
+        """Return a `Wiring` of what `compiled.wire` has returned, with the numbers collected here."""
         launches, groups, given, sources, loose, indices = wired
         return Wiring(place, launches, groups, given, sources, loose, indices, self.numbers, self.entries)
 
     def keep(self, number: type, values: np.ndarray) -> Numbers:
-        """Append an array to those of a type that are uploaded together, and return where it is."""
+        """Append an array to those that are uploaded for a type, int, float or bool; return where it is."""
         # Index arrays are not among them: compiled code lays these out, and counts them by itself.
         self.numbers[number].append(values)
         return Numbers(number, len(self.numbers[number]) - 1)
@@ -359,9 +365,10 @@ class SlotFiller:
     def __call__(
         self, number: int, calls: Integers, operands: Sequence[Operand], launch: Integers
     ) -> tuple[Sequence[Wired], Sequence[int]]:
-        """Return what a launch of a signature receives in each slot, and the launches that it reads whole.
+        """Return what a launch of signature ``number`` gets in each slot, and what it reads whole.
 
-        ``operands`` are those with rows of launches, and ``launch`` has the launch of each call.
+        ``calls`` are its calls in the order of its rows, ``operands`` those with rows of launches in the
+        order of their slots, and ``launch`` has the launch of each call of the columns.
         """
         columns = self.columns
         taken = 0

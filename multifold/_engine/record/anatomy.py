@@ -43,7 +43,7 @@ BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
 
 class Identity:
-    """An object that is equal only to itself.
+    """A key for one object: ``Identity(x) == Identity(y)`` only if ``x is y``.
 
     It keeps the object alive, since Python gives the id of an object that is gone to a new one.
     """
@@ -89,7 +89,16 @@ class Way(NamedTuple):
 
 
 def take_apart(way: Way, value: Any) -> tuple[Hashable, Sequence[Any], Attributes]:
-    """Return ``(fixed, inner, attributes)`` of a value: what `Taken` says, and its `Attributes`."""
+    """Return ``(fixed, inner, attributes)`` of a value whose `Way`, by `way_of`, is ``way``.
+
+    ``fixed`` is compared by ``==``, ``inner`` are the values inside, and attributes are `Attributes`: none
+    for objects of the classes in `BARE`, of NumPy's classes, and of those that are compared as they are.
+
+    >>> take_apart(WAYS[dict], {"a": 1, "b": [2]})
+    (None, ['a', 1, 'b', [2]], {})
+    >>> take_apart(WAYS[int], 7)
+    ((7,), (), {})
+    """
     cls = type(value)
     # NumPy's own subclasses keep notes in attributes that an op does not compute with. The `_mmap` of a
     # memmap is even refused as a static value, though a copy of the array's numbers will do.
@@ -98,7 +107,12 @@ def take_apart(way: Way, value: Any) -> tuple[Hashable, Sequence[Any], Attribute
 
 
 def attributes_of(value: Any, way: Way) -> Attributes:
-    """Return the attributes of an object: those in its ``__dict__``, then those in slots."""
+    """Return the attributes of an object: ``(True, name)`` -> value for one in its ``__dict__``.
+
+    The key is ``(False, name)`` for one in a slot. Left out are the values of cached properties, slots that
+    were never assigned, and, if ``way`` is `REDUCED`, the slots of the class that defines ``__reduce__``
+    and of its bases.
+    """
     cls = type(value)
     found = Attributes()
     for name, x in getattr(value, "__dict__", {}).items():
@@ -117,7 +131,7 @@ def attributes_of(value: Any, way: Way) -> Attributes:
 
 
 def base_of(cls: type) -> type:
-    """Return the class written in C whose fields objects of a class have; `object` where they have none.
+    """Return the first class written in C in the MRO of ``cls``: `object` for most classes of users.
 
     Examples
     --------
@@ -141,16 +155,17 @@ ON_THE_HEAP = 1 << 9
 
 
 def new(value: Any, *arguments: Any, **words: Any) -> Any:
-    """Return a new object of the class of a value; no ``__new__`` or ``__init__`` of the user is called.
+    """Return a new object of the class of ``value``, made by the ``__new__`` of its base in C (`base_of`).
 
-    Those may take other arguments than the contents, as a subclass of tuple with ``__new__(cls, n)``.
+    ``arguments`` and ``words`` are passed to that. No ``__new__`` or ``__init__`` of the user is called:
+    those may take other arguments than the contents, as a subclass of tuple with ``__new__(cls, n)``.
     """
     cls: Any = type(value)
     return base_of(cls).__new__(cls, *arguments, **words)
 
 
-def filled(fill: Callable[[Any, list[Any]], object]) -> Callable[[Any, Any, list[Any]], Any]:
-    """Return a `Way.make` that makes an empty container and calls ``fill(container, inner)``."""
+def container_maker(fill: Callable[[Any, list[Any]], object]) -> Callable[[Any, Any, list[Any]], Any]:
+    """Return a `Way.make` that makes an empty container and calls ``fill(container, inner)`` to fill it."""
 
     def make(value: Any, fixed: Any, inner: list[Any]) -> Any:
         made = new(value)
@@ -160,19 +175,19 @@ def filled(fill: Callable[[Any, list[Any]], object]) -> Callable[[Any, Any, list
     return make
 
 
-def mapping(cls: Any) -> Way:
-    """Return the way of a class of dictionaries, whose keys and entries come in turn."""
+def mapping_way(cls: Any) -> Way:
+    """Return the `Way` of dict or OrderedDict: ``inner`` is key, entry, key, entry, ... in order."""
 
     # A subclass may override `items` or `__setitem__`, so both are those of the class in the table.
     def fill(made: Any, inner: list[Any]) -> None:
         for key, x in zip(inner[::2], inner[1::2], strict=True):
             cls.__setitem__(made, key, x)
 
-    return Way(lambda x: (None, [*chain.from_iterable(cls.items(x))]), filled(fill))
+    return Way(lambda x: (None, [*chain.from_iterable(cls.items(x))]), container_maker(fill))
 
 
-def number(cls: Any) -> Way:
-    """Return the way of a class of numbers, or of text, that subclasses may add attributes to."""
+def scalar_way(cls: Any) -> Way:
+    """Return the `Way` of int, str or bytes and their subclasses: ``fixed`` is ``(plain value,)``."""
     # `int.__getnewargs__(x)` returns the plain int inside of an object of a subclass, as ``(7,)``.
     return Way(
         lambda x: (cls.__getnewargs__(x), ()), lambda value, fixed, inner: new(value, *fixed), changes=False
@@ -180,7 +195,11 @@ def number(cls: Any) -> Way:
 
 
 def take_array(x: np.ndarray) -> Taken:
-    """Take an array by its bytes; one of objects, or of texts of any length, by its entries."""
+    """Return ``((dtype, shape, whether it is in Fortran's order, bytes), ())`` of an array.
+
+    An array of objects, or of texts of any length, has no bytes. It is ``((dtype, shape, order),
+    entries)``, a list in the order of ``ravel``.
+    """
     # A subclass may change what `ravel` does: that of an `np.matrix` has two axes.
     plain = np.asarray(x)
     # An op can see whether an array lies in the order of Fortran, though `tobytes` does not show it.
@@ -204,10 +223,10 @@ def make_array(value: np.ndarray, fixed: Any, inner: list[Any]) -> Any:
 
 
 def take_reduced(x: Any) -> Taken:
-    """Take a value as it is pickled and copied: ``Decimal("1.0")`` as its class and ``("1.0",)``.
+    """Return the `Taken` of a value that pickle makes by a call: ``None, [function, arguments, state]``.
 
-    One that cannot be pickled, or that is pickled by its name, as ``...``, or with entries, is compared as
-    it is.
+    ``Decimal("1.0")`` is ``None, [Decimal, ("1.0",), None]``. A value that cannot be pickled, or that is
+    pickled by its name, as ``...``, or with entries, is ``value, ()``: it is compared as it is.
     """
     try:
         # Pickle asks the functions that packages have registered for classes first, and so does this.
@@ -246,7 +265,7 @@ RANGE = Way(
 )
 
 WAYS: dict[type, Way] = {
-    **{cls: number(cls) for cls in (int, str, bytes)},
+    **{cls: scalar_way(cls) for cls in (int, str, bytes)},
     float: Way(
         lambda x: (float.hex(x), ()),  # tells 0.0 from -0.0, which are equal
         lambda value, fixed, inner: new(value, float.fromhex(fixed)),
@@ -262,16 +281,16 @@ WAYS: dict[type, Way] = {
         lambda value, fixed, inner: new(value, inner),
         changes=False,
     ),
-    list: Way(lambda x: (None, [*list.__iter__(x)]), filled(list.extend)),
-    set: Way(lambda x: (None, [*set.__iter__(x)]), filled(set.update), unordered=True),
+    list: Way(lambda x: (None, [*list.__iter__(x)]), container_maker(list.extend)),
+    set: Way(lambda x: (None, [*set.__iter__(x)]), container_maker(set.update), unordered=True),
     frozenset: Way(
         lambda x: (None, [*frozenset.__iter__(x)]),
         lambda value, fixed, inner: new(value, inner),
         changes=False,
         unordered=True,
     ),
-    dict: mapping(dict),
-    OrderedDict: mapping(OrderedDict),
+    dict: mapping_way(dict),
+    OrderedDict: mapping_way(OrderedDict),
     slice: RANGE,
     range: RANGE,
     functools.partial: Way(
@@ -302,12 +321,13 @@ MORE_THAN_ENTRIES = {defaultdict: "pass dict(x).", np.ma.MaskedArray: "pass its 
 
 
 def way_of(value: Any) -> Way | None:
-    """Return how a value is taken apart; None for one that is compared by identity.
+    """Return the `Way` of a value, None if the value is compared by identity, as a function or a lock.
 
     Raises
     ------
     RecordError
-        For a value of no known way whose contents may change.
+        If the value has attributes or contents that may change and cannot be copied, as an iterator or a
+        queue; if it is a node, is marked as an operand, or is an awaitable.
     """
     cls = type(value)
     way = WAYS.get(cls)
@@ -339,7 +359,11 @@ def way_of(value: Any) -> Way | None:
 
 
 def way_of_callable(cls: type) -> Way | None:
-    """Return how a callable that is not in `WAYS` is taken apart; None, which is by identity, for most."""
+    """Return the `Way` of a callable of class ``cls``, which is not in `WAYS`; None, by identity, for most.
+
+    Bound methods are compared as they are, and dataclasses with the fields of `functools.partial` or of a
+    method by these.
+    """
     if cls in BOUND:
         return AS_IT_IS
     names = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
@@ -351,7 +375,13 @@ def way_of_callable(cls: type) -> Way | None:
 
 
 def way_of_object(value: Any) -> Way | None:
-    """Return how an object that no other rule knows is taken apart; None if it is compared by identity."""
+    """Return the `Way` of an object that no other rule knows; None if it is compared by identity.
+
+    Raises
+    ------
+    RecordError
+        If its contents or attributes may change, and nothing says how they are compared.
+    """
     cls: Any = type(value)
     in_python = base_of(cls) is object
     if not in_python and is_memory(value):
@@ -383,7 +413,7 @@ def way_of_object(value: Any) -> Way | None:
 
 
 def is_hashable(value: Any) -> bool:
-    """Return whether an object says, by its hash, that its contents do not change."""
+    """Return whether ``hash(value)`` works, by which an object says that its contents do not change."""
     try:
         hash(value)
     except TypeError:
@@ -392,7 +422,7 @@ def is_hashable(value: Any) -> bool:
 
 
 def is_memory(value: Any) -> bool:
-    """Return whether an object lets others read, and perhaps write, its memory."""
+    """Return whether an object has the buffer protocol: others may read, and perhaps write, its memory."""
     try:
         memoryview(value)
     except TypeError:
@@ -401,7 +431,7 @@ def is_memory(value: Any) -> bool:
 
 
 def refused(value: Any, why: str, hint: str) -> RecordError:
-    """Return the error for a static value; ``why`` goes on after its class: "which others may change"."""
+    """Return the `RecordError` for a static value; ``why`` follows its class: "which others may change"."""
     return RecordError(
         "Expected a static value that can be copied and compared by its contents. Received a "
         f"{type(value).__qualname__}, {why}.",
@@ -410,7 +440,7 @@ def refused(value: Any, why: str, hint: str) -> RecordError:
 
 
 def refuse_awaitable(x: Any) -> None:
-    """Refuse a coroutine or another awaitable, for which the caller has forgotten an ``await``."""
+    """Raise `RecordError` if ``x`` is awaitable, as a coroutine: the caller has forgotten an ``await``."""
     if inspect.isawaitable(x):
         raise RecordError(
             f"Expected a node, an array or a number. Received {type_of(x)}.",

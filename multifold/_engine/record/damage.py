@@ -25,7 +25,7 @@ DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, Rec
 
 
 def damaged(what: object) -> RecordError:
-    """Return the error for a damaged trace; ``what`` says what is wrong."""
+    """Return, but do not raise, the `RecordError` for a damaged trace; ``str(what)`` says what is wrong."""
     return RecordError(
         f"Expected a trace as multifold.trace made it. Received a damaged one: {what}",
         "record the example again, or read the trace from a whole copy of the file or pickle.",
@@ -33,7 +33,7 @@ def damaged(what: object) -> RecordError:
 
 
 def refuse_other_layout(layout: object) -> None:
-    """Refuse traces that another version of multifold wrote or pickled."""
+    """Raise `RecordError` if ``layout``, the number in a file or pickle of traces, is not `LAYOUT`."""
     if layout != LAYOUT:
         raise RecordError(
             f"Expected traces in layout {LAYOUT}, which this version of multifold reads. "
@@ -44,7 +44,7 @@ def refuse_other_layout(layout: object) -> None:
 
 @contextmanager
 def refusing_damage() -> Iterator[None]:
-    """Turn an `IndexError` of compiled code into the error for a damaged trace.
+    """Return a context that turns an `IndexError` in it into the `RecordError` for a damaged trace.
 
     A recorded call reads earlier calls only, so compiled code can find a reference out of range only in a
     trace that was damaged.
@@ -56,9 +56,9 @@ def refusing_damage() -> Iterator[None]:
 
 
 def checksum(parts: Sequence[int], columns: Sequence[Any]) -> int:
-    """Return one checksum of the bytes of ``columns`` and of ``parts``, which are checksums themselves.
+    """Return the CRC-32 of some checksums, ``parts``, and of the bytes of ``columns``, bytes or arrays.
 
-    Where one column ends and the next one begins counts, too.
+    The sizes of the columns count, too: it matters where one ends and the next one begins.
 
     Examples
     --------
@@ -74,9 +74,10 @@ def checksum(parts: Sequence[int], columns: Sequence[Any]) -> int:
 
 
 def bytes_of(values: Iterable[Any]) -> Iterable[bytes]:
-    """Yield bytes of numbers and arrays for their checksum: class or dtype, shape and content.
+    """Yield bytes that stand for some values in a `checksum`: class or dtype, shape and content of each.
 
-    An array of objects has pointers for its content; the objects in it are left to pickle.
+    An array of objects has pointers for its content, so only its dtype and shape count here; the objects in
+    it are left to pickle.
     """
     for x in values:
         if isinstance(x, (np.ndarray, np.generic)):

@@ -71,7 +71,12 @@ def freeze(value: Any) -> Hashable:
 
 
 def snapshot(value: Any) -> Any:
-    """Return a copy that no later change of the value reaches; the value itself where nothing can change.
+    """Return a copy of a value that no later change of it reaches; the value itself if it cannot change.
+
+    Raises
+    ------
+    RecordError
+        For a value that `freeze` refuses.
 
     Examples
     --------
@@ -127,7 +132,10 @@ def contains_itself(value: Any) -> bool:
 
 
 def refuse_itself(value: Any, what: str) -> None:
-    """Refuse a value that contains itself; to be called where it has led to a `RecursionError`."""
+    """Raise `RecordError` if a value contains itself; ``what`` says where it is, as "the outputs".
+
+    Call it where the value has led to a `RecursionError`.
+    """
     if contains_itself(value):
         raise RecordError(
             f"Expected values of finite depth in {what}. Received one that contains itself.",
@@ -136,7 +144,11 @@ def refuse_itself(value: Any, what: str) -> None:
 
 
 def inside(value: Any) -> Sequence[Any]:
-    """Return the values directly inside of a value or an operand; none if `way_of` refuses the value."""
+    """Return what is directly inside of a value: its entries and attributes, or what a marker marks.
+
+    The markers are `shared`, `static` and `ragged`. It is empty if nothing is inside, or if `way_of`
+    refuses the value.
+    """
     if isinstance(value, (Shared, Static)):
         return [value.value]
     if isinstance(value, RaggedOperand):
@@ -152,10 +164,11 @@ def inside(value: Any) -> Sequence[Any]:
 
 
 def nesting(structure: Any, leaves: int) -> Hashable:
-    """Return a key of how some operands nest: of ``structure``, an optree ``PyTreeSpec`` of so many leaves.
+    """Return a key of how operands nest, None for ``structure=None``: ``f(a, b)`` and ``f([a, b])`` differ.
 
-    An op can see the order of a dictionary's entries, but optree's structures of ``{"a": 1, "b": 2}`` and
-    ``{"b": 2, "a": 1}`` are equal. The frozen dictionaries are not.
+    ``structure`` is an optree ``PyTreeSpec`` with ``leaves`` leaves. optree's structures of ``{"a": 1, "b":
+    2}`` and ``{"b": 2, "a": 1}`` are equal, but an op can see the order of the entries, and the keys
+    differ.
     """
     return None if structure is None else freeze(optree.tree_unflatten(structure, [None] * leaves))
 
@@ -180,14 +193,14 @@ def may_change(array: np.ndarray) -> bool:
 
 
 def read_only_copy(array: np.ndarray) -> np.ndarray:
-    """Return a copy of an array that no op can write to, so that all runs may share it."""
+    """Return a copy of an array that refuses to be written to, so that all runs may share it."""
     kept: np.ndarray = snapshot(array)
     kept.setflags(write=False)
     return kept
 
 
 def same(array: np.ndarray, copied: np.ndarray) -> bool:
-    """Return whether an array of numbers still equals its copy; a NaN equals a NaN."""
+    """Return whether an array of numbers equals its copy, of the same shape and dtype; NaN equals NaN."""
     # `equal_nan` calls `isnan`, which fails for text and for dtypes with fields; and ints have no NaN.
     if array.dtype.names:
         return all(same(array[name], copied[name]) for name in array.dtype.names)
@@ -198,6 +211,8 @@ def same(array: np.ndarray, copied: np.ndarray) -> bool:
 
 def is_copy(copied: np.ndarray, array: np.ndarray) -> bool:
     """Return whether two arrays have the same bits, shape, dtype and class: 0.0 is not -0.0.
+
+    It is False for arrays that are not contiguous in the order of C, whatever they hold.
 
     Examples
     --------

@@ -40,7 +40,11 @@ Forms = dict[Hashable, tuple[str, dict[Hashable, Signature]]]
 
 
 class Part(NamedTuple):
-    """A part of a result: the keys that lead to it, and the length that `split` promised."""
+    """A part of a result: the keys that lead to it, the number of its parent, and the length of a `split`.
+
+    ``node.split(2)[1]["c"]`` has ``path=(1, "c")``, the number of ``node.split(2)[1]`` for its ``parent``,
+    and ``length=None``; that parent has ``path=(1,)``, ``parent=0`` and ``length=2``.
+    """
 
     path: tuple[Any, ...]
     parent: int
@@ -150,11 +154,16 @@ class Graph(GraphBase):
         self.began = perf_counter()
 
     def take_in(self, signature: Signature) -> int:
-        """Return the number of a signature, a new one if no call had it before."""
+        """Return the number of a signature, from 0; a new one is added to ``signatures`` and ``keys``."""
         return take_in(signature, self.keys, self.signatures)
 
     def open_form(self, key: Hashable, letters: str, values: Hashable, number: int) -> None:
-        """Let the quick path take calls of a form, where these values mean the signature of that number."""
+        """Let the quick path record calls of form ``key`` with these ``values`` as signature ``number``.
+
+        A form is the op, the types of the operands and the keyword arguments of a call (`quick_key`).
+        ``letters`` has a letter for each operand (`multifold._engine.compiled.forms`), and ``values`` is a
+        tuple of the operands' values that count, as the shape of an array; () if none does.
+        """
         if key not in self.quick:
             self.quick[key] = self.route(letters), number, {} if values else None
             self.forms[key] = letters, {}
@@ -164,9 +173,10 @@ class Graph(GraphBase):
         self.forms[key][1][values] = self.signatures[number]
 
     def lasting(self) -> Forms:
-        """Return what a graph that takes the place of this one may know of this one's forms.
+        """Return the forms that the graph after a reset starts with: key -> letters, values -> signature.
 
-        A form that is not recorded again is forgotten by the next reset, unless nothing was recorded.
+        They are those of ``forms`` whose signatures may stay (`Signature.outlives_reset`). If this graph
+        has no call, they are the ones that it started with itself.
         """
         if not self.signature:
             return self.before
@@ -178,15 +188,16 @@ class Graph(GraphBase):
         return lasting
 
     def forget_before(self) -> None:
-        """Forget what is known of the calls before a reset."""
+        """Drop the forms of calls and copies of arrays that this graph has from before a reset."""
         self.before = {}
         self.shared.forget_before()
 
     def recall(self, key: Hashable, letters: str, signature: Signature | None, values: Hashable) -> bool:
-        """Let the quick path take calls of a form that calls before the reset had; return whether it does.
+        """Open the form ``key`` with a signature from before the reset; return whether it was opened.
 
-        Signatures are numbered as if the form were new. So numbers, and the order of launches that follows
-        from them, do not depend on what was recorded before.
+        It is not if ``signature`` is None, or if the form is open for ``values`` already. The signature
+        gets a number as if it were new, so numbers, and the order of launches that follows from them, do
+        not depend on what was recorded before.
         """
         if signature is None or (key in self.forms and values in self.forms[key][1]):
             return False
@@ -194,7 +205,16 @@ class Graph(GraphBase):
         return True
 
     def append(self, number: int, operands: Any, frame: FrameType) -> Node:
-        """Append a call of a signature with the entries that ``operands`` has for each column."""
+        """Append a call of signature ``number`` and return its node; NumPy arrays in it are copied.
+
+        ``operands`` has a list for each of the columns ``refs``, ``ints``, ``floats``, ``arrays``,
+        ``lengths``, ``members`` and ``loose``; ``frame`` is where the call is recorded.
+
+        Raises
+        ------
+        RecordError
+            If another thread has recorded a call at the same time.
+        """
         if not self.signature:
             self.began = perf_counter()
         operands.arrays[:] = map(own, operands.arrays)
@@ -209,9 +229,14 @@ class Graph(GraphBase):
         return self.node_type(self, calls)
 
     def enter(self, thread: int) -> int:
-        """Let no other thread record calls of new forms until `leave`; return which did before.
+        """Reserve the recording of new forms for a thread ident; return the one that had it, or 0.
 
-        Calls of known forms are recorded in one step, and need no such care.
+        Pass that to `leave`. Calls of known forms are recorded in one step, and need no such care.
+
+        Raises
+        ------
+        RecordError
+            If another thread has reserved it.
         """
         before = self.busy
         if before and before != thread:
@@ -220,11 +245,11 @@ class Graph(GraphBase):
         return before
 
     def leave(self, before: int) -> None:
-        """Say which thread records calls of new forms now: the one before `enter`."""
+        """Give the recording of new forms back to ``before``, the thread's ident that `enter` returned."""
         self.busy = before
 
     def tear(self) -> RecordError:
-        """Note that several threads record calls at once, and return the error that says so."""
+        """Set ``torn``; return, but do not raise, the error for several threads that record at once."""
         self.torn = True
         return RecordError(
             "Expected one thread to use a fold at a time. Received calls of several at once.",
@@ -233,7 +258,10 @@ class Graph(GraphBase):
         )
 
     def part(self, parent: int, key: Any, length: int | None = None) -> int:
-        """Return the number of the part ``key`` of a part."""
+        """Return the number of part ``key`` of part number ``parent``; a new one is appended to ``parts``.
+
+        ``length`` is the ``n`` of ``split(n)``: ``node[0]`` and ``node.split(2)[0]`` are two parts.
+        """
         known = (parent, key if type(key) is RowEntry else freeze(key), length)
         number = self.part_numbers.get(known)
         if number is None:
@@ -242,16 +270,21 @@ class Graph(GraphBase):
         return number
 
     def offsets(self, part: int, n: int) -> tuple[int, ...]:
-        """Return what is added to a reference to a part, for each of its ``n`` parts.
+        """Return ``n`` integers: what to add to a reference to ``part`` to get those of its ``n`` parts.
 
-        The graph keeps the answer in ``splits``, so that `Node.split` asks once for each part and ``n``.
+        The parts are made if need be. The graph keeps the answer in ``splits``, so `Node.split` asks once
+        for each part and ``n``.
         """
         numbers = [self.part(part, i, n) for i in range(n)]
         offsets = self.splits[part, n] = tuple([(number - part) << PART_BITS for number in numbers])
         return offsets
 
     def grows(self) -> bool:
-        """Note a run; return whether to say that the graph grows from run to run, which happens once."""
+        """Count a run; return True once, when too many runs have each added calls to those before.
+
+        A run without new calls does not count. `MANY_RUNS` are too many, or `FEW_RUNS` beyond `MANY_CALLS`
+        calls.
+        """
         runs, calls = self.grown
         if len(self.signature) <= calls:
             return False
@@ -260,15 +293,18 @@ class Graph(GraphBase):
         return many
 
     def computed_by(self, value_of: Callable[[int], Any]) -> None:
-        """Say what knows the values of this graph's calls, which run at once."""
+        """Set ``value_of``, a function from a reference to its value: this graph's calls run at once."""
         self.value_of = value_of
 
     def recorded_for(self, seconds: float) -> None:
-        """Say that recording has taken that long until now: what ran meanwhile is no part of it."""
+        """Set ``began`` to ``seconds`` before now, so that what ran since recording does not count."""
         self.began = perf_counter() - seconds
 
     def copy_of(self, op: Any, key: Hashable) -> Any:
-        """Return the one copy of an op that is compared by its contents, which are frozen to ``key``."""
+        """Return the copy of ``op``, an op such as a `functools.partial`; it is made once for each ``key``.
+
+        ``key`` is the op, frozen: later calls get the same copy as long as the op's contents are equal.
+        """
         if key not in self.ops:
             self.ops[key] = snapshot(op)
         return self.ops[key]
@@ -278,10 +314,10 @@ class Graph(GraphBase):
         return self.shared.lasting() if self.signature else self.shared.before
 
     def refuse_changed(self) -> None:
-        """Refuse to run calls of an array that was changed since they were recorded.
+        """Raise `RecordError` if calls that were recorded since this was called last read a changed array.
 
-        These are large shared arrays of NumPy, and arrays of a framework that counts their changes. Nor are
-        calls run that two threads have recorded at once.
+        These are large shared arrays of NumPy, and arrays of a framework that counts their changes. It is
+        raised, too, if two threads have recorded at once.
 
         Some of those calls may have been recorded before the change, and others after it. Where all calls
         of an array ran before it was changed, calls to come get a copy of its new content.
@@ -310,30 +346,30 @@ class Graph(GraphBase):
         self.compared = len(self.signature)
 
     def line(self, call: int) -> tuple[str, int]:
-        """Return the file and the line where a call was recorded."""
+        """Return the file and the line, from 1, where call number ``call`` was recorded."""
         code = self.codes[call]
         if isinstance(code, tuple):
             return code
         return code.co_filename, line_of(code, self.instructions[call])
 
     def lines(self) -> list[tuple[str, int]]:
-        """Return the file and the line of each call."""
+        """Return the file and the line of each call, in the order of recording."""
         sites = list(zip(map(id, self.codes), self.instructions, strict=True))
         first = {site: call for call, site in reversed(list(enumerate(sites)))}
         known = {site: self.line(call) for site, call in first.items()}
         return [known[site] for site in sites]
 
     def site(self, call: int) -> str:
-        """Return ``file:line`` where the call was recorded."""
+        """Return ``"file:line"`` where call number ``call`` was recorded."""
         file, line = self.line(call)
         return f"{file}:{line}"
 
     @contextlib.contextmanager
     def at(self, frame: FrameType) -> Iterator[None]:
-        """Let calls be recorded at the line of a frame, unless it is said already at which one.
+        """Return a context in which all calls are recorded at the line of ``frame``.
 
         What records for its caller, as `Recorder.reduce` does, so has the caller's line in errors. The
-        outermost one wins: a `reduce` inside of an `unroll` records at the line that calls `unroll`.
+        outermost context wins: a `reduce` inside of an `unroll` records at the line that calls `unroll`.
         """
         before = self.frame
         if before is None:
@@ -344,13 +380,13 @@ class Graph(GraphBase):
             self.frame = before
 
     def warn_once(self, message: str) -> None:
-        """Warn at the line of the user who runs the calls, unless this graph has warned before."""
+        """Warn at the line of the user that runs the calls; do nothing if this graph has warned."""
         if not self.warned:
             self.warned = True
             warn_user(message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what can be pickled: lines instead of code objects, and nothing of the quick path."""
+        """Return what is pickled: file and line in place of each code object, and no forms."""
         columns = {name: getattr(self, name) for name in LISTS}
         columns |= {name: np.array(getattr(self, name)) for name in NUMERIC}
         columns["codes"] = self.lines()
@@ -378,7 +414,10 @@ FORGOTTEN = ("before", "busy", "counted", "forms", "value_of")
 
 @lru_cache(maxsize=4096)
 def line_of(code: CodeType, instruction: int) -> int:
-    """Return the line of an instruction, so that recording need not ask the frame for it."""
+    """Return the line of the instruction at a byte offset, as ``frame.f_lasti``; else the code's first.
+
+    Recording keeps the code and the offset, which costs less than to ask the frame for its line.
+    """
     for low, high, line in code.co_lines():
         if low <= instruction < high and line is not None:
             return line

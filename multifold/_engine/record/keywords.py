@@ -23,7 +23,13 @@ CONSTANT = frozenset({int, bool, str, bytes, NoneType, type, FunctionType, Built
 
 
 def keyword_value(name: str, x: Any, op: Any) -> Any:
-    """Return the value of a keyword argument, which ``static(x)`` may mark; refuse an unmarked array."""
+    """Return the value of keyword ``name`` in a call of ``op``: ``x``, or what ``static(x)`` marks.
+
+    Raises
+    ------
+    RecordError
+        If ``x`` is an array, or a list, tuple or dict that holds one, and is not marked by ``static``.
+    """
     if type(x) is Static:
         return x.value
     if type(x) not in CONSTANT and holds_array(x):
@@ -38,7 +44,10 @@ def keyword_value(name: str, x: Any, op: Any) -> Any:
 
 
 def holds_array(x: Any) -> bool:
-    """Return whether a value is an array of any framework, or a list, tuple or dict that holds one."""
+    """Return whether ``x`` is an array of any framework, or a list, tuple or dict with one at any depth.
+
+    A scalar of NumPy, a `Node` and a `TensorSpec` are no arrays.
+    """
     if isinstance(x, (list, tuple)):
         return any(map(holds_array, x))
     if isinstance(x, dict):

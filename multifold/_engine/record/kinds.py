@@ -65,29 +65,29 @@ class Kind:
 
     @cached_property
     def ref(self) -> bool:
-        """Whether the operand is a node, of which the graph keeps the reference."""
+        """Whether the operand is a node, batched or shared: the graph keeps its reference in ``refs``."""
         return self.column == "refs"
 
     @cached_property
     def array(self) -> bool:
-        """Whether the operand is an array of one row."""
+        """Whether the operand is a leaf array, of one row."""
         return self.column == "arrays"
 
     @cached_property
     def ragged(self) -> bool:
-        """Whether the operand is any number of rows for each call."""
+        """Whether the operand is marked by `multifold.ragged`: any number of rows for each call."""
         return self.column == "ragged"
 
     @cached_property
     def rows(self) -> bool:
-        """Whether rows of earlier launches make up the operand."""
+        """Whether the operand consists of rows of earlier launches: true for `NODE` and `RAGGED`."""
         return self.batched and (self.ref or self.ragged)
 
     def __repr__(self) -> str:
         return self.name
 
     def __reduce__(self) -> str:
-        """Return the name of a constant of this module: a pickled kind becomes that one object again."""
+        """Return the name of a constant here, as "SHARED_NODE": unpickling returns that one object."""
         return self.name.replace(" ", "_").upper()
 
 
@@ -126,7 +126,7 @@ OF_NUMPY: tuple[tuple[tuple[type, ...], type], ...] = (
 
 
 def number_type(x: Any) -> type | None:
-    """Return int, float or bool for a Python or NumPy number, None for anything else."""
+    """Return int, float or bool for a Python or NumPy number, None for anything else, as for 1j."""
     exact = type(x)
     if exact in NUMBERS:
         return exact

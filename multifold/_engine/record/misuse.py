@@ -46,19 +46,19 @@ class NoAttributeError(RecordError, AttributeError):
 
 
 def refuse(what: str, hint: str) -> NoReturn:
-    """Raise the error for ``what``, a text such as ``node + x``, which needs a result."""
+    """Raise `RecordError`: ``what``, a text such as ``node + x``, needs a result. ``hint`` is its hint."""
     raise RecordError(
         f"`{what}` needs a result, and a node stands for one that was not computed yet.", hint
     )
 
 
 def by_call(call: str) -> str:
-    """Return the hint that shows what to write instead: ``fold.add(call)``."""
+    """Return a hint that shows what to write: ``by_call("abs, node")`` shows ``fold.add(abs, node)``."""
     return f"record a call of it, `fold.add({call})`, or write it inside an op of the model. {PLAIN}"
 
 
 def refuse_function(function: Any) -> NoReturn:
-    """Refuse a function of a framework, as `torch.relu`, which was called on a node, perhaps by a layer."""
+    """Raise `RecordError` for a framework's function, as `torch.relu`, that was called on a node."""
     name = getattr(function, "__name__", "function")
     if name in JOINS:
         hint = "record an op that joins its operands along axis 1: `fold.add(join, node, other)`."
@@ -71,7 +71,7 @@ def refuse_function(function: Any) -> NoReturn:
 
 
 def refusing(written: str, hint: str) -> Callable[..., NoReturn]:
-    """Return a method that refuses an operator; ``written`` is what the user wrote, as ``node + x``."""
+    """Return a method that always raises `RecordError`; ``written`` is the user's code, as ``-node``."""
 
     def refused(self: object, *others: object) -> NoReturn:
         refuse(written, hint)
@@ -80,12 +80,18 @@ def refusing(written: str, hint: str) -> Callable[..., NoReturn]:
 
 
 class Uncomputed:
-    """Refuses to be an array, to Python's operators and to NumPy, PyTorch, TensorFlow and JAX."""
+    """A base class whose operators, and whose protocols of NumPy, PyTorch, TensorFlow and JAX, raise.
+
+    They raise `RecordError`, which shows the call of ``fold.add`` that was meant.
+    """
 
     __slots__ = ()
 
     def _lacks(self, name: str) -> NoReturn:
-        """Refuse an attribute that the node does not have, and say what was probably meant."""
+        """Raise `NoAttributeError` for an attribute that the node lacks; it says what was meant.
+
+        For a name that begins with two underscores it is a plain `AttributeError`.
+        """
         # Copy, pickle and inspect ask for many such names. They want a plain AttributeError at once, and no
         # search for near names.
         if name.startswith("__"):

@@ -27,7 +27,13 @@ class Node(NodeBase, Uncomputed):
     __slots__ = ()
 
     def _offsets(self, n: int) -> tuple[int, ...]:
-        """Return what compiled `split` adds to this node's reference to get those of its ``n`` parts."""
+        """Return ``n`` integers: what to add to this node's reference to get those of its ``n`` parts.
+
+        Raises
+        ------
+        RecordError
+            If ``n`` is no integer of at least 1.
+        """
         # True is an int to Python, and more likely a mistake than one part.
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
             raise RecordError(
@@ -38,7 +44,13 @@ class Node(NodeBase, Uncomputed):
         return offsets
 
     def __getitem__(self, key: int | str | slice) -> Node:
-        """Return the part ``key`` of a result that is a tuple, list or dictionary."""
+        """Return a node for the part ``key`` of a result that is a tuple, list or dictionary.
+
+        Raises
+        ------
+        RecordError
+            If ``key`` is no int, str or slice of ints. Whether the result has that part shows in the run.
+        """
         if isinstance(key, bool) or not isinstance(key, (int, str, slice, np.integer)):
             raise RecordError(
                 f"Expected an int, a str or a slice in node[...]. Received {key!r}.",
@@ -53,7 +65,7 @@ class Node(NodeBase, Uncomputed):
         return type(self)(self._graph, part << PART_BITS | self._ref & CALL_MASK)
 
     def _entry(self, index: int) -> Node:
-        """Return a node for entry ``index`` of each row, along the first axis of a row: `RowEntry`."""
+        """Return a node for ``rows[:, index]``: an entry of each row, along the first axis of a row."""
         part = self._graph.part(self._ref >> PART_BITS, RowEntry(index))
         return type(self)(self._graph, part << PART_BITS | self._ref & CALL_MASK)
 
@@ -99,7 +111,7 @@ class Node(NodeBase, Uncomputed):
         return f"<node {call} of {name}{path}{self._flag}>"
 
     def __str__(self) -> str:
-        """Return the node, and its value where calls run at once: ``print(node)`` in an eager twin."""
+        """Return ``<node 3 of op>``, and in an eager twin, where calls run at once, the value, too."""
         value_of = getattr(self._graph, "value_of", None)
         return repr(self) if value_of is None else f"{self!r}: {value_of(self._ref)!r}"
 
@@ -107,7 +119,13 @@ class Node(NodeBase, Uncomputed):
 
 
 def checked_slice(key: slice) -> slice:
-    """Return the slice of ``node[...]`` with Python integers; refuse one that no result can have."""
+    """Return a slice whose ends and step are Python ints or None, from one of ints of Python or NumPy.
+
+    Raises
+    ------
+    RecordError
+        If one of them is no integer, or the step is 0.
+    """
     ends = key.start, key.stop, key.step
     if key.step == 0 or not all(x is None or isinstance(x, (int, np.integer)) for x in ends):
         said = ":".join("" if x is None else repr(x) for x in ends)

@@ -34,7 +34,7 @@ from multifold.operands import Each, RaggedOperand, Shared, Static
 
 
 def refuse_rows(x: Any, rows: int | None) -> None:
-    """Refuse an array as an operand unless it has one row; ``rows`` is None if it has no axis of rows."""
+    """Raise `RecordError` unless ``rows`` is 1: the length of axis 0 of ``x``, None without axes."""
     if rows != 1:
         raise RecordError(
             f"Expected an array operand of one row, of shape (1, *s). Received shape {tuple(x.shape)}.",
@@ -44,7 +44,7 @@ def refuse_rows(x: Any, rows: int | None) -> None:
 
 
 def numpy_class(x: np.ndarray) -> Hashable:
-    """Return what NumPy arrays must have in common to share a launch: trailing shape and dtype.
+    """Return ``("numpy", x.shape[1:], x.dtype)``: NumPy arrays with equal ones may share a launch.
 
     Raises
     ------
@@ -67,7 +67,16 @@ def numpy_class(x: np.ndarray) -> Hashable:
 
 
 def note_orders(operands: Iterable[Any], found: list[Hashable]) -> None:
-    """Append the keys of each dictionary in nested operands, in their order, to ``found``."""
+    """Append a tuple of the keys of each dictionary in nested operands to ``found``, outer ones first.
+
+    Keys that are not all strings are frozen: 1, 1.0 and True are equal to Python. Other operands append
+    nothing.
+
+    >>> found = []
+    >>> note_orders([1, {"b": 2, "a": [{"c": 3}]}], found)
+    >>> found
+    [('b', 'a'), ('c',)]
+    """
     for x in operands:
         if isinstance(x, dict):
             # Strings can be compared as they are. Other keys are frozen, since 1, 1.0 and True are equal to
@@ -79,10 +88,10 @@ def note_orders(operands: Iterable[Any], found: list[Hashable]) -> None:
 
 
 def compares_by_identity(op: Any) -> bool:
-    """Return whether an op is equal only to itself, or to the same method of the same object.
+    """Return whether an op is a name, or equal only to itself or to the same method of the same object.
 
-    The quick path looks ops up by ``==``. An op that compares its content, as a dataclass does, may
-    change it between two calls, so it is never looked up.
+    The quick path looks ops up by ``==``. An op that compares its content, as a dataclass does, may change
+    it between two calls, so it is never looked up.
     """
     cls: Any = type(op)
     if cls is str or isinstance(op, str) or cls in BOUND:
@@ -92,7 +101,10 @@ def compares_by_identity(op: Any) -> bool:
 
 
 def key_of(make: Callable[[Any], Hashable], value: Any, where: str, op: Any) -> Hashable:
-    """Return ``make(value)``; if that refuses the value, the error says where it is in a call of ``op``."""
+    """Return ``make(value)``; a `RecordError` of it also says that the value is in ``where`` of ``op``.
+
+    ``where`` is a text such as "keyword 'by'".
+    """
     try:
         return make(value)
     except RecordError as error:
@@ -100,7 +112,7 @@ def key_of(make: Callable[[Any], Hashable], value: Any, where: str, op: Any) -> 
 
 
 class Recorder(RecorderBase):
-    """The recording half of `multifold.Fold`: calls go in, nodes come out."""
+    """The recording half of `multifold.Fold`: `add` takes the operands of a call and returns its node."""
 
     _graph: Graph
 
@@ -111,7 +123,9 @@ class Recorder(RecorderBase):
     """Whether calls are seen at once, so that ``shape_of(node)`` tells what came out: a dry run."""
 
     def array_class(self, x: Any) -> Hashable | None:
-        """Return what leaf arrays must have in common to share a launch; None if ``x`` is no array.
+        """Return a key of an array: arrays with equal ones may share a launch. None if ``x`` is no array.
+
+        Subclasses say which arrays they know.
 
         Raises
         ------
@@ -122,7 +136,10 @@ class Recorder(RecorderBase):
 
     @contextlib.contextmanager
     def _with_meanwhile(self) -> Iterator[None]:
-        """Let functions of examples enter contexts in `_meanwhile`, which end with the last example."""
+        """Return a context with an exit stack in `_meanwhile`, where examples may enter contexts.
+
+        All of them end when this one is left, after the last example.
+        """
         try:
             with contextlib.ExitStack() as self._meanwhile:
                 yield
@@ -134,7 +151,7 @@ class Recorder(RecorderBase):
         return self._graph.shared.key(x)
 
     def shared_value(self, x: Any) -> Any:
-        """Return the copy of a shared value that a signature keeps, since the caller may change his own."""
+        """Return what a signature keeps of a shared value: a copy, since the caller may change his own."""
         return self._graph.shared.value(x)
 
     def __len__(self) -> int:
@@ -202,7 +219,10 @@ class Recorder(RecorderBase):
             return balanced(partial(self.add, op, **static), items)
 
     def _value(self, x: Any) -> Hashable | None:
-        """Return the key that `_Call.slot` gives to an array, a shared or a static operand."""
+        """Return the key that `_Call.slot` gives to ``x``, an array, or what `shared` or `static` marks.
+
+        It is None for anything else.
+        """
         if type(x) is np.ndarray and x.ndim and x.shape[0] == 1 and not x.dtype.hasobject:
             return "numpy", x.shape[1:], x.dtype  # as `numpy_class`, without a call
         if type(x) is Shared:
@@ -211,7 +231,7 @@ class Recorder(RecorderBase):
 
     @staticmethod
     def _merges_by(x: Any) -> Hashable:
-        """Return a key of an array or a loose value; with ``cse=True``, calls with equal keys are one call.
+        """Return a key of an array or a ragged item: with ``cse=True`` calls with equal keys are one.
 
         Numbers are compared by value. Arrays must be one object with one content: between the two calls the
         caller may have changed it.
@@ -232,13 +252,25 @@ class Recorder(RecorderBase):
         )
 
     def _reference(self, node: Node) -> int:
-        """Return the reference of a node; refuse one of another graph."""
+        """Return the reference of a node, ``part << PART_BITS | call``.
+
+        Raises
+        ------
+        RecordError
+            If the node belongs to another graph.
+        """
         if node._graph is not self._graph:
             self._refuse(node)
         return node._ref
 
     def _number(self, x: Any) -> type | None:
-        """Return int, float or bool for a number, else None; refuse an int of more than 64 bits."""
+        """Return int, float or bool for a number, None for anything else.
+
+        Raises
+        ------
+        RecordError
+            For an int of more than 64 bits.
+        """
         number = kinds.number_type(x)
         if number is int and not -(2**63) <= int(x) < 2**63:
             self._refuse_int(x)
@@ -251,7 +283,11 @@ class Recorder(RecorderBase):
         )
 
     def _record(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
-        """Record a call of any form, or refuse it."""
+        """Record a call of any form at the line where ``frame`` is; return its node, or raise.
+
+        ``static`` has the keyword arguments, name -> value. After a reset a form from before is opened
+        again to the quick path, and a `functools.partial` is recorded as its copy.
+        """
         graph = self._graph
         before = graph.enter(get_ident())
         try:
@@ -275,7 +311,16 @@ class Recorder(RecorderBase):
             graph.leave(before)
 
     def _understand(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
-        """Record a call of any form; the first call of a plain form opens the quick path to it."""
+        """Record a call of any form, without the quick path, and return its node.
+
+        The first call of a form that the quick path can take opens that to the form. With ``cse=True``, the
+        node of an equal call may be returned instead.
+
+        Raises
+        ------
+        RecordError
+            If the op is no name or callable, or an operand is refused; the graph stays as it was.
+        """
         if not isinstance(op, str) and not callable(op):
             raise RecordError(
                 f"Expected op to be a name or a callable. Received op={' '.join(repr(op).split())[:60]}.",
@@ -319,13 +364,17 @@ class Recorder(RecorderBase):
         return node
 
     def _quick(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
-        """Record a call for the line where ``frame`` is, by the quick path if that knows its form."""
+        """Record a call at the line of ``frame``, by the quick path if it can; return its node."""
         with self._graph.at(frame):
             node: Node = RecorderBase.add(self, op, *operands, **static)
             return node
 
     def _recall(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any]) -> bool:
-        """Let the quick path take a form that was known before the reset; return whether it does now."""
+        """Open the quick path to the form of a call from before the reset; return whether it is open now.
+
+        A form is the op, the types of the operands and the keyword arguments. It is False for one that is
+        not known from before, and for a call that is wrong.
+        """
         graph = self._graph
         try:
             key = quick_key(op, operands, static)
@@ -342,7 +391,11 @@ class Recorder(RecorderBase):
     def _open(
         self, graph: Graph, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int
     ) -> None:
-        """Let the quick path record further calls of this form with signature ``number``, if it can."""
+        """Let the quick path record calls like this one as signature ``number``, if it can.
+
+        Calls are alike if op, types of the operands and keyword arguments are equal. It can if each operand
+        has a letter and each keyword argument is of a type in `CONSTANT`.
+        """
         known = list(map(self._letter, operands))
         if None not in known and all(type(x) in CONSTANT for x in static.values()):
             letters = "".join(map(str, known))
@@ -350,7 +403,11 @@ class Recorder(RecorderBase):
             graph.open_form(quick_key(op, operands, static), letters, values, number)
 
     def _letter(self, x: Any) -> str | None:
-        """Return the letter of a form (`compiled.forms`) for the operand ``x``; None if it has none."""
+        """Return the letter by which the quick path knows how to record the operand ``x``: "n" for a node.
+
+        The table in `multifold._engine.compiled.forms` has all letters. None if the quick path cannot
+        record it.
+        """
         if type(x) in kinds.LETTERS:
             return kinds.LETTERS[type(x)]
         if isinstance(x, Node):
@@ -367,7 +424,7 @@ class Recorder(RecorderBase):
 
 
 class _Call:
-    """The operands of one call, sorted into columns; nothing is recorded before `Graph.append`."""
+    """The operands of one call, sorted into lists named as the graph's columns, before they go there."""
 
     __slots__ = ("arrays", "floats", "ints", "lengths", "loose", "members", "op", "recorder", "refs")
 
@@ -383,7 +440,15 @@ class _Call:
         self.loose: list[Any] = []
 
     def slot(self, x: Any) -> Slot:
-        """Sort one leaf operand into its column and return its slot in the signature."""
+        """Append an operand that is no list, tuple or dict to the list of its kind; return its `Slot`.
+
+        Shared and static values are in the slot only.
+
+        Raises
+        ------
+        RecordError, BackendError
+            For an operand of no known kind, or an array of a framework whose adapter is not installed.
+        """
         if isinstance(x, Node):
             self.refs.append(self.recorder._reference(x))
             return Slot(kinds.SHARED_NODE if isinstance(x, SharedNode) else kinds.NODE)
@@ -436,13 +501,19 @@ class _Call:
         return self.static_slot(x)
 
     def static_slot(self, x: Any) -> Slot:
-        """Return the slot of a static value: its key, and a copy that the op gets in each run."""
+        """Return the slot of a static value: its key (`freeze`) and a copy (`snapshot`)."""
         return Slot(kinds.STATIC, key_of(freeze, x, "an operand", self.op), snapshot(x))
 
     def ragged_slot(self, operand: RaggedOperand) -> Slot:
-        """Sort the rows of a ragged operand into ``members`` and ``loose``, and return its slot.
+        """Append the rows of a ragged operand to ``members`` and ``loose``, their number to ``lengths``.
 
-        ``ragged([node 4, 0.5, node 2])``, the first in its call, makes members 4, -1, 2 and loose 0.5.
+        Return its slot. ``ragged([node 4, 0.5, node 2])``, the first in its call, makes members 4, -1, 2
+        and loose 0.5.
+
+        Raises
+        ------
+        RecordError
+            If an item is no node, number or array of one row.
         """
         for x in operand.items:
             if isinstance(x, SharedNode):

@@ -20,7 +20,11 @@ EMPTY: Any = type("Empty", (), {"__repr__": lambda self: "no value"})()
 
 
 def balanced(join: Callable[[Any, Any], Any], items: list[Any]) -> Any:
-    """Join ``n >= 1`` items into one value by ``n - 1`` calls of ``join`` in ``ceil(log2(n))`` levels."""
+    """Join ``n >= 1`` items into one value by ``n - 1`` calls of ``join(left, right)``; return it.
+
+    Each call joins two neighbours, and the calls form ``ceil(log2(n))`` levels. One item is returned
+    itself.
+    """
     while len(items) > 1:
         # `zip` drops the last item of an odd number, and the next line carries it over.
         joined = [join(left, right) for left, right in zip(items[::2], items[1::2], strict=False)]

@@ -33,13 +33,16 @@ SMALL = 4096
 
 
 class LastingCopies(dict[int, tuple["weakref.ref[np.ndarray]", np.ndarray]]):
-    """Copies of arrays by the ``id`` of each array; an entry goes when its array goes."""
+    """The ``id`` of an array -> a weak reference to it, and its copy; an entry goes with its array."""
 
     __slots__ = ("__weakref__",)
 
 
 def forget(copies: weakref.ref[LastingCopies], number: int, array: weakref.ref[np.ndarray]) -> None:
-    """Drop the copy of an array that is gone; ``number`` was its ``id``."""
+    """Remove the entry ``number``, the id of an array, from ``copies``: called when that array is freed.
+
+    ``copies`` is a weak reference. Where the table itself is gone, nothing happens.
+    """
     table = copies()
     if table is not None:
         table.pop(number, None)
@@ -63,20 +66,21 @@ class SharedCopies:
         return SharedCopies, (), {"copies": self.copies}
 
     def key(self, x: Any) -> Hashable:
-        """Return what makes a shared value the same in two calls: of a small array the content, too.
+        """Return a key of a shared value: calls whose keys of it differ share no launch.
 
-        An array of numbers is one object, since two tables are two even if they are equal today. All other
-        values are compared as static ones are: lists, arrays of objects and numbers by their contents.
+        An array of numbers is one object, since two tables are two even if they are equal today; up to
+        `SMALL` bytes its content counts as well. All other values are compared as static ones are: lists,
+        arrays of objects and numbers by their contents.
         """
         if not isinstance(x, np.ndarray) or x.dtype.hasobject:
             return freeze(x)
         return (Identity(x), freeze(x)) if x.nbytes <= SMALL else Identity(x)
 
     def value(self, x: Any) -> Any:
-        """Return a shared value as it is kept: a copy, which of a large NumPy array is made once.
+        """Return what is kept of a shared value: a copy, which is read-only if it is an array.
 
-        That of an array is read-only: every run hands it to the ops as it is, and one that writes to it is
-        refused.
+        A NumPy array whose memory cannot change is returned itself, and so is a framework's. The copy of
+        one of more than `SMALL` bytes is made once and kept in ``copies``.
         """
         if not isinstance(x, np.ndarray):
             return snapshot(x)
@@ -147,9 +151,9 @@ class CountedArrays:
         calls.append(call)
 
     def take_changed(self) -> list[tuple[int, RecordError]]:
-        """Return the calls of arrays that were changed since they were recorded, and the error of each.
+        """Return ``(call, error)`` for each call whose array was changed since it was recorded.
 
-        All arrays are forgotten then: what shares a graph with these calls may run.
+        All arrays are forgotten: the other calls of the graph may run then.
         """
         found = [
             (call, changed_in_place(array))

@@ -43,7 +43,7 @@ def op_name(op: str | Callable[..., Any]) -> str:
 
 
 class LazyOp:
-    """An op that code as it stands has recorded: a function of one example, with all but its arrays.
+    """The base of ops that `multifold.batched` records: a function of one example, its arrays left out.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Slot:
     value: Any = field(default=None, compare=False)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what was pickled; a shared array is read-only again, which NumPy does not pickle."""
+        """Set what was pickled; a shared array is made read-only again, which pickle loses."""
         vars(self).update(state)
         if self.kind.shared and isinstance(self.value, np.ndarray):
             self.value.setflags(write=False)
@@ -122,7 +122,7 @@ class Signature:
             layout=tuple([p if kind.ref else -1 - p for kind, p in nodes if kind.rows]),
             batched=any(slot.kind.batched for slot in self.slots),
             nodes_only=all(slot.kind is NODE for slot in self.slots),
-            beside=floats if any(typed(slot.kind) for slot in self.slots) else (),
+            beside=floats if any(has_dtype(slot.kind) for slot in self.slots) else (),
             says_rows=any(slot.kind.ragged and slot.value is not None for slot in self.slots),
             recorded=tuple([i for i, slot in enumerate(self.slots) if slot.kind.column is not None]),
             shared_refs=np.array([p for kind, p in nodes if kind.shared], np.int64),
@@ -160,15 +160,15 @@ class Signature:
 
     @cached_property
     def form(self) -> Signature:
-        """A signature with the same kinds of operands and nothing else: all that planning reads.
+        """A signature without op and values, whose slots have the kinds of these: all that planning reads.
 
-        Signatures with equal kinds have the same object, so that frames can be compared by these.
+        Signatures with equal kinds in equal order have one and the same object, so ``is`` compares them.
         """
         return form_of(tuple([slot.kind for slot in self.slots]))
 
     @cached_property
     def outlives_reset(self) -> bool:
-        """Whether it keeps nothing alive that a reset should free, so that it may stay.
+        """Whether a graph may keep this signature after a reset: it keeps no object of the user alive.
 
         Its op is a name or a function without a closure, and its values are constants such as 1 and "sum".
         A method or a closure refers to objects of the user, and a shared array may have any size. A
@@ -184,18 +184,19 @@ class Signature:
 
     @property
     def name(self) -> str:
-        """The op's name."""
+        """The op's name, for messages and tables (`op_name`)."""
         return op_name(self.op)
 
     @property
     def open_key(self) -> Hashable:
-        """The key of this signature without what it says of the shapes of ragged rows."""
+        """``key`` without the row shapes and dtypes of ragged operands: equal if only these differ."""
         return open_key(self.key) if self.ragged else self.key
 
     def joined(self, other: Signature) -> Signature | None:
-        """Return a signature with what both say of the shapes of ragged rows; None where they contradict.
+        """Return this signature with the row shapes of two; None if they give one operand two shapes.
 
-        ``ragged(rows)`` and ``ragged([], row_shape=(2,))`` join to the latter; ``(2,)`` joins no ``(3,)``.
+        ``other`` has the same `open_key`. ``ragged(rows)`` and ``ragged([], row_shape=(2,))`` join to the
+        latter; ``(2,)`` joins no ``(3,)``.
         """
         slots = []
         for own, its in zip(self.slots, other.slots, strict=True):
@@ -206,37 +207,40 @@ class Signature:
         return replace(self, slots=tuple(slots), key=(*key[:3], tuple(slots), *key[4:]))
 
     def keywords(self) -> dict[str, Any]:
-        """Return the keyword arguments for one launch: copies, since an op may change what it is given."""
+        """Return the keyword arguments for one launch, name -> copy: an op may change what it is given."""
         return {name: snapshot(x) for name, x in self.static.items()}
 
     def nested(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Return the operands of a call as the op receives them, nested as they were recorded."""
+        """Return ``leaves``, a value for each slot, nested as the operands were when recorded."""
         return leaves if self.structure is None else optree.tree_unflatten(self.structure, leaves)
 
 
-def typed(kind: Kind) -> bool:
-    """Return whether operands of a kind have a dtype of their own; numbers of Python have none."""
+def has_dtype(kind: Kind) -> bool:
+    """Return whether operands of a kind have a dtype: all but Python numbers and static values."""
     return kind.shared or (kind.batched and kind.number is None)
 
 
 @lru_cache(4096)
 def form_of(kinds: tuple[Kind, ...]) -> Signature:
-    """Return the one signature without an op whose operands have these kinds, in this order."""
+    """Return the one signature without op and values whose slots have these kinds, in this order."""
     return Signature("", tuple(map(Slot, kinds)), None, {})
 
 
 def open_key(key: Any) -> Hashable:
-    """Return the key of a signature without the shapes of the rows of its ragged operands."""
+    """Return a signature's key without the row shapes and dtypes of its ragged operands."""
     # `Recorder._understand` puts the key together: op, structure, orders of keys, slots, keywords.
     slots = [Slot(slot.kind) if slot.kind.ragged else slot for slot in key[3]]
     return (*key[:3], tuple(slots), *key[4:])
 
 
 def take_in(signature: Signature, keys: dict[Hashable, int], signatures: list[Signature]) -> int:
-    """Return the number of a signature; append it to ``signatures`` and ``keys`` if it is new.
+    """Return the number of a signature, its index in ``signatures``; a new one is appended to that.
+
+    ``keys`` has the numbers by `Signature.key`, and is extended, too.
 
     ``ragged([], row_shape=(2,))`` says what ``ragged(rows)`` leaves open. Their calls share a launch, so
-    both have one number, and the signature of that number says the shape. Another shape is another number.
+    both have one number, and the signature of that number is replaced by one that says the shape. Another
+    shape is another number.
     """
     new = len(signatures)
     # One look-up, not two: a key is long, and slow to hash.

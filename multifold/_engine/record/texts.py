@@ -38,7 +38,7 @@ Find = Callable[[str], Any]
 
 
 class NoText(TypeError):
-    """A value that cannot be written as text: what it is, and what to do instead."""
+    """The error for a value that cannot be written as text: ``what`` it is, and the ``hint`` what to do."""
 
     def __init__(self, what: str, hint: str) -> None:
         self.what = what
@@ -47,7 +47,7 @@ class NoText(TypeError):
 
 
 def look_up(name: str, ops: Mapping[str, Any] | None = None) -> Any:
-    """Return what ``module:qualname`` names, in ``ops`` or in a module that is imported already.
+    """Return what ``"module:qualname"`` names: the entry in ``ops``, or an object of an imported module.
 
     Attributes are read from the dictionaries of modules and classes, so no ``__getattr__`` and no property
     runs, and a module that loads itself when it is first used stays as it is.
@@ -79,7 +79,7 @@ def look_up(name: str, ops: Mapping[str, Any] | None = None) -> Any:
 
 
 def names_in(module: Any) -> dict[str, Any]:
-    """Return the names of a module; reading them loads no module that is lazy."""
+    """Return the dictionary of a module, name -> object, {} if it has none; a lazy module is not loaded."""
     try:
         names: dict[str, Any] = object.__getattribute__(module, "__dict__")
     except AttributeError:
@@ -88,7 +88,12 @@ def names_in(module: Any) -> dict[str, Any]:
 
 
 def name_of(value: Any) -> str:
-    """Return ``module:qualname``, by which `look_up` finds this very object again.
+    """Return ``"module:qualname"``, by which `look_up` finds this very object again.
+
+    Raises
+    ------
+    NoText
+        If no name leads to the object, as for a lambda or a bound method.
 
     Examples
     --------
@@ -113,7 +118,7 @@ def name_of(value: Any) -> str:
 
 
 def finds(name: str, value: Any) -> bool:
-    """Return whether `look_up` finds this very object by a name."""
+    """Return whether ``look_up(name)`` returns this very object; False if it finds nothing."""
     try:
         return look_up(name) is value
     except LookupError:
@@ -121,7 +126,7 @@ def finds(name: str, value: Any) -> bool:
 
 
 def shown_value(value: Any) -> str:
-    """Return a value for a message, with the reason for which no name leads to it."""
+    """Return words for a value that has no text: "the lambda f", "an object of type m.C"."""
     name = getattr(value, "__qualname__", None)
     if getattr(value, "__self__", None) is not None and not inspect.ismodule(value.__self__):
         return f"the bound method {name}"
@@ -154,12 +159,15 @@ PARTS: dict[type, tuple[str, Parts]] = {
 
 
 def text(code: Any) -> str:
-    """Return what `encode` made as one string."""
+    """Return the code that `encode` made as one string of JSON, without spaces."""
     return json.dumps(code, separators=(",", ":"), allow_nan=False)
 
 
 def encode(value: Any, special: Special = lambda x: None) -> Any:
-    """Return a value as what JSON can hold; ``special`` may answer first, for objects of the caller.
+    """Return a value as lists, strings and numbers that JSON can hold; `decode` makes it of them again.
+
+    ``special(value)`` is asked first, for objects of the caller: what it returns is the code, unless that
+    is None.
 
     Raises
     ------
@@ -181,14 +189,14 @@ def encode(value: Any, special: Special = lambda x: None) -> Any:
         return value
     if cls is str:
         # Python knows of each string whether it is ASCII, so most are never searched.
-        return value if value.isascii() or not HALVES.search(value) else ["str", packed(utf8(value))]
+        return value if value.isascii() or not HALVES.search(value) else ["str", to_base64(utf8(value))]
     if cls is int:
         # Python refuses to print more than 4,300 decimal digits, but prints any number of hexadecimal ones.
         return value if value in WORD else ["int", hex(value)]
     if cls is float:
-        return value if math.isfinite(value) else ["float", packed(struct.pack("<d", value))]
+        return value if math.isfinite(value) else ["float", to_base64(struct.pack("<d", value))]
     if cls is bytes:
-        return ["bytes", packed(value)]
+        return ["bytes", to_base64(value)]
     if isinstance(value, np.dtype):
         return encode_dtype(value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.hasobject:
@@ -228,7 +236,15 @@ def encode(value: Any, special: Special = lambda x: None) -> Any:
 
 
 def encode_dtype(dtype: np.dtype) -> list[Any]:
-    """Return a dtype: its short form, its fields, or the class of one that a package adds to NumPy."""
+    """Return ``["dtype", x]`` of a dtype: ``x`` is its short form, as "<f4", its fields, or its class.
+
+    The class is that of a dtype which a package adds to NumPy, as ml_dtypes.bfloat16.
+
+    Raises
+    ------
+    NoText
+        If the dtype has metadata, is aligned as C's structs, or is equal to none that these describe.
+    """
     short: Any = dtype.str
     if dtype.names is not None and dtype.fields is not None:
         fields = [dtype.fields[name] for name in dtype.names]
@@ -255,12 +271,12 @@ HALVES = re.compile("[\ud800-\udfff]")
 
 
 def utf8(value: str) -> bytes:
-    """Return the bytes of a string, which may hold halves of surrogate pairs."""
+    """Return the bytes of a string in UTF-8; halves of surrogate pairs, which UTF-8 refuses, pass."""
     return value.encode("utf-8", "surrogatepass")
 
 
-def packed(value: bytes) -> str:
-    """Return bytes as a string of base64, since JSON has no bytes."""
+def to_base64(value: bytes) -> str:
+    """Return bytes as a string of base64, since JSON has no bytes; `from_base64` undoes it."""
     return base64.b64encode(value).decode()
 
 
@@ -270,11 +286,11 @@ def decode(code: Any, find: Find = look_up, special: Mapping[str, Build] | None 
     Parameters
     ----------
     code
-        What `json.loads` returned.
+        What `encode` returned, or `json.loads` of its text.
     find
         ``find("module:qualname")`` returns the object of that name.
     special
-        Tags beside those of `BUILD`, and what makes a value of their parts.
+        A tag besides those of `BUILD` -> the function that makes a value from the decoded parts.
 
     Raises
     ------
@@ -298,19 +314,25 @@ def decode(code: Any, find: Find = look_up, special: Mapping[str, Build] | None 
     return build(*[decode(part, find, special) for part in parts])
 
 
-def unpacked(value: str) -> bytes:
-    """Return the bytes that `packed` wrote."""
+def from_base64(value: str) -> bytes:
+    """Return the bytes of a string that `to_base64` wrote; raise `ValueError` if it is no base64."""
     # Without `validate`, characters that are no base64 would be skipped, and damage would go unnoticed.
     return base64.b64decode(value, validate=True)
 
 
 def pairs(*parts: Any) -> Any:
-    """Yield the pairs of what PARTS wrote of a mapping: keys and values in turn."""
+    """Yield ``(key, value)`` from keys and values in turn: ("a", 1) and ("b", 2) for "a", 1, "b", 2."""
     return zip(parts[::2], parts[1::2], strict=True)
 
 
 def build_dtype(short: Any) -> Any:
-    """Return the dtype that `encode_dtype` wrote: from its short form, its fields or its class."""
+    """Return the dtype of a short form, as "<f4", of a dictionary of fields, or of a scalar's class.
+
+    Raises
+    ------
+    TypeError
+        For anything else.
+    """
     if not isinstance(short, (str, dict)) and not (
         isinstance(short, type) and issubclass(short, np.generic)
     ):
@@ -319,7 +341,13 @@ def build_dtype(short: Any) -> Any:
 
 
 def build_array(dtype: np.dtype, *rest: Any) -> np.ndarray:
-    """Return the array of a dtype, the lengths of its axes, and its bytes, which come last."""
+    """Return a new array: ``rest`` are the lengths of its axes and, last, its bytes in the order of C.
+
+    Raises
+    ------
+    ValueError
+        If there are other than so many bytes, or the dtype holds objects.
+    """
     *shape, data = rest
     if dtype.hasobject or len(data) != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"an array of shape {shape} and dtype {dtype} has other than {len(data)} bytes")
@@ -328,14 +356,26 @@ def build_array(dtype: np.dtype, *rest: Any) -> np.ndarray:
 
 
 def build_namedtuple(cls: Any, *parts: Any) -> Any:
-    """Return a named tuple without calling its class."""
+    """Return a named tuple of class ``cls`` with these entries; the class is not called.
+
+    Raises
+    ------
+    TypeError
+        If ``cls`` is no tuple, or has another number of fields.
+    """
     if not issubclass(cls, tuple) or len(cls._fields) != len(parts):
         raise TypeError(f"no named tuple: {cls!r}")
     return tuple.__new__(cls, parts)
 
 
 def build_dataclass(cls: Any, names: tuple[str, ...], *values: Any) -> Any:
-    """Return an object of a dataclass without calling the class."""
+    """Return an object of a dataclass whose fields ``names`` have ``values``; no code of it runs.
+
+    Raises
+    ------
+    TypeError
+        If ``cls`` is no dataclass, or has other fields.
+    """
     if names != tuple(field.name for field in dataclasses.fields(cls)):
         raise TypeError(f"{cls!r} has other fields than {names}")
     # The class is not called: its `__post_init__` is code that a text must not run. It may be frozen, too.
@@ -346,7 +386,13 @@ def build_dataclass(cls: Any, names: tuple[str, ...], *values: Any) -> Any:
 
 
 def build_enum(cls: Any, name: str) -> Any:
-    """Return a member of an enumeration without calling its class."""
+    """Return the member of an enumeration that has this name; the class is not called.
+
+    Raises
+    ------
+    TypeError, KeyError
+        If ``cls`` is no enumeration; if it has no such member.
+    """
     if not isinstance(cls, EnumMeta):
         raise TypeError(f"no enumeration: {cls!r}")
     # The member is looked up by its name: ``cls(value)`` may run a `_missing_` of the user.
@@ -354,10 +400,10 @@ def build_enum(cls: Any, name: str) -> Any:
 
 
 BUILD: dict[str, Build] = {
-    "str": lambda x: unpacked(x).decode("utf-8", "surrogatepass"),
+    "str": lambda x: from_base64(x).decode("utf-8", "surrogatepass"),
     "int": lambda x: int(x, 16),
-    "float": lambda x: struct.unpack("<d", unpacked(x))[0],
-    "bytes": unpacked,
+    "float": lambda x: struct.unpack("<d", from_base64(x))[0],
+    "bytes": from_base64,
     "tuple": lambda *x: x,
     "list": lambda *x: list(x),
     "set": lambda *x: set(x),

@@ -19,7 +19,16 @@ LAYOUTS = {"NTC": 1, "TNC": 0}
 def time_steps(
     length: int, inputs: Any, layout: str, split: Callable[[Any, list[int]], Sequence[Any]]
 ) -> Sequence[Any]:
-    """Return a sequence with one operand for each step; ``split(rows, sizes)`` cuts an array into rows."""
+    """Return a sequence of ``length`` operands, one for each step: ``inputs`` if they are a list or tuple.
+
+    Else ``inputs`` is an array of shape ``(1, length, C)`` for layout NTC, ``(length, 1, C)`` for TNC,
+    which ``split(rows, sizes)`` cuts into rows of shape ``(1, C)``.
+
+    Raises
+    ------
+    RecordError
+        For an unknown layout, a length below 1, or inputs that do not have ``length`` steps of one row.
+    """
     if layout not in LAYOUTS:
         raise RecordError(
             f"Expected layout 'NTC' or 'TNC'. Received layout={layout!r}.",
@@ -54,7 +63,11 @@ def time_steps(
 def unroll(
     fold: Recorder, cell: Cell | Stack | Bidirectional, steps: Sequence[Any], begin: Any
 ) -> tuple[list[Node], Any]:
-    """Unroll a cell of any form over one operand a step; see `Fold.unroll`."""
+    """Record the calls of a cell over ``steps``, one operand for each; return ``(outputs, last states)``.
+
+    ``begin`` are the states before the first step, None for those that the cell begins with; see
+    `Fold.unroll`, which says how they nest.
+    """
     if isinstance(cell, (Stack, Bidirectional)) and begin is not None:
         count = len(cell.layers) if isinstance(cell, Stack) else 2
         if not isinstance(begin, (list, tuple)) or len(begin) != count:
@@ -89,7 +102,13 @@ def unroll(
 
 
 def named_cell(op: str, begin: Any) -> Cell:
-    """Return a `Cell` whose step is the op of that name, with as many states as ``begin`` has."""
+    """Return a `Cell` whose step is the op named ``op``, with as many states as ``begin`` has.
+
+    Raises
+    ------
+    RecordError
+        If ``begin`` is None.
+    """
     if begin is None:
         raise RecordError(
             f"Expected begin_state for a cell that is the op '{op}' of the model. Received none.",
@@ -100,7 +119,15 @@ def named_cell(op: str, begin: Any) -> Cell:
 
 
 def begin_states(fold: Recorder, cell: Cell, begin: Any) -> list[Any]:
-    """Return the states before the first step, by default from one call of ``cell.begin``."""
+    """Return the states before the first step: ``begin`` as a list, by default those of a new call.
+
+    By default ``cell.begin`` is recorded as a call, whose parts they are; a cell without states has none.
+
+    Raises
+    ------
+    RecordError
+        If ``begin`` has other than ``cell.states`` states.
+    """
     if begin is None:
         if not cell.states:  # as a dropout cell inside a stack
             return []

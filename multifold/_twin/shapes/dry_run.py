@@ -88,7 +88,7 @@ def shapes(
 
 
 def refuse_values(*_: Any) -> NoReturn:
-    """Refuse a function that awaits."""
+    """Raise `RecordError`, whatever the arguments: ``fn`` awaits values, and a dry run has none."""
     raise RecordError(
         "Expected a function that needs no values. Received one that awaits some; a dry run has none.",
         "multifold.Unfold(model).run(None, [example], fn) runs one example call by call.",
@@ -98,12 +98,14 @@ def refuse_values(*_: Any) -> NoReturn:
 class DryReplay(Replay):
     """Runs the first call of each kind on zeros, and returns its result for all others of that kind.
 
+    A kind is a signature and the classes of the operands (`class_of`).
+
     Attributes
     ----------
     known : dict
-        By kind of call: the result, and the shapes of the operands.
+        Kind -> the result, and the shapes of the operands as `row_shape` returns them, nested as they were.
     kinds : list
-        The kind of each call.
+        The kind of each call, in the order of recording.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -144,7 +146,11 @@ class DryReplay(Replay):
         return results[-1](found)
 
     def class_of(self, slot: Slot, x: Any) -> Hashable:
-        """Return what operands of calls of one kind have in common."""
+        """Return a hashable key of the operand ``x``: calls of one kind have equal keys for each slot.
+
+        It holds the shape of a row, dtype and device, and whether a ragged operand has rows. It is None for
+        a value that the signature holds.
+        """
         if slot.kind.column is None:
             return None  # the signature holds the value, and so tells these apart
         if isinstance(x, Ragged):
@@ -162,7 +168,7 @@ class DryReplay(Replay):
 
 
 def zero(x: Any) -> Any:
-    """Return a zero in the place of a number or NumPy array; anything else as it is."""
+    """Return a zero of the type of a number, or zeros like a NumPy array; anything else as it is."""
     if isinstance(x, np.ndarray):
         return np.zeros_like(x)
     number = number_type(x)
@@ -170,7 +176,7 @@ def zero(x: Any) -> Any:
 
 
 def taken_out(owns: Callable[[Any], bool], x: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """Return the arrays inside of containers, and a function that puts others into their places.
+    """Return the arrays that ``owns`` finds in ``x``, and a function that puts as many others there.
 
     Examples
     --------
@@ -189,19 +195,19 @@ def taken_out(owns: Callable[[Any], bool], x: Any) -> tuple[list[Any], Callable[
 
 
 class DryRun(Unfold):
-    """Records one example, and sees each kind of call once."""
+    """An `Unfold` that records one example, and runs each kind of call once, on zeros."""
 
     knows_shapes: ClassVar[bool] = True
     _replay_type = DryReplay
     value = values = gather = refuse_values  # type: ignore[assignment]
 
     def shape_of(self, node: Node) -> Any:
-        """Return the shape of what a node stands for, a structure of them where that is one."""
+        """Return the `RowShape` of a node's value, a structure of them if the value is one of arrays."""
         replay = self._values()
         return row_shape(replay.arrays.backend, replay.value(self._reference(node)))
 
     def report(self, result: Any) -> Shapes:
-        """Return the shapes of what was recorded, and of what the function returned."""
+        """Return the `Shapes` of all calls that were recorded, and of ``result``, what ``fn`` returned."""
         replay: Any = self._values()
         graph = self._graph
         backend = replay.arrays.backend

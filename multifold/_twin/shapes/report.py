@@ -95,7 +95,7 @@ class Shapes:
         return len(self.calls)
 
     def __getitem__(self, op: str) -> list[CallShapes]:
-        """Return the kinds of calls of one op."""
+        """Return the kinds of calls of the op named ``op``, in the order of recording; perhaps []."""
         return [call for call in self.calls if call.op == op]
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Shapes:
 
 
 def text(value: Any) -> str:
-    """Return a structure of shapes for a table: ``(float32[4], {'c': int64[]})``."""
+    """Return a structure of `RowShape` as words for a table: ``(float32[4], {'c': int64[]})``."""
     if isinstance(value, RowShape):
         return str(value)
     if isinstance(value, dict):
@@ -119,9 +119,10 @@ def text(value: Any) -> str:
 
 
 def row_shape(backend: Backend, x: Any, *, rows: int | None = 1) -> Any:
-    """Return the shape of an array, or of each array in a container; anything else as it is.
+    """Return the `RowShape` of an array, or a structure of them; what is no array stays as it is.
 
-    An array with ``rows`` rows has one for each call; with None it is whole.
+    An array with axis 0 of length ``rows`` is one with a row for each call, and its ``shape`` is that of a
+    row. Any other, and each with ``rows=None``, is whole. A `Ragged` of one array has the shape of a row.
     """
     if isinstance(x, Ragged):
         return row_shape(backend, x.values, rows=None)._replace(
