@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def type_of(x: object) -> str:
-    """Return the name of a type with its article, for a message.
+    """Return the name of the type of ``x`` with its article, for a message.
 
     >>> type_of(3), type_of("word"), type_of(object())
     ('an int', 'a str', 'an object')
@@ -25,7 +25,7 @@ class MultifoldError(Exception):
     message : str
         One sentence that says what was expected, what was received and where.
     hint : str, optional
-        What to do about it; printed behind a blank line as ``Hint: ...``.
+        What to do about it; the text of the error has it after a blank line as ``Hint: ...``.
 
     Examples
     --------
@@ -44,15 +44,15 @@ class MultifoldError(Exception):
 
 
 class RecordError(MultifoldError, ValueError):
-    """A call that cannot be recorded, or outputs that cannot be asked for."""
+    """A call cannot be recorded, outputs cannot be asked for, or a trace is damaged."""
 
 
 class BackendError(MultifoldError):
-    """A backend that is unknown, mixed with another one, or lacks what was asked of it."""
+    """A backend is unknown, is mixed with another one, or lacks what was asked of it."""
 
 
 class BackendMissing(BackendError, ImportError):
-    """A backend that multifold knows, but that is not installed here."""
+    """A backend that multifold knows is not installed here."""
 
 
 class ExtraMissing(MultifoldError, ImportError):
@@ -60,7 +60,7 @@ class ExtraMissing(MultifoldError, ImportError):
 
 
 class LaunchError(MultifoldError, RuntimeError):
-    """A launch that failed, or whose result breaks the rule "one node is one row"."""
+    """A launch failed, or its result breaks the rule "one node is one row"."""
 
 
 class Overloaded(MultifoldError, RuntimeError):
@@ -71,7 +71,8 @@ class Overloaded(MultifoldError, RuntimeError):
     message, hint
         As of a `MultifoldError`.
     retry_after : float
-        In how many seconds to try again: how long the requests that wait will take, by those before.
+        In how many seconds to try again: the time that the waiting requests will take, as the server
+        estimates it from earlier ones.
     """
 
     def __init__(self, message: str, hint: str | None = None, retry_after: float = 0.0) -> None:

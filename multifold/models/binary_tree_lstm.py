@@ -69,9 +69,9 @@ class BinaryTreeLSTM(TreeModel, Classifier):
         super().__init__(parameters, width=width)
 
     def leaf(self, word: Array) -> tuple[Array, Array]:
-        """Return the states ``(h, c)`` of words: ids ``(n,)`` give ``(n, width)`` each."""
+        """Return the states ``(h, c)`` of words: ids of shape ``(n,)`` give two arrays ``(n, width)``."""
         return ops.lstm_state(linear(self.word, ops.take(self.embedding, word)))
 
     def children(self, left_h: Array, left_c: Array, right_h: Array, right_c: Array) -> tuple[Array, Array]:
-        """Return the states ``(h, c)`` of phrases from the states of their parts, all ``(n, width)``."""
+        """Return the states ``(h, c)`` of phrases from those of their two parts, all ``(n, width)``."""
         return ops.lstm_state(linear(self.compose, left_h, right_h), [left_c, right_c])

@@ -17,12 +17,12 @@ from multifold.operands import ragged
 
 
 class ChildSumEncoder(TreeModel):
-    """Everything below the output, which both models over such trees share."""
+    """All but the output of models over such trees: states of nodes from those of their children."""
 
     def _encoder(
         self, initial: Initial, vocabulary: int, width: int, inputs: int | None
     ) -> dict[str, np.ndarray]:
-        """Return the parameters of the encoder.
+        """Return new initial parameters of the encoder, name -> array; ``inputs`` is ``width`` if None.
 
         There are the gates take in and out, the candidate, and a gate for each child that says what is kept
         of it. What they read of the word has a bias; what they read of the children is added to that.
@@ -37,7 +37,7 @@ class ChildSumEncoder(TreeModel):
         }
 
     def embed(self, word: Array) -> Array:
-        """Return what the gates read of words: ids ``(n,)`` give ``(n, 4 * width)``.
+        """Return the part of the gates that words make: ids of shape ``(n,)`` give ``(n, 4 * width)``.
 
         Recorded apart from the nodes, it runs once for all words of a minibatch.
         """
@@ -46,7 +46,7 @@ class ChildSumEncoder(TreeModel):
     def leaf(self, word: Array) -> tuple[Array, Array]:
         """Return the states ``(h, c)``, each ``(n, width)``, of nodes without children.
 
-        They equal those of `node` for nodes with no rows; ``word`` is what `node` takes.
+        They equal those of `node` without children. ``word`` is what `embed` returned, or ids ``(n,)``.
         """
         gates, _ = ops.split(self._read(word), [3 * self.width, self.width], axis=1)
         return ops.lstm_state(gates)
@@ -194,20 +194,26 @@ class ChildSumSimilarity(ChildSumEncoder):
         super().__init__(parameters, width=width, classes=classes)
 
     def similarity(self, left: Array, right: Array) -> Array:
-        """Return the scores of the classes, ``(n, classes)``, from ``h`` of two roots each."""
+        """Return the logits of the classes, ``(n, classes)``, from ``h`` of two roots, ``(n, width)``."""
         distance = ops.concat([left * right, abs(left - right)], axis=1)
         return linear(self.output, ops.sigmoid(linear(self.compare_states, distance)))
 
     def compare(self, fold: Any, pair: Any, word: Callable[[Any], int] = attrgetter("word")) -> Any:
-        """Record a pair, with the trees ``left`` and ``right``; return its `similarity`."""
+        """Record the trees ``pair.left`` and ``pair.right``, and return the node of their `similarity`.
+
+        ``word(node)`` returns the id of a node's word.
+        """
         (left, _), (right, _) = (self.encode(fold, tree, word) for tree in (pair.left, pair.right))
         return fold.add("similarity", left, right)
 
     def targets(self, similarities: Sequence[float]) -> np.ndarray:
-        """Return the distributions over the classes, ``(n, classes)``, with these means."""
+        """Return for each similarity, from 1 to ``classes``, a distribution over classes with that mean.
+
+        Shape ``(n, classes)``: 3.5 is half class 3 and half class 4, and 3 is class 3 alone.
+        """
         places = np.arange(1, self.classes + 1)
         return np.maximum(0, 1 - np.abs(np.subtract.outer(similarities, places)))
 
     def scores(self, logits: np.ndarray) -> np.ndarray:
-        """Return the mean scores, ``(n,)``, that `similarity` says in numbers of the classes."""
+        """Return the mean score, from 1 to ``classes``, of each row of logits ``(n, classes)``."""
         return ops.softmax(logits, axis=1) @ np.arange(1, self.classes + 1)

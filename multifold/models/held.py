@@ -20,7 +20,11 @@ from multifold.errors import BackendError
 
 
 def hold(model: Any, made: Any, things: Iterable[Any], backend: str | Backend, device: Any = None) -> Any:
-    """Make the layers that things reach parts of what was made of a model; return that.
+    """Make the layers that ``things`` reach parts of ``made``, and return ``made``.
+
+    ``made`` is what was made of ``model`` on a backend, and gets each layer by
+    ``made.hold(name, layer, device)``. A layer is named by its class, "Linear", and a second one
+    "Linear_1".
 
     Raises
     ------
@@ -43,7 +47,7 @@ def hold(model: Any, made: Any, things: Iterable[Any], backend: str | Backend, d
 
 
 def layers_in(things: Iterable[Any], kinds: tuple[type, ...]) -> list[Any]:
-    """Return the objects of some classes that things are, hold or call, once each, in order.
+    """Return the objects of classes ``kinds`` that ``things`` are, hold or call, each once, in order.
 
     Looks into lists, dictionaries, partial functions, methods and objects that can be called, and at the
     names that a function reads from around it.
@@ -73,7 +77,7 @@ def layers_in(things: Iterable[Any], kinds: tuple[type, ...]) -> list[Any]:
 
 
 def inside(thing: Any) -> Iterable[Any]:
-    """Return what one thing holds or calls."""
+    """Return what one thing holds or calls itself: entries, arguments, attributes; () if nothing."""
     if isinstance(thing, Mapping):
         return thing.values()
     if isinstance(thing, (list, tuple)):

@@ -27,30 +27,33 @@ class Initial:
         self.dtype = dtype
 
     def embedding(self, rows: int, width: int) -> np.ndarray:
-        """Return a row of length about 1 for each entry of a vocabulary."""
+        """Draw an array ``(rows, width)``: a row of length about 1 for each entry of a vocabulary."""
         return self.rng.normal(scale=width**-0.5, size=(rows, width)).astype(self.dtype)
 
     def matrices(self, rows: int, width: int) -> np.ndarray:
-        """Return a flat matrix near the identity for each entry of a vocabulary."""
+        """Draw an array ``(rows, width ** 2)``: flat matrices near the identity, one for each word."""
         noise = self.rng.normal(scale=0.1 / width, size=(rows, width**2))
         return (np.eye(width).ravel() + noise).astype(self.dtype)
 
     def state(self, width: int) -> np.ndarray:
-        """Return one row of zeros, a state to begin with."""
+        """Return zeros of shape ``(1, width)``, a state to begin with."""
         return np.zeros((1, width), self.dtype)
 
     def weight(self, inputs: int, outputs: int) -> np.ndarray:
-        """Return a matrix for rows on its left (Glorot and Bengio, AISTATS 2010, equation 16)."""
+        """Draw a matrix ``(inputs, outputs)``, for ``x @ weight``.
+
+        Its entries are uniform, as in Glorot and Bengio, AISTATS 2010, equation 16.
+        """
         limit = (6 / (inputs + outputs)) ** 0.5
         return self.rng.uniform(-limit, limit, (inputs, outputs)).astype(self.dtype)
 
     def linear(
         self, name: str, inputs: int, outputs: int, forget: slice | None = None
     ) -> dict[str, np.ndarray]:
-        """Return the parameters of `linear`, ``<name>.weight`` and ``<name>.bias``.
+        """Draw the parameters of `linear`, name -> array: ``<name>.weight`` and ``<name>.bias``.
 
-        The bias is 0, and 1 for the gates ``forget``, so that training begins with cells that keep
-        what they hold.
+        The weight has shape ``(inputs, outputs)``. The bias, ``(outputs,)``, is 0, and 1 for the gates
+        ``forget``, so that training begins with cells that keep what they hold.
         """
         bias = np.zeros(outputs, self.dtype)
         if forget is not None:
@@ -58,19 +61,27 @@ class Initial:
         return {f"{name}.weight": self.weight(inputs, outputs), f"{name}.bias": bias}
 
     def lstm(self, name: str, inputs: int, width: int) -> dict[str, np.ndarray]:
-        """Return the parameters of `lstm`, named as those of `linear`."""
+        """Draw the parameters of `lstm`, name -> array: ``<name>.weight`` and ``<name>.bias``.
+
+        The bias lets the gate that keeps the cell begin open. Their shapes are
+        ``(inputs + width, 4 * width)`` and ``(4 * width,)``.
+        """
         return self.linear(name, inputs + width, 4 * width, slice(width, 2 * width))
 
 
 def linear(group: Any, *xs: Array) -> Array:
-    """Return ``x @ weight + bias`` of operands side by side: ``(n, inputs)`` gives ``(n, outputs)``."""
+    """Return ``x @ group.weight + group.bias``, with the operands side by side as ``x``.
+
+    Operands of shape ``(n, inputs_i)`` give ``(n, outputs)``.
+    """
     return ops.affine(xs, group.weight, group.bias)
 
 
 def gated(gates: Array, count: int) -> tuple[list[Array], Array]:
-    """Return ``count`` gates between 0 and 1, and the candidate between -1 and 1 after them.
+    """Return a list of ``count`` gates between 0 and 1, and the candidate between -1 and 1.
 
-    ``gates`` has shape ``(n, (count + 1) * width)``; each result ``(n, width)``.
+    ``gates`` has shape ``(n, (count + 1) * width)``, with the candidate last; each result has
+    ``(n, width)``.
     """
     width = gates.shape[1] // (count + 1)
     before, candidate = ops.split(gates, [count * width, width], axis=1)
@@ -81,7 +92,7 @@ def lstm(group: Any, *operands: Array) -> tuple[Array, Array]:
     """Return the next state ``(h, c)`` of an LSTM (Hochreiter and Schmidhuber, 1997).
 
     The operands are what it reads, of shapes ``(n, inputs_i)``, then its states ``h`` and ``c``, both of
-    shape ``(n, width)``.
+    shape ``(n, width)``. ``group`` has ``weight`` and ``bias``, as `Initial.lstm` draws them.
     """
     *read, c = operands
     return ops.lstm_state(linear(group, *read), [c])
@@ -117,7 +128,7 @@ def bottom_up(tree: Any, combine: Callable[[Any, Sequence[Any]], Any]) -> Any:
     tree : object
         The root; every node has ``children``, a tuple of nodes, empty at a leaf.
     combine : callable
-        ``combine(node, values) -> value``; ``values`` has the value of each child, in order.
+        ``combine(node, values) -> value``; ``values`` is a list of the value of each child, in order.
 
     Examples
     --------
@@ -136,5 +147,5 @@ def bottom_up(tree: Any, combine: Callable[[Any, Sequence[Any]], Any]) -> Any:
 
 
 def parts(node: Any) -> tuple[Any, ...]:
-    """Return the two parts of a node of a binary tree; no parts for a leaf, the only node with a word."""
+    """Return ``(node.left, node.right)``, or () if ``node.word`` is not None: leaves have a word."""
     return (node.left, node.right) if node.word is None else ()

@@ -49,16 +49,19 @@ class MLP(Model):
         super().__init__(parameters | initial.linear("output", inputs, classes), depth=len(hidden))
 
     def layer(self, x: Array, index: int) -> Array:
-        """Return the layer ``index``, a static argument, of rows: ``(n, inputs)`` of any dtype."""
+        """Return the outputs ``(n, width)`` of hidden layer ``index``, from 0, for rows ``(n, inputs)``.
+
+        The rows may be of any dtype; ``index`` is a static argument.
+        """
         group = getattr(self.layers, str(index))
         return ops.relu(linear(group, ops.cast(x, group.weight)))
 
     def logits(self, x: Array) -> Array:
-        """Return the scores of the classes from the last layer: ``(n, classes)``."""
+        """Return the logits of the classes, ``(n, classes)``, from rows of the last hidden layer."""
         return linear(self.output, ops.cast(x, self.output.weight))
 
     def classify(self, fold: Any, row: Any) -> Any:
-        """Record one example, an array of shape ``(1, inputs)``; return its `logits`."""
+        """Record one example, an array of shape ``(1, inputs)``; return the node of its `logits`."""
         for index in range(self.depth):
             row = fold.add("layer", row, index=index)
         return fold.add("logits", row)

@@ -27,7 +27,7 @@ from multifold.ops.tables import table
 
 
 class WeightsError(MultifoldError, ValueError):
-    """Weights that do not fit a model: a name that is missing or unknown, or another shape."""
+    """Weights do not fit a model: a name is missing or unknown, or a shape is another."""
 
 
 class Model:
@@ -61,13 +61,16 @@ class Model:
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Parameters and settings are attributes."""
+            """Declare for type checkers that parameters and settings are attributes."""
 
     def __init__(self, parameters: Mapping[str, np.ndarray], **settings: Hashable) -> None:
         self._hold(parameters, settings)
 
     def _hold(self, parameters: Mapping[str, Any], settings: Mapping[str, Hashable]) -> None:
-        """Keep parameters and settings as attributes."""
+        """Set parameters and settings as attributes; a dotted name is an attribute of a group (`grouped`).
+
+        Raises `WeightsError` if the class has an attribute or an op of that name.
+        """
         attributes = grouped(parameters) | dict(settings)
         for name in attributes:
             # An attribute would hide the op of its name.
@@ -83,12 +86,15 @@ class Model:
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:
-        """The parameters by name."""
+        """A new dict, dotted name -> the array that the model holds, in the order of ``names``."""
         return {name: attrgetter(name)(self) for name in self.names}
 
     @property
     def kind(self) -> type[Model]:
-        """The class that was written once, on whatever framework the model is."""
+        """The subclass of `Model` that was written once.
+
+        What `on` makes is of a class of its framework, and its ``kind`` is still this one.
+        """
         return type(self)
 
     def on(self, backend: str | Backend, device: Any = None) -> Any:
@@ -135,23 +141,28 @@ class Model:
 
     @classmethod
     def shared_names(cls, base: type) -> list[str]:
-        """Return which methods a framework's base class has too; adapters decide what then."""
+        """Return the names of methods that ``base``, a framework's class, has too, without ``__init__``.
+
+        Adapters decide what then.
+        """
         own = [name for name, _ in inspect.getmembers(cls, inspect.isfunction)]
         return [name for name in own if not name.startswith("__") and hasattr(base, name)]
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return copies of the parameters' values by name, on the host; bfloat16 as float32."""
+        """Return a dict, dotted name -> a NumPy copy of the parameter; bfloat16 becomes float32."""
         found = {name: np.array(x) for name, x in self.parameters.items()}
         # An .npz file would keep bfloat16, which NumPy lacks, as bytes without a meaning.
         return {name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()}
 
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Replace the values of all parameters by others of the same names and shapes."""
+        """Write new values into the arrays of all parameters; ``weights`` has each name and shape."""
         for name, x in self.parameters.items():
             x[...] = weights[name]
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> Self:
-        """Take over weights by name, in the dtypes of the parameters; return the model.
+        """Write new values into all parameters, in the dtypes that these have; return the model.
+
+        ``weights`` has an array for each dotted name.
 
         Raises
         ------
@@ -190,12 +201,12 @@ class Model:
         os.replace(unfinished, path)
 
     def load(self, path: str | os.PathLike[str]) -> Self:
-        """Take over the weights of a file that `save` wrote, on whatever framework; see `assign`.
+        """Write the values of a file that `save` wrote, on whatever framework, into this model; return it.
 
         Raises
         ------
         WeightsError
-            If it is no such file, or has weights of another model.
+            If it is no such file, or has weights of another model; nothing is changed then.
 
         Examples
         --------
@@ -221,12 +232,12 @@ class Classifier(Model):
     """A model whose layer ``output`` scores classes from a state: those of sentences, words or digits."""
 
     def logits(self, h: Array) -> Array:
-        """Return the scores of the classes: ``(n, width)`` gives ``(n, classes)``."""
+        """Return the logits of the classes: states ``(n, width)`` give ``(n, classes)``."""
         return linear(self.output, h)
 
 
 def grouped(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters by dotted names as attributes of plain objects: ``gates.weight``.
+    """Return a dict of attributes in which a dotted name, ``gates.weight``, is an attribute of an object.
 
     Examples
     --------

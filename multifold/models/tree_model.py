@@ -18,24 +18,24 @@ class TreeModel(Model):
     """A model of trees, by default binary ones: ops ``leaf`` and ``children`` that return pairs."""
 
     def encode(self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")) -> Pair:
-        """Record a tree and return the pair of its root.
+        """Record a tree and return the pair of its root: two nodes, such as those of ``h`` and ``c``.
 
         Parameters
         ----------
         fold : Fold, Unfold or the recorder of a trace
         tree : object
-            A node with the attributes ``word``, None above the leaves, and there ``left`` and
-            ``right``; of models with any number of children ``word`` and ``children``, a tuple or list.
-            May be as deep as it likes.
+            A node with the attributes ``word``, None above the leaves, and there ``left`` and ``right``; of
+            models with any number of children ``word`` and ``children``, a tuple or list. May be as deep as
+            it likes.
         word : callable, optional
-            Gives the id of a node's word; by default the word is one.
+            Takes a node; returns the id of its word. By default the word is the id.
         """
         return deque(self._pairs(fold, tree, word), maxlen=1).pop()
 
     def encode_all(
         self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
     ) -> list[Pair]:
-        """Record a tree; return the pairs of all nodes, each after the pairs that it is made of."""
+        """Record a tree; return the pairs of all its nodes, children first. Arguments as for `encode`."""
         return list(self._pairs(fold, tree, word))
 
     def _pairs(self, fold: Any, tree: Any, word: Callable[[Any], int]) -> Iterator[Pair]:

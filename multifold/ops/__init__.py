@@ -64,7 +64,7 @@ __all__ = [
 
 
 def concat(xs: Sequence[Array], axis: int) -> Array:
-    """Return arrays of one dtype side by side along an axis.
+    """Return arrays of one dtype joined along an axis, in order.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def concat(xs: Sequence[Array], axis: int) -> Array:
 
 
 def stack(xs: Sequence[Array], axis: int) -> Array:
-    """Return arrays of one shape and dtype along a new axis.
+    """Return arrays of one shape and dtype side by side along a new axis, which gets position ``axis``.
 
     Examples
     --------
@@ -167,7 +167,7 @@ def where(condition: Array, x: Array, y: Array) -> Array:
 
 
 def zeros_like(x: Array) -> Array:
-    """Return zeros of the shape, dtype and device of ``x``, which nothing differentiates."""
+    """Return zeros of the shape, dtype and device of ``x``; no gradient flows through them to ``x``."""
     return table(x).zeros_like(x)
 
 
@@ -235,7 +235,7 @@ def linear(x: Array, weight: Array, bias: Array) -> Array:
 
 
 def affine(xs: Sequence[Array], weight: Array, bias: Array | None = None) -> Array:
-    """Return the affine map of several operands, as though they lay side by side.
+    """Return ``x @ weight + bias``, where ``x`` is all operands ``xs`` side by side.
 
     The same as ``linear(concat(xs, axis=1), weight, bias)``, fused: where each row has a matrix, PyTorch
     adds up a product for each operand, which takes less time than to copy them side by side.
@@ -266,10 +266,10 @@ def affine(xs: Sequence[Array], weight: Array, bias: Array | None = None) -> Arr
 
 
 def lstm_state(gates: Array, cells: Sequence[Array] = (), kept: Array | None = None) -> tuple[Array, Array]:
-    """Return the next state ``(h, c)`` of an LSTM from what its gates read.
+    """Return the next state ``(h, c)`` of an LSTM from the sums that enter its gates.
 
-    Fused: ``c = sigmoid(take_in) * tanh(candidate) + sigmoid(keep) * cell + ... + kept``, with a gate
-    for each earlier cell, and ``h = sigmoid(out) * tanh(c)``.
+    Fused: ``c = sigmoid(take_in) * tanh(candidate) + sigmoid(keep) * cell + ... + kept``, with a gate for
+    each earlier cell, and ``h = sigmoid(out) * tanh(c)``.
 
     Parameters
     ----------
@@ -309,32 +309,32 @@ def lstm_state(gates: Array, cells: Sequence[Array] = (), kept: Array | None = N
 
 
 def sigmoid(x: Array) -> Array:
-    """Return ``1 / (1 + exp(-x))``, for large and small ``x`` too."""
+    """Return ``1 / (1 + exp(-x))`` of each element of a float array; no ``x`` makes it overflow."""
     return table(x).sigmoid(x)
 
 
 def tanh(x: Array) -> Array:
-    """Return the hyperbolic tangent."""
+    """Return the hyperbolic tangent of each element of a float array, in an array of its shape."""
     return table(x).tanh(x)
 
 
 def relu(x: Array) -> Array:
-    """Return the larger one of each element and 0."""
+    """Return ``x`` with 0 in the place of each negative element."""
     return table(x).relu(x)
 
 
 def exp(x: Array) -> Array:
-    """Return e to the power of each element."""
+    """Return e to the power of each element of a float array, in an array of its shape."""
     return table(x).exp(x)
 
 
 def log(x: Array) -> Array:
-    """Return the natural logarithm of each element."""
+    """Return the natural logarithm of each element of a float array, in an array of its shape."""
     return table(x).log(x)
 
 
 def softmax(x: Array, axis: int) -> Array:
-    """Return ``exp(x)`` divided by its sum along an axis, without overflow.
+    """Return ``exp(x)`` divided by its sum along an axis, without overflow, in the shape of ``x``.
 
     Examples
     --------
@@ -345,7 +345,7 @@ def softmax(x: Array, axis: int) -> Array:
 
 
 def log_softmax(x: Array, axis: int) -> Array:
-    """Return the logarithm of `softmax`, computed without it: finite where `softmax` is 0.
+    """Return the logarithm of `softmax`, in the shape of ``x``: finite even where `softmax` is 0.
 
     Examples
     --------
@@ -369,7 +369,13 @@ def sum(x: Array, axis: int) -> Array:
 
 
 def mean(x: Array, axis: int) -> Array:
-    """Return the means of floating values along an axis, which disappears."""
+    """Return the means of a float array along an axis, which disappears.
+
+    Examples
+    --------
+    >>> mean(np.array([[1.0, 2.0], [3.0, 5.0]]), axis=1)
+    array([1.5, 4. ])
+    """
     return table(x).mean(x, axis)
 
 
@@ -377,12 +383,17 @@ def max(x: Array, axis: int) -> Array:
     """Return the largest elements along an axis, which disappears.
 
     Where several are equal, how the gradient is divided among them is the framework's choice.
+
+    Examples
+    --------
+    >>> max(np.array([[1, 2], [4, 3]]), axis=1)
+    array([2, 4])
     """
     return table(x).max(x, axis)
 
 
 def segment_sum(values: Array, segments: Ragged) -> Array:
-    """Return the sum of each node's rows: ``(total, *s)`` gives ``(n, *s)``; 0 for a node without.
+    """Return the sum of each node's rows: ``(total, *s)`` gives ``(n, *s)``; 0 for a node without rows.
 
     Parameters
     ----------
@@ -401,7 +412,7 @@ def segment_sum(values: Array, segments: Ragged) -> Array:
 
 
 def segment_mean(values: Array, segments: Ragged) -> Array:
-    """Return the mean of each node's rows; 0 for a node without. See `segment_sum`.
+    """Return the mean of each node's rows, ``(n, *s)``; 0 for a node without rows. See `segment_sum`.
 
     Examples
     --------
@@ -413,11 +424,11 @@ def segment_mean(values: Array, segments: Ragged) -> Array:
 
 
 def segment_max(values: Array, segments: Ragged) -> Array:
-    """Return the largest of each node's rows, element by element. See `segment_sum`.
+    """Return the largest of each node's rows, element by element, ``(n, *s)``. See `segment_sum`.
 
-    A node without rows gets 0, as from the other two, and not the least number that there is: what
-    reads the result stays finite. Where several rows are equal, each gets an equal part of the
-    gradient.
+    A node without rows gets 0, as from `segment_sum` and `segment_mean`, and not the least number that
+    there is: what reads the result stays finite. Where several rows are equal, each gets an equal part of
+    the gradient.
 
     Examples
     --------
@@ -429,7 +440,9 @@ def segment_max(values: Array, segments: Ragged) -> Array:
 
 
 def segment_softmax(values: Array, segments: Ragged) -> Array:
-    """Return the softmax over each node's rows: shape ``(total, *s)`` as before. See `segment_sum`.
+    """Return the softmax over the rows of each node, element by element, in the shape of ``values``.
+
+    For the parameters see `segment_sum`.
 
     Examples
     --------

@@ -14,7 +14,10 @@ from multifold.backend import Array
 
 
 def affine(table: Any, xs: Sequence[Array], weight: Array, bias: Array | None) -> Array:
-    """Return ``concat(xs) @ weight + bias``; see `multifold.ops.affine`."""
+    """Return ``concat(xs, 1) @ weight + bias`` by the functions of ``table``, which is a module ``ops``.
+
+    `multifold.ops.affine` says more of the arguments.
+    """
     x = xs[0] if len(xs) == 1 else table.concat(xs, len(xs[0].shape) - 1)
     if bias is None:
         return table.matmul(x, weight)
@@ -22,7 +25,10 @@ def affine(table: Any, xs: Sequence[Array], weight: Array, bias: Array | None) -
 
 
 def lstm_state(table: Any, gates: Array, cells: Sequence[Array], kept: Array | None) -> tuple[Array, Array]:
-    """Return the next state ``(h, c)`` of an LSTM; see `multifold.ops.lstm_state`."""
+    """Return the next state ``(h, c)`` of an LSTM by the functions of ``table``, which is a module ``ops``.
+
+    `multifold.ops.lstm_state` says more of the arguments.
+    """
     # All gates lie side by side before the candidate, so one sigmoid serves them all.
     count = 2 + len(cells)
     width = gates.shape[1] // (count + 1)

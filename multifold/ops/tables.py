@@ -19,7 +19,9 @@ _TABLES: dict[type, Any] = {}
 
 
 def table(x: Any) -> Any:
-    """Return the module of functions for an array.
+    """Return the module with the functions of `multifold.ops` for the framework of an array.
+
+    It is the module ``ops`` of the adapter, looked up once for each type of array.
 
     Raises
     ------

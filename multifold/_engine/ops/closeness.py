@@ -28,21 +28,31 @@ compared as doubles.
 """
 
 SPREAD = 1e-3
-"""A row that is smaller than this beside the largest one may carry the rounding errors of larger terms."""
+"""A row below this fraction of the largest row may carry the rounding errors of larger terms."""
 
 
 def is_inexact(dtype: np.dtype) -> bool:
-    """Return whether a dtype is floating or complex; NumPy takes bfloat16 for a structure of bytes."""
+    """Return whether a dtype is floating or complex; so is bfloat16, of kind "V" in NumPy."""
     return dtype.kind in "fc" or "float" in dtype.name
 
 
 def tolerance_of(x: Any, host: np.ndarray) -> float:
-    """Return the difference that the dtype of an array allows; its copy on the host may be wider."""
+    """Return the relative difference that the dtype of ``x`` allows, out of `TOLERANCE`; 0.0 for integers.
+
+    ``x`` is an array of any framework, or None, and ``host`` its NumPy copy, whose dtype may be wider: that
+    of bfloat16 is float32.
+
+    >>> tolerance_of(None, np.zeros(2, "float32")), tolerance_of(None, np.zeros(2, int))
+    (0.0001, 0.0)
+    """
     return TOLERANCE[width_of(x, host)] if is_inexact(host.dtype) else 0.0
 
 
 def width_of(x: Any, host: np.ndarray) -> int:
-    """Return the bytes of a real number of a floating array, at most 8."""
+    """Return how many bytes a real number of a floating array has, at most 8; half of a complex number.
+
+    The dtype of ``x`` counts if it says its size, else that of ``host``, the copy of ``x`` on the host.
+    """
     width = getattr(getattr(x, "dtype", None), "itemsize", None)
     if not isinstance(width, int):
         width = host.dtype.itemsize
@@ -50,9 +60,10 @@ def width_of(x: Any, host: np.ndarray) -> int:
 
 
 def nudged(x: Any, host: np.ndarray) -> np.ndarray:
-    """Return the numbers of an array, each a step away, up or down by turns; integers stay as they are.
+    """Return the numbers of ``host``, each moved by one rounding step, down and up by turns.
 
-    So do floats of two bytes and fewer, whose steps are as large as what an op does to a row may be.
+    Integers stay as they are, and so do floats of two bytes and fewer: their steps are as large as what an
+    op may do to a row. ``host`` is the NumPy copy of ``x``, which says the dtype and may be None.
 
     >>> nudged(None, np.ones(2)) - 1, nudged(None, np.ones(2, int))
     (array([-2.22044605e-16,  2.22044605e-16]), array([1, 1]))
@@ -65,7 +76,11 @@ def nudged(x: Any, host: np.ndarray) -> np.ndarray:
 
 
 def magnitude(x: np.ndarray) -> float:
-    """Return the largest finite magnitude in an array; 0 where there is none."""
+    """Return the largest absolute value of the finite entries; 0.0 for integers, or without entries.
+
+    >>> magnitude(np.array([1.0, -3.0, np.inf]))
+    3.0
+    """
     if not is_inexact(x.dtype):
         return 0.0
     finite = np.abs(x[np.isfinite(x)])
@@ -73,7 +88,10 @@ def magnitude(x: np.ndarray) -> float:
 
 
 def differences(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return how far apart two arrays of floats are, entry by entry; NaN is as far from NaN as 1 from 1."""
+    """Return the absolute difference of two float arrays of one shape, entry by entry, as float64.
+
+    Two NaN, or two equal infinities, differ by 0; NaN and a number differ by infinity.
+    """
     widest = np.complex128 if got.dtype.kind == "c" else np.float64
     wide = got.astype(widest)
     reference = expected.astype(widest)
@@ -84,10 +102,11 @@ def differences(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def gap(got: np.ndarray, expected: np.ndarray, rtol: float, scale: float = 0.0) -> tuple[float, float]:
-    """Return how far apart two arrays of one shape are at most, and how far apart they may be.
+    """Return the largest difference of two arrays of one shape, and the largest that is allowed.
 
-    That is ``rtol`` times the largest magnitude of what is expected, or of ``scale`` if that is larger: a
-    result that is small because large terms cancel carries the rounding of these. Integers may not differ.
+    Allowed is ``rtol`` times the largest magnitude of what is expected, or of ``scale`` if that is larger:
+    a result that is small because large terms cancel carries the rounding of these. Integers may not
+    differ.
 
     >>> gap(np.array([1.0, 2.0]), np.array([1.0, 2.5]), rtol=0.1)
     (0.5, 0.25)
@@ -103,15 +122,19 @@ def gap(got: np.ndarray, expected: np.ndarray, rtol: float, scale: float = 0.0) 
 
 
 def close(got: np.ndarray, expected: np.ndarray, rtol: float) -> bool:
-    """Return whether two arrays have one shape, and all their rows are equal up to rounding."""
+    """Return whether two arrays have one shape, and no row differs by more than rounding (`unlike`)."""
     return got.shape == expected.shape and not unlike(got, expected, rtol).any()
 
 
 def unlike(got: np.ndarray, expected: np.ndarray, rtol: float, atol: Any = 0.0) -> np.ndarray:
-    """Return which rows of two arrays differ by more than rounding, each on the scale of its own.
+    """Return for each row, as a bool array ``(n,)``, whether two arrays of shape ``(n, *s)`` differ there.
 
-    One row of 1e6 must not hide a difference in a row of 1. ``atol``, a number or one for each row, is
-    allowed besides.
+    Rows differ if an entry is off by more than ``rtol`` times the largest magnitude of the row that is
+    expected, plus ``atol``, a number or an array ``(n,)``: one row of 1e6 must not hide a difference in a
+    row of 1. A row below `SPREAD` times the largest one counts as large as that. Integers must be equal.
+
+    >>> unlike(np.array([[1.0], [100.0]]), np.array([[1.1], [101.0]]), rtol=0.01).tolist()
+    [True, False]
     """
     if np.array_equal(got, expected):  # as most are, and this says so at once
         return np.zeros(len(got), bool)

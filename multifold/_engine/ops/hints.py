@@ -110,7 +110,11 @@ MULTIPLY = "cannot be multiplied|size-incompatible|shape error|matmul|dot_genera
 
 
 class Failure(NamedTuple):
-    """An op that has raised an error, and what it had received."""
+    """An op that has raised an error, and what it had received.
+
+    ``op`` is the callable, ``model`` what its name was looked up on, ``leaves`` an operand for each slot of
+    the signature, and ``rows`` the number of rows of the launch.
+    """
 
     error: Exception
     backend: Backend
@@ -123,17 +127,20 @@ class Failure(NamedTuple):
     """Whether NumPy runs because the fold met no framework."""
 
     def received(self, *kinds: type) -> bool:
-        """Return whether an operand, or a part of one, is of a type."""
+        """Return whether an operand, such as a list of nodes, or an entry of one is of one of ``kinds``."""
         return any(isinstance(x, kinds) for x in (*self.leaves, *self.signature.nested(self.leaves)))
 
     def recorded(self, kind: str) -> list[str]:
-        """Return where the operands of a kind stand in the call."""
+        """Return the places, such as "0" or "1[0]" (`places`), of the operands whose kind has this name."""
         found = zip(places(self.signature, self.leaves), self.signature.slots, strict=True)
         return [where for where, slot in found if slot.kind.name == kind]
 
 
 def hint_for(failure: Failure) -> str:
-    """Return what to do about an error of an op."""
+    """Return the hint of the first row of `HINTS` that fits the error of an op.
+
+    Without such a row the hint is `APART`, or `BREAKPOINT` where running one row alone would show nothing.
+    """
     error = failure.error
     for pattern, hint, fits in HINTS:
         if re.search(pattern, str(error)) and (fits is None or fits(failure)):
@@ -146,9 +153,10 @@ def hint_for(failure: Failure) -> str:
 
 
 def shapes_hint(error: Exception, numbers: bool) -> str | None:
-    """Return what to do where a framework says that two shapes do not meet; None if it does not say so.
+    """Return a hint if the text of an error says that two shapes do not fit together, else None.
 
-    ``numbers`` says whether one of them may be ``(n,)``, the shape of an operand of n numbers.
+    With ``numbers`` an operand may be of shape ``(n,)``, as numbers are. Then broadcasting is to blame, and
+    the hint is `COLUMN`; else it is `SHAPES`.
     """
     if re.search(BROADCAST, str(error)):
         return COLUMN if numbers else SHAPES
@@ -156,32 +164,33 @@ def shapes_hint(error: Exception, numbers: bool) -> str | None:
 
 
 def received(*kinds: type) -> Callable[[Failure], bool]:
-    """Return a question: whether an operand is of a type."""
+    """Return a function that asks a failure whether an operand is of one of ``kinds``: for `HINTS`."""
     return lambda failure: failure.received(*kinds)
 
 
 def has_vector(failure: Failure) -> bool:
-    """Return whether the op has received an array of shape ``(n,)``, as the lengths of ragged rows are."""
+    """Return whether an operand is or holds an array of one axis, as the lengths of ragged rows are."""
     arrays = [x for leaf in failure.leaves for x in leaves_of(leaf)]
     return any(len(getattr(x, "shape", ())) == 1 for x in arrays)
 
 
 def has_children(failure: Failure) -> bool:
-    """Return whether a ragged operand has rows that are wider than one number."""
+    """Return whether a ragged operand has rows of one axis or more, ``(width,)``, and not of one number."""
     rows = [leaf.values for leaf in failure.leaves if isinstance(leaf, Ragged)]
     return any(len(x.shape) > 1 for values in rows for x in leaves_of(values))
 
 
 def has_no_rows(failure: Failure) -> bool:
-    """Return whether a ragged operand has no row at all."""
+    """Return whether some ragged operand has no row in the whole launch."""
     rows = failure.backend.rows
     return any(isinstance(x, Ragged) and not rows(x.segment_ids) for x in failure.leaves)
 
 
-def arguments(failure: Failure) -> str | None:
-    """Return what to do where an op takes other arguments than it got.
+def arguments_hint(failure: Failure) -> str | None:
+    """Return a hint for an op that takes other arguments than the call has.
 
-    None if the error is about another function, which the op called.
+    None if the text is none of Python's ``f() takes ...``, ``f() missing ...`` and ``f() got ...``, or is
+    about another function, which the op called.
     """
     op = failure.op
     name = failure.signature.op
@@ -202,10 +211,11 @@ def arguments(failure: Failure) -> str | None:
     return "fold.add passes each operand as one argument of the op, and keywords by their names."
 
 
-def dtypes(failure: Failure) -> str | None:
-    """Return what to do where an operand has another dtype than the op takes; None where none stands out.
+def dtypes_hint(failure: Failure) -> str | None:
+    """Return a hint that names the first operand of another floating dtype than the modules of the op.
 
-    A model in bfloat16 takes no array of float32, and no Python number, which becomes float32.
+    A model in bfloat16 takes no array of float32, and no Python number, which becomes float32. None if no
+    operand has another one, or if the modules have no floats or floats of several dtypes.
     """
     backend = failure.backend
     known = set[str]()
@@ -230,21 +240,21 @@ def dtypes(failure: Failure) -> str | None:
     return None
 
 
-def layers(failure: Failure) -> str | None:
-    """Return what to do about the layers that an op calls, as one that has rows on another axis."""
+def layers_hint(failure: Failure) -> str | None:
+    """Return `Backend.advice` on the layers that the op calls, or None if the backend has none."""
     return failure.backend.advice(used_by(failure.backend, failure.op), False)
 
 
 def squeezes(failure: Failure) -> bool:
-    """Return whether an op that has received one row calls `squeeze`."""
+    """Return whether the op ran on one row and its code names `squeeze`, which drops that axis."""
     code = getattr(failure.op, "__code__", None)
     return failure.rows == 1 and "squeeze" in getattr(code, "co_names", ())
 
 
-def numbers(failure: Failure) -> str | None:
-    """Return what to do where an op has received a Python int and needs a float, or the other way round.
+def numbers_hint(failure: Failure) -> str | None:
+    """Return a hint that names a Python int where the op needs a float, or a float where it needs an int.
 
-    None if no operand is such a number.
+    Which one it needs follows from the text of the error. None if no operand is such a number.
     """
     said = str(failure.error)
     # Most ops compute in floats, so an int is at fault. A lookup says that it wants integers, so there it
@@ -261,7 +271,7 @@ def numbers(failure: Failure) -> str | None:
 
 
 def own_hint(failure: Failure) -> str | None:
-    """Return the hint of an error of multifold, as of a fold inside the op."""
+    """Return the hint of an error of multifold, as a fold inside the op raises; None for other errors."""
     return failure.error.hint if isinstance(failure.error, MultifoldError) else None
 
 
@@ -269,7 +279,7 @@ Row = tuple[str, str | Callable[[Failure], str | None], Callable[[Failure], Any]
 """A pattern of error texts; a hint, or what finds one, or None; whether it fits. None fits always."""
 
 HINTS: Sequence[Row] = (
-    (r"\(\) (takes|missing|got) ", arguments, None),
+    (r"\(\) (takes|missing|got) ", arguments_hint, None),
     (r"NoneType|\(None\)", NONE, received(NoneType)),
     (r"\blist\b", LIST, received(list)),
     (r"\btuple\b", TUPLE, received(tuple)),
@@ -288,14 +298,14 @@ HINTS: Sequence[Row] = (
         has_vector,
     ),
     ("", SQUEEZED.strip(), squeezes),
-    ("(?i)hidden", layers, None),
-    (INTEGERS, numbers, None),
+    ("(?i)hidden", layers_hint, None),
+    (INTEGERS, numbers_hint, None),
     # What frameworks say of dtypes, but not Python's "unsupported operand type(s)", of an operator.
-    (r"(?is)^(?!.*unsupported operand).*(type|float|half)", dtypes, None),
+    (r"(?is)^(?!.*unsupported operand).*(type|float|half)", dtypes_hint, None),
     # If NumPy is a guess, what the rows above do not explain is most likely a model of another framework,
     # whatever NumPy says of it.
     ("", GUESSED, lambda f: f.guessed),
-    (r"(?i)dtype|scalar type|integer|\bu?int\d+\b", numbers, None),
+    (r"(?i)dtype|scalar type|integer|\bu?int\d+\b", numbers_hint, None),
     ("inplace|read-only", IN_PLACE, None),  # the second is what NumPy says
     (r"out of (range|bounds)|is not in \[", INDEX, None),
     (f"{BROADCAST}|{MULTIPLY}", SHAPES, None),

@@ -40,10 +40,16 @@ def look_up(
     warn: Callable[[str], None],
     among: str = "",
 ) -> None:
-    """Add to ``ops`` what the op of each launch of a plan calls, before the first launch runs.
+    """Add the callable of each signature in ``launches`` to ``ops``, before the first launch runs.
 
-    So a misspelt name costs no computing. Warns if a function is made anew for each call. Refuses an op
-    that is meant to mix rows where there are ``among`` them what no example has asked for.
+    So a misspelt name costs no computing. Signatures in ``ops`` already are left as they are. Calls
+    ``warn(text)`` if the recording code makes a new function for each call.
+
+    Raises
+    ------
+    LaunchError
+        If the model has no such op, as `resolve` says. Or if an op is marked as mixing and ``among`` is not
+        "": it is what a message says of rows that belong to no example, such as padding.
     """
     signatures = plan.columns.signatures
     calls: dict[int, list[Integers]] = {}
@@ -79,12 +85,18 @@ def look_up(
 
 
 def has_mixing(signatures: Iterable[Signature], backend: Backend, model: Any) -> bool:
-    """Return whether an op among some is marked as one that mixes rows: its launches are never divided."""
+    """Return whether the op of one of the signatures is marked by `multifold.mixing`.
+
+    Launches of such an op are never divided into pieces.
+    """
     return any(mark_of(find(backend, model, signature.op)) == MIXING for signature in signatures)
 
 
 def refuse_mixing(name: str, among: str) -> NoReturn:
-    """Refuse an op that is meant to mix rows, where ``among`` them are rows of no example of this run."""
+    """Raise `LaunchError` for the op ``name``, which is marked by `multifold.mixing`.
+
+    ``among`` ends the sentence: why the launch holds rows of no example of this run.
+    """
     raise LaunchError(
         f"Expected an op that keeps its rows apart. '{name}' is marked by multifold.mixing, and {among}.",
         "a layer that needs the statistics of a minibatch computes them in training; let it use running "
@@ -93,9 +105,10 @@ def refuse_mixing(name: str, among: str) -> NoReturn:
 
 
 def made_anew(ops: Iterable[tuple[Any, int]]) -> int | None:
-    """Return the call of a function that another call had made anew, from pairs of op and call.
+    """Return the first call whose op is a new function with the code of an earlier one; None without such.
 
-    A lambda in the body of a loop is another object each time, with the same code.
+    ``ops`` are pairs of an op and the number of its call. A lambda in the body of a loop is another object
+    each time, with the same code. Functions that modules of multifold define are left out.
     """
     known: dict[Any, tuple[Any, int]] = {}
     for op, call in ops:
@@ -109,7 +122,10 @@ def made_anew(ops: Iterable[tuple[Any, int]]) -> int | None:
 
 
 def find(backend: Backend, model: Any, op: str | Callable[..., Any]) -> Any:
-    """Return what an op calls, or what the model has of its name; `MISSING` if it has nothing."""
+    """Return ``op`` itself if it is no name, else what the model has of that name; `MISSING` if nothing.
+
+    What is found need not be callable.
+    """
     if not isinstance(op, str):
         return op
     if model is None:
@@ -120,14 +136,14 @@ def find(backend: Backend, model: Any, op: str | Callable[..., Any]) -> Any:
 
 
 def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: str) -> Callable[..., Any]:
-    """Return what an op calls.
+    """Return the callable of an op.
 
     Parameters
     ----------
     backend : Backend
         Knows how to look inside wrappers of a model.
     model : object
-        An object with methods, a mapping, or nothing where all ops are callables.
+        An object with methods, a mapping, or None where all ops are callables.
     op : str or callable
         A name, a dotted path, a key of a mapping, or the callable itself.
     site : str
@@ -159,7 +175,10 @@ def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: st
 
 
 def lookup(backend: Backend, model: Any, path: str) -> Any:
-    """Follow a dotted path from the model; `MISSING` if it ends early."""
+    """Return the entry or attribute that a dotted path leads to from the model; `MISSING` if it ends early.
+
+    A key with a dot in it, as in ``{"encoder.cell": cell}``, comes before a path.
+    """
     model = backend.unwrap(model)
     # The whole path comes first: a key may have a dot in it, as in {"encoder.cell": cell}.
     found = step(model, path)
@@ -174,7 +193,7 @@ def lookup(backend: Backend, model: Any, path: str) -> Any:
 
 
 def suggestion(backend: Backend, model: Any, path: str) -> str | None:
-    """Return a dotted path like one that leads nowhere, with another name where it ends.
+    """Return a path with a name like it in place of the first one that leads nowhere; None without such.
 
     >>> from multifold._numpy.backend import NumpyBackend
     >>> suggestion(NumpyBackend(), {"encoder": {"cell": abs}}, "encoder.sell")
@@ -195,7 +214,13 @@ def suggestion(backend: Backend, model: Any, path: str) -> str | None:
 
 
 def step(model: Any, name: str) -> Any:
-    """Return an entry of a mapping or sequence, or an attribute; `MISSING` if there is neither."""
+    """Return one step of a path: the entry ``name`` of a mapping, an attribute, or the item of a sequence.
+
+    ``"2"`` is item 2 of a sequence without such an attribute. `MISSING` if there is none of these.
+
+    >>> step({"leaf": 3}, "leaf"), step([5, 6], "1"), step({}, "pop") is MISSING
+    (3, 6, True)
+    """
     if isinstance(model, (dict, Mapping)):  # a plain dictionary is known by its class
         if name in model:
             return model[name]
@@ -217,14 +242,17 @@ def step(model: Any, name: str) -> Any:
 
 
 def defines(kind: type, name: str) -> bool:
-    """Return whether a mapping's own class defines a name; `update`, which every dict has, is no op."""
+    """Return whether ``kind``, a class of mappings, has ``name`` from a class that is none of Python's own.
+
+    Every dict has `update`: that is no op.
+    """
     library = ("builtins", "collections", "collections.abc")
     owner = next((base for base in kind.__mro__ if name in vars(base)), dict)
     return owner.__module__ not in library
 
 
 def names(backend: Backend, model: Any) -> list[str]:
-    """Return what can be looked up on a model, for suggestions."""
+    """Return the names that an op may have on a model: string keys of a mapping, or public attributes."""
     if isinstance(model, Mapping):
         return [key for key in model if isinstance(key, str)]
     return [
@@ -233,7 +261,10 @@ def names(backend: Backend, model: Any) -> list[str]:
 
 
 def inherits(backend: Backend, kind: type, name: str) -> bool:
-    """Return whether a name is a method of a framework's class, as `torch.nn.ModuleDict.clear` is."""
+    """Return whether a class has ``name`` from a class of the backend's framework, or of `LIBRARIES`.
+
+    ``clear`` of a class ``kind`` of modules comes from `torch.nn.ModuleDict`, and is no op of the user.
+    """
     owner = next((base for base in kind.__mro__ if name in vars(base)), None)
     package = "" if owner is None else owner.__module__.partition(".")[0]
     return package in (backend.name, *LIBRARIES)

@@ -18,7 +18,7 @@ NAMED = 10
 
 
 def error_text(error: Exception) -> str:
-    """Return the type and text of an error, without the full stop that many texts end with."""
+    """Return the type and text of an error, without a full stop: ``"ValueError: no such row"``."""
     # As a string, an error of multifold ends with its hint, which would stand in the middle of the new
     # text.
     text = error.message if isinstance(error, MultifoldError) else error
@@ -26,10 +26,11 @@ def error_text(error: Exception) -> str:
 
 
 def listing(signature: Signature, leaves: Sequence[Any]) -> str:
-    """Return the operands of a launch for a message: number, kind, shape and dtype of each.
+    """Return a launch's operands for a message: place, kind, shape and dtype of each; "none" without any.
 
-    For ``add("f", node, [1.0, None])`` that is ``0 node (2, 3) float32; 1[0] float (2,) float64;
-    1[1] static None``. Of several integers the range is told, as of those that are looked up in a table.
+    ``leaves`` has an operand for each slot. For ``add("f", node, [1.0, None])`` the text is
+    ``0 node (2, 3) float32; 1[0] float (2,) float64; 1[1] static None``. For ints it also says the range of
+    their values.
     """
     kinds = [slot.kind.name for slot in signature.slots]
     listed = zip(places(signature, leaves), kinds, leaves, strict=True)
@@ -40,14 +41,19 @@ def listing(signature: Signature, leaves: Sequence[Any]) -> str:
 
 
 def places(signature: Signature, leaves: Sequence[Any]) -> list[str]:
-    """Return where each operand stands in a call: ``0``, or ``1[0]`` where operands nest."""
+    """Return where each operand stands in a call: ``"0"``, or ``"1[0]"`` for the first entry of a list.
+
+    ``leaves`` has an operand for each slot of the signature; only their number is read.
+    """
     structure = signature.structure
     paths = [(i,) for i in range(len(leaves))] if structure is None else structure.paths()
     return ["".join([str(first), *(f"[{key!r}]" for key in rest)]) for first, *rest in paths]
 
 
 def range_of(numbers: Any) -> str:
-    """Return the least and the largest of some numbers for a message; "" where they have no values here.
+    """Return the least and the largest of some numbers for a message.
+
+    "" for a single number, and for an array that can't be read now, as while a framework traces.
 
     >>> range_of(np.array([3, 7, 5])), range_of(np.array([4]))
     (', 3 to 7', '')
@@ -60,7 +66,10 @@ def range_of(numbers: Any) -> str:
 
 
 def describe(x: Any) -> str:
-    """Return shape and dtype of an operand for a message."""
+    """Return shape and dtype of an operand: ``"(2, 3) float32"``, or ``"tuple of (2,) int64"``.
+
+    What is no array is shown by its `repr`, of which the first 60 characters are kept.
+    """
     if isinstance(x, Ragged):
         return f"values {describe(x.values)}"
     if hasattr(x, "shape") and hasattr(x, "dtype"):
@@ -71,7 +80,7 @@ def describe(x: Any) -> str:
 
 
 def dtype_name(x: Any) -> str:
-    """Return the name of the dtype of an array; "" for what has none."""
+    """Return the name of the dtype of an array of any framework, "float32"; "" for what has no dtype."""
     dtype = getattr(x, "dtype", "")
     # NumPy and JAX spell a dtype in `name`, MXNet's are Python classes, PyTorch prints "torch.float32".
     names = (getattr(dtype, name, None) for name in ("name", "__name__"))
@@ -81,7 +90,8 @@ def dtype_name(x: Any) -> str:
 def raised_by(calls: Iterable[int], whose: Callable[[int], str]) -> str:
     """Return a note that names the examples that recorded some calls; "" where no example is known.
 
-    ``whose`` returns what messages call the example of a call, or "".
+    Only the first `NAMED` calls are looked at. ``whose`` takes a call, and returns what messages call its
+    example, or "".
 
     >>> raised_by([3, 4, 7], lambda call: f"example {call // 2}")
     'Raised by example 1, example 2, example 3 of fold.run.'
@@ -93,6 +103,6 @@ def raised_by(calls: Iterable[int], whose: Callable[[int], str]) -> str:
 
 
 def note(error: MultifoldError, text: str) -> None:
-    """Add a note to an error, if there is anything to say."""
+    """Add ``text`` to an error by ``add_note``, unless it is ""."""
     if text:
         error.add_note(text)

@@ -57,7 +57,11 @@ MANY = 256
 
 
 def makers(op: Any) -> Iterator[Any]:
-    """Yield the objects that an op consists of: function, object of a method, arguments of a partial."""
+    """Yield the objects that an op consists of.
+
+    A method: its function, then its object. A partial: what its function consists of, then, likewise, its
+    arguments. Anything else: the op itself.
+    """
     if isinstance(op, functools.partial):
         yield from makers(op.func)
         for part in (*op.args, *op.keywords, *op.keywords.values()):
@@ -72,7 +76,9 @@ def makers(op: Any) -> Iterator[Any]:
 
 
 def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
-    """Return the model, what an op consists of, and the modules and generators that its functions use.
+    """Return a list: the model, what the op consists of (`makers`), and what its functions use.
+
+    They use modules and arrays of the framework and random generators, found by `reached`.
 
     >>> from multifold._numpy.backend import NumpyBackend
     >>> rng = np.random.default_rng(0)
@@ -89,7 +95,7 @@ def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
 
 
 def used_by(backend: Backend, op: Any) -> list[Any]:
-    """Return the framework's modules that an op calls, found by the names in its code.
+    """Return the framework's modules that an op calls, found by the names in its code; one may come twice.
 
     Where the code says ``self.norm`` or ``net.norm``, that is the part ``norm``, and not the whole model.
     The code of functions and methods that it names is read as well, if they are of the same Python module.
@@ -117,9 +123,10 @@ def used_by(backend: Backend, op: Any) -> list[Any]:
 def reached(
     backend: Backend, roots: Sequence[Any], most: int = FEW, is_home: Callable[[Any], bool] | None = None
 ) -> Iterator[tuple[Any, bool]]:
-    """Yield some objects, and what can be reached from them; each once, the nearest first.
+    """Yield pairs: each object that can be reached from ``roots``, and whether it is looked into.
 
-    Each comes with whether it is looked into: whether what it holds is reached, too.
+    The roots come first, the nearest next, each object once, at most ``MANY + 1``. What an object holds is
+    reached only if it is looked into. Numbers, strings, classes and Python modules are left out.
 
     Parameters
     ----------
@@ -152,7 +159,11 @@ def reached(
 
 
 def parts_of(backend: Backend, x: Any, most: int, is_own: bool) -> Iterable[Any] | None:
-    """Return what an object holds; None if that is not to be reached."""
+    """Return what an object holds: entries, attributes, or what a function binds; None if nothing counts.
+
+    A container is looked into up to ``most`` entries, and functions in it are left out. An object with
+    attributes is looked into if ``is_own``: it is a root, or of the package of one.
+    """
     if isinstance(x, FunctionType):
         return around(x)
     if type(x) in CONTAINERS or type(x) is tuple:
@@ -174,13 +185,20 @@ def parts_of(backend: Backend, x: Any, most: int, is_own: bool) -> Iterable[Any]
 
 
 def package_of(x: Any) -> str:
-    """Return the package that a function, or the class of another object, is from."""
+    """Return the top package of a function, or of the class of another object.
+
+    >>> package_of(np.ones(2)), package_of(package_of)
+    ('numpy', 'multifold')
+    """
     module = x.__module__ if isinstance(x, FunctionType) else type(x).__module__
     return (module or "").partition(".")[0]
 
 
 def around(function: FunctionType) -> Iterator[Any]:
-    """Yield what a function finds around it: what it binds, and what its code names in its module."""
+    """Yield what a function finds around it: what it binds (`bound_by`), then globals that its code names.
+
+    A name without a value yields None. Functions of other Python modules are left out.
+    """
     yield from bound_by(function)
     for name in globals_of(function.__code__):
         found = function.__globals__.get(name)
@@ -190,7 +208,7 @@ def around(function: FunctionType) -> Iterator[Any]:
 
 
 def names_of(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes that code, and the functions inside of it, use."""
+    """Yield the globals and attributes that code names, then those of functions inside; some twice."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -200,7 +218,7 @@ def names_of(code: CodeType) -> Iterator[str]:
 # `dis` takes the code apart instruction by instruction, and each trial asks again about the same code.
 @functools.lru_cache(maxsize=4096)
 def globals_of(code: CodeType) -> tuple[str, ...]:
-    """Return the names of globals that code, and the functions inside of it, use; attributes are left out.
+    """Return the names of globals that code, and functions inside of it, use, each once; no attributes.
 
     >>> globals_of(compile("def f(x): return x.run(size)", "", "exec").co_consts[0])
     ('size',)
@@ -211,7 +229,10 @@ def globals_of(code: CodeType) -> tuple[str, ...]:
 
 
 def bound_by(function: FunctionType) -> Iterator[Any]:
-    """Yield what a function binds: its defaults, and the variables of functions around it."""
+    """Yield the values that a function binds: its defaults, then the variables of functions around it.
+
+    A variable that has no value yet is left out.
+    """
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
     for cell in function.__closure__ or ():

@@ -52,7 +52,7 @@ DEPTH = 4
 
 
 class KeptState:
-    """What ops may change, as it was when this was made.
+    """What ops may change, read and copied when this is made.
 
     Parameters
     ----------
@@ -61,7 +61,14 @@ class KeptState:
     owners : sequence of object
         The model, and what the op consists of.
     only_random : bool
-        Whether nothing but the state of random generators is kept.
+        Whether only the state of random generators is kept.
+
+    Attributes
+    ----------
+    slots : list of StateSlot
+        The things that may change; see `slots_of`.
+    before : list
+        A copy of what each slot held, in their order.
     """
 
     def __init__(self, backend: Backend, owners: Sequence[Any], *, only_random: bool = False) -> None:
@@ -71,7 +78,11 @@ class KeptState:
 
     @contextmanager
     def again(self, start: Sequence[Any] | None = None) -> Iterator[None]:
-        """Set all slots to the state that was kept, or to ``start``; on leaving, put back that of now."""
+        """Return a context that puts the slots back to what they held when this was made, or to ``start``.
+
+        Inside, each slot holds a copy of that. On leaving, each slot gets back the very object that it held
+        on entering. ``start`` has a value for each slot, as `read` returns them.
+        """
         # No copies: a recorded backward pass may hold these very arrays, so these very arrays come back.
         now = [slot.read() for slot in self.slots]
         try:
@@ -82,32 +93,36 @@ class KeptState:
                 slot.write(value)
 
     def write(self, values: Sequence[Any]) -> None:
-        """Write copies of values to the slots, so that what runs next can't change the values."""
+        """Write a copy of each value to its slot; ``values`` are in the order of the slots.
+
+        So what runs next can't change the values themselves.
+        """
         for slot, value in zip(self.slots, values, strict=True):
             slot.write(slot.copy(value))
 
     def begin_anew(self, numbers: Sequence[int]) -> None:
-        """Seed each random generator from ``numbers`` and its place among the slots.
+        """Seed each random generator from ``numbers``, integers >= 0, and its position among the slots.
 
-        Equal numbers lead to equal draws, and no two generators draw alike.
+        Equal numbers lead to equal draws, and no two generators draw alike. Other slots, and generators
+        that cannot be seeded, stay as they are.
         """
         for place, slot in enumerate(self.slots):
             if slot.seed is not None:
                 slot.seed(int(np.random.SeedSequence([*numbers, place]).generate_state(1)[0]))
 
     def read(self) -> list[Any]:
-        """Return a copy of what is in each slot now."""
+        """Return a list of copies of what each slot holds now, in the order of the slots."""
         return [slot.copy(slot.read()) for slot in self.slots]
 
     def drew(self, start: Sequence[Any]) -> bool:
-        """Return whether random numbers were drawn since `read` returned ``start``."""
+        """Return whether a random generator has moved since `read` returned ``start``."""
         return any(
             slot.random and not self.same(slot.read(), before)
             for slot, before in zip(self.slots, start, strict=True)
         )
 
     def moved_alike(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
-        """Return whether two states, as `read` returns them, agree in all random generators.
+        """Return whether two states, as `read` returns them, have all random generators in the same state.
 
         >>> from multifold._numpy.backend import NumpyBackend
         >>> kept = KeptState(NumpyBackend(), [])
@@ -123,14 +138,19 @@ class KeptState:
         )
 
     def differs(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
-        """Return whether two states differ in anything but random numbers."""
+        """Return whether two states, as `read` returns them, differ in anything but random generators."""
         return any(
             not slot.random and not self.same(x, y)
             for slot, x, y in zip(self.slots, one, other, strict=True)
         )
 
     def same(self, x: Any, y: Any, depth: int = DEPTH) -> bool:
-        """Return whether two values are equal, up to rounding where they are arrays."""
+        """Return whether two values are of one type and equal; arrays may differ by rounding.
+
+        Lists, tuples, deques and dicts are compared entry by entry; deeper than ``depth`` levels they count
+        as different. Numbers, strings, sets and `random.Random` are compared by value, other objects by
+        identity.
+        """
         if x is y:
             return True
         if type(x) is not type(y):
@@ -155,13 +175,20 @@ class KeptState:
 
 @contextmanager
 def aside(backend: Backend, owners: Sequence[Any]) -> Iterator[None]:
-    """Undo, on leaving, what ran inside did to random generators, state of the model, and gradients."""
+    """Return a context after which all is as before: random generators, state of the model, and gradients.
+
+    ``owners`` are the model and the objects whose state may change inside.
+    """
     with KeptState(backend, owners).again(), backend.apart(owners):
         yield
 
 
 def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
-    """Yield what ops of some owners may change."""
+    """Yield a slot for each thing that ops of these owners may change.
+
+    NumPy's and Python's global random state come first, then what the backend knows (`Backend.slots`), then
+    generators, variables, attributes and containers that can be reached from the owners.
+    """
     yield StateSlot(numpy_state, set_numpy_state, random=True, seed=np.random.seed)
     yield StateSlot(python_state, set_python_state, random=True, seed=random.seed)
     roots = [*backend.stateful(owners)]
@@ -176,11 +203,18 @@ def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
 
 
 def own_slots(backend: Backend, x: Any, is_model: bool) -> Iterator[StateSlot]:
-    """Yield what an object holds that an op may change."""
+    """Yield the slots of one object.
+
+    A function has one for each closure variable, one for the globals that its code names and one for its
+    attributes; a container has one for its contents; another object has one for its attributes.
+
+    ``is_model`` says that ``x`` is an owner, such as a dictionary of parameters: the arrays in such a
+    container are not copied.
+    """
     copied = partial(with_copies, backend)
     if isinstance(x, FunctionType):
         for cell in x.__closure__ or ():
-            yield StateSlot(partial(content, cell), partial(write_cell, cell), partial(copy_of, backend))
+            yield StateSlot(partial(read_cell, cell), partial(write_cell, cell), partial(copy_of, backend))
         for named in (Bindings(x.__globals__, only=frozenset(globals_of(x.__code__))), Bindings(vars(x))):
             yield StateSlot(named.read, named.write, copied)
     elif type(x) in CONTAINERS:
@@ -193,7 +227,7 @@ def own_slots(backend: Backend, x: Any, is_model: bool) -> Iterator[StateSlot]:
 
 
 class Bindings:
-    """The values of some names in a dictionary, such as an object's attributes.
+    """Reads and writes the values of some names in a dictionary, such as an object's attributes.
 
     Parameters
     ----------
@@ -213,12 +247,12 @@ class Bindings:
         self.but = but
 
     def read(self) -> dict[str, Any]:
-        """Return the values by name; names without a value are left out."""
+        """Return a new dict, name -> value; names without a value are left out."""
         names = self.own if self.only is None else self.only
         return {name: self.own[name] for name in names if name in self.own and name not in self.but}
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Give the names these values, and delete the names that have none among them."""
+        """Give the names these values, and delete each name of `read` that has no value in ``values``."""
         for name in self.read().keys() - values.keys():
             del self.own[name]
         for name, value in values.items():
@@ -227,12 +261,15 @@ class Bindings:
 
 
 def contents(x: Any) -> Any:
-    """Return the contents of a container as a new dict, set or list."""
+    """Return the contents of a container as a new dict, a new set, or a new list (of a deque, say)."""
     return dict(x) if isinstance(x, dict) else set(x) if isinstance(x, set) else list(x)
 
 
 def refill(x: Any, values: Any) -> None:
-    """Give a container these contents. It stays the same object, since others may hold it."""
+    """Replace the contents of a container by ``values``, as `contents` returns them.
+
+    The container stays the same object, since others may hold it; equal contents are left alone.
+    """
     now = contents(x)
     # Most containers were not changed. Emptying one for a moment would disturb a thread that reads it.
     if len(now) == len(values) and all(map(operator.is_, leaves(now), leaves(values))):
@@ -242,19 +279,19 @@ def refill(x: Any, values: Any) -> None:
 
 
 def leaves(values: Any) -> Iterator[Any]:
-    """Yield what is in a dictionary, set or list, keys included."""
+    """Yield the entries of a set or list; of a dictionary the keys, then the values."""
     return itertools.chain(values, values.values()) if isinstance(values, dict) else iter(values)
 
 
 def with_copies(backend: Backend, values: Any) -> Any:
-    """Return contents in which arrays are copies."""
+    """Return a new dict or list in which arrays are copies and all else is the same; a set as it is."""
     if isinstance(values, dict):
         return {name: copy_of(backend, x) for name, x in values.items()}
     return values if isinstance(values, set) else [copy_of(backend, x) for x in values]
 
 
 def copy_of(backend: Backend, x: Any) -> Any:
-    """Return a copy of an array, and other objects as they are."""
+    """Return a copy of an array of NumPy or of the backend; any other object as it is."""
     if type(x) is np.ndarray:  # a subclass has attributes that a copy of it may lack
         return x.copy()
     return backend.copy(x) if backend.owns(x) else x
@@ -264,8 +301,8 @@ NOTHING = object()
 """What is in a cell of a closure that holds nothing."""
 
 
-def content(cell: CellType) -> Any:
-    """Return what is in a cell of a closure."""
+def read_cell(cell: CellType) -> Any:
+    """Return what a cell of a closure holds; `NOTHING` if its variable has no value."""
     try:
         return cell.cell_contents
     except ValueError:  # the variable is not assigned yet
@@ -273,7 +310,7 @@ def content(cell: CellType) -> Any:
 
 
 def write_cell(cell: CellType, value: Any) -> None:
-    """Let a cell of a closure hold a value, or nothing."""
+    """Put a value into a cell of a closure; `NOTHING` empties it."""
     if value is NOTHING:
         delattr(cell, "cell_contents")
     else:
@@ -281,32 +318,35 @@ def write_cell(cell: CellType, value: Any) -> None:
 
 
 def numpy_state() -> tuple[Any, ...]:
-    """Return NumPy's global random state; its 624 keys become bytes, which are compared at once."""
+    """Return NumPy's global random state as a tuple; its 624 keys become bytes, quick to compare."""
     state: Any = np.random.get_state()
     name, keys, *rest = state
     return name, keys.tobytes(), *rest
 
 
 def set_numpy_state(state: tuple[Any, ...]) -> None:
-    """Let NumPy's global random state be this one."""
+    """Set NumPy's global random state to what `numpy_state` returned."""
     name, keys, *rest = state
     np.random.set_state((name, np.frombuffer(keys, np.uint32), *rest))
 
 
 def python_state() -> tuple[Any, ...]:
-    """Return Python's global random state; its 625 numbers become bytes, which are compared at once."""
+    """Return Python's global random state as a tuple; its 625 numbers become bytes, quick to compare."""
     version, numbers, *rest = random.getstate()
     return version, np.array(numbers, np.uint32).tobytes(), *rest
 
 
 def set_python_state(state: tuple[Any, ...]) -> None:
-    """Let Python's global random state be this one."""
+    """Set Python's global random state to what `python_state` returned."""
     version, numbers, *rest = state
     random.setstate((version, tuple(np.frombuffer(numbers, np.uint32).tolist()), *rest))
 
 
 def generator_slots(x: Any) -> Iterator[StateSlot]:
-    """Yield the state of a random generator of NumPy or Python."""
+    """Yield one slot, the state of a random generator of NumPy or Python.
+
+    Nothing for `random.SystemRandom`, which has no state, nor for other subclasses of `random.Random`.
+    """
     if isinstance(x, np.random.Generator):
         bits = x.bit_generator
         write = partial(setattr, bits, "state")

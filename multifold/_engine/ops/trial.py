@@ -77,7 +77,10 @@ ALIKE = (0.0, 0.3, 0.7, 1.0)
 
 
 class Deviation(NamedTuple):
-    """How an op treats a row when other rows stand beside it, if that is not how it did in the launch."""
+    """What a trial has found: among other rows, a row came to another result, an error or a state.
+
+    ``text`` says it for a message: "when row 1 was replaced, row 0 changed".
+    """
 
     text: str
     error: Exception | None = None
@@ -87,7 +90,7 @@ class Deviation(NamedTuple):
 
 
 class Arrangement(NamedTuple):
-    """Which rows a trial puts beside each other."""
+    """Which row of the launch stands in which place when a trial runs the op again."""
 
     source: np.ndarray
     """For each place the row of the launch that is put there."""
@@ -104,7 +107,7 @@ class Arrangement(NamedTuple):
 
     @property
     def moved(self) -> np.ndarray:
-        """The places where another row is, or the own one halved."""
+        """A bool for each place: whether another row stands there, or its own row is halved."""
         return (self.source != np.arange(len(self.source))) | self.halved
 
 
@@ -175,12 +178,16 @@ class Trial:
 
     @property
     def has_values(self) -> bool:
-        """Whether the operands have values; only then is there anything to compare."""
+        """Whether all operands have values, which can be compared; while JAX traces, they have none."""
         return all(arrays is not None for arrays in self.hosts.values())
 
     @property
     def worth(self) -> int:
-        """How many rows this trial counts for, of the `ENOUGH` that are asked."""
+        """How many of the `ENOUGH` rows that an op has to pass this trial counts for.
+
+        1 if the rows could not tell, else the number of rows, but at most `ENOUGH`, or a quarter of
+        `ENOUGH` if the op draws random numbers.
+        """
         if not self.telling:
             return 1
         # Where an op draws random numbers, only rows in their own places are compared. That shows less, so
@@ -188,7 +195,10 @@ class Trial:
         return min(self.rows, ENOUGH // 4 if self.draws else ENOUGH)
 
     def changed_operand(self) -> int | None:
-        """Return the first operand of rows that the launch has changed in place; None if there is none."""
+        """Return the number of the first batched leaf that the launch has changed in place; None if none.
+
+        For a ragged leaf only its ``values`` are compared.
+        """
         with self.backend.apart(self.parts):
             for i, before in self.hosts.items():
                 leaf = self.leaves[i]
@@ -199,7 +209,10 @@ class Trial:
         return None
 
     def deviation(self, result: Any) -> Deviation | None:
-        """Return how the result of a row depends on other rows; None if it does not.
+        """Run the op again on other rows; return how a row's result depends on them, None if it does not.
+
+        ``result`` is what the op returned in the launch. Sets ``telling`` and ``draws``; all state stays as
+        it is.
 
         Raises
         ------
@@ -210,7 +223,10 @@ class Trial:
             return self._deviation(result)
 
     def _deviation(self, result: Any) -> Deviation | None:
-        """Do what `deviation` says. The caller has entered `Backend.apart`: no hook or tape sees it."""
+        """Return what `deviation` returns.
+
+        That method has entered `Backend.apart`, which hides the runs from hooks and tapes.
+        """
         expected = self.host(result)
         batched = [self.leaves[i] for i in self.hosts]
         columns = sizes_of((), result)
@@ -234,10 +250,10 @@ class Trial:
         self.telling = (
             len(told) == len(halves) and all(map(self.varies, self.hosts)) and any(map(nonzero, expected))
         )
-        told += [self.alike(at) for at in ALIKE]
+        told += [self.one_row(at) for at in ALIKE]
         # Where nodes differ in the number of their members, the reverse order moves each node's members to
         # another place among all of them.
-        if len(self.kinds) > 1:
+        if len(self.distinct_rows) > 1:
             told.append(Arrangement(self.itself.source[::-1], self.itself.halved))
         more = range(0)
         left = self.kept.read() if self.left is None else self.left
@@ -260,7 +276,8 @@ class Trial:
     def culprit(self) -> int | None:
         """Return the first row on which an op that has failed fails by itself; None if it takes no row.
 
-        A row fills all places, so that the op has as many rows as in the launch.
+        None, too, if no single row fails. A row fills all places, so that the op has as many rows as in the
+        launch.
 
         >>> from multifold._numpy.backend import NumpyBackend
         >>> rows = np.array([1, 0, 9, 2])
@@ -285,7 +302,11 @@ class Trial:
         return low if fails(low) else None
 
     def hint(self, what: Deviation) -> str:
-        """Return what to do about an op that mixes its rows."""
+        """Return what to do about a deviation.
+
+        `STATE` if the op left another state, `COLUMN` if it `meets`, else the advice of the backend on the
+        modules that it calls, or `MIXING` without such advice.
+        """
         if what.state:
             return STATE
         if self.meets:
@@ -295,20 +316,24 @@ class Trial:
 
     @property
     def meets(self) -> bool:
-        """Whether an operand of shape ``(n,)`` meets a wider one."""
+        """Whether some batched array has shape ``(n,)`` and another one more axes: they may broadcast."""
         ranks = {rank for rank, _ in ranks_of([self.leaves[i] for i in self.hosts])}
         return 1 in ranks and len(ranks) > 1
 
     def launch(self) -> Any:
-        """Run the op on the rows themselves; return its result, or what it raises."""
+        """Run the op on the rows of the launch; return its result, or the exception that it raises.
+
+        The state that it leaves is kept in ``left``, and put back as it was.
+        """
         found, self.left, _ = self.run(self.itself)
         return found
 
     def misshapen(self, result: Any) -> Deviation | None:
-        """Return how the shape of a row's result depends on the number of rows.
+        """Run the op on two rows more; return how the shape of a row's result changes, None if it does not.
 
         While a framework traces, nothing has a value. Broadcasting that mixes rows shows by shapes all the
-        same: ``(n, 1)`` and ``(n,)`` come to n columns. So the op runs on two rows more, which are traced.
+        same: ``(n, 1)`` and ``(n,)`` come to n columns. An op with a ragged operand is not run; it returns
+        None.
         """
         if any(type(leaf) is Ragged for leaf in self.leaves):
             return None
@@ -340,10 +365,21 @@ class Trial:
         drew: bool = False,
         noise: Sequence[np.ndarray] = (),
     ) -> Deviation | None:
-        """Run the op with other rows, and compare what it returns and what it leaves on the model.
+        """Run the op on other rows; return how its result or its state deviates, None if they do not.
 
-        Where it draws random numbers, as is seen or ``drew`` says, only rows that were not replaced are
-        compared. ``noise`` is by how much each row of each result may differ besides.
+        Parameters
+        ----------
+        arrangement : Arrangement
+            The rows that it gets.
+        expected : list of array
+            The result on the rows of the launch, on the host.
+        left : list
+            The state that the op leaves on these rows, as `KeptState.read` returns it.
+        drew : bool
+            Whether the op is known to draw random numbers. If it does, as is also seen here, only rows that
+            were not replaced are compared.
+        noise : sequence of array
+            For each array of the result the difference that is allowed for each row, besides the tolerance.
         """
         found, now, moved = self.run(arrangement)
         drew |= moved
@@ -353,27 +389,32 @@ class Trial:
             if arrangement.halved.any():
                 self.telling = False
                 return None
-            return Deviation(f"when {self.told(arrangement)}, it raised {error_text(found)}", error=found)
+            return Deviation(
+                f"when {self.moved_text(arrangement)}, it raised {error_text(found)}", error=found
+            )
         hosts = self.host(found)
         if hosts is None or shapes_of(hosts) != shapes_of(expected):
-            return Deviation(f"when {self.told(arrangement)}, its result had another form")
+            return Deviation(f"when {self.moved_text(arrangement)}, its result had another form")
         # A row in another place must bring the result of its own place along, unless random numbers belong
         # to the place. A halved row has no result to compare with.
         sure = ~arrangement.moved if drew else ~arrangement.halved
         noise = [x[arrangement.source] for x in noise]
         changed = self.changed(found, hosts, [x[arrangement.source] for x in expected], sure, noise)
         if len(changed):
-            return Deviation(self.blamed(arrangement, changed))
+            return Deviation(self.changed_text(arrangement, changed))
         # An op that has drawn other numbers than in the launch leaves another state whatever its rows are.
         alike = not drew or self.kept.moved_alike(now, left)
-        if alike and self.kept.differs(now, left) and self.follows(now, left):
+        if alike and self.kept.differs(now, left) and self.state_matters(now, left):
             return Deviation(
                 "it keeps state on the model, which other rows of the launch change", state=True
             )
         return None
 
-    def follows(self, one: list[Any], other: list[Any]) -> bool:
-        """Return whether the next launch has other results after one state than after another one."""
+    def state_matters(self, one: list[Any], other: list[Any]) -> bool:
+        """Return whether the op returns another result if it begins with state ``one`` than with ``other``.
+
+        It runs twice, on the rows of the launch. Both states are as `KeptState.read` returns them.
+        """
         found, _, _ = self.run(self.itself, one)
         hosts, others = self.host(found), self.host(self.run(self.itself, other)[0])
         if hosts is None or others is None or shapes_of(hosts) != shapes_of(others):
@@ -381,10 +422,15 @@ class Trial:
         return self.changed(found, hosts, others, ~self.itself.moved).size > 0
 
     def confirmed(self, arrangement: Arrangement, expected: list[np.ndarray]) -> Deviation | None:
-        """Return what a comparison has found, if the op can be compared at all.
+        """Run `compared` again, against a new run of the op on its own rows, and return what it finds.
 
-        The same rows, run again, must come to the same result; and where the number of random draws
-        follows the values of the rows, the rows after the first one that was replaced have other draws.
+        So rounding and random draws are no deviation. Where the number of draws depends on the values of
+        the rows, rows after the first one that was replaced have other draws; that is no deviation, either.
+
+        Raises
+        ------
+        Untried
+            If the op fails on its own rows, or returns other values for them.
         """
         once, now, drew = self.run(self.itself)
         if isinstance(once, Exception):
@@ -398,7 +444,7 @@ class Trial:
         what = self.compared(arrangement, hosts, now, noise=noise)
         if what is None or what.state or what.error is not None:
             return what
-        if self.backend.draws(self.op, self.nested(self.taken(self.itself)), self.static):
+        if self.backend.draws(self.op, self.nested(self.arranged(self.itself)), self.static):
             # A key of JAX draws the same numbers each time, so no state has shown that the op draws.
             drew = True
             what = self.compared(arrangement, hosts, now, drew, noise)
@@ -411,6 +457,9 @@ class Trial:
 
     def noise(self, expected: list[np.ndarray]) -> list[np.ndarray]:
         """Return by how much each row of each result may differ because the op rounds what it computes.
+
+        A list with an array ``(rows,)`` for each array of ``expected``, the result on the host; empty if
+        the op fails.
 
         A score that is nearly zero as the sum of large terms has the rounding of these. That shows when
         each operand is moved by a step of its own rounding, where an op that mixes rows hardly changes.
@@ -431,7 +480,7 @@ class Trial:
         return noise
 
     def draws_follow(self, end: list[Any]) -> bool:
-        """Return whether the number of random draws follows the values of the rows, as of `poisson`.
+        """Return whether the number of random draws depends on the values of the rows, as with `poisson`.
 
         It may be the same by chance, so the op runs on several sets of rows. ``end`` is the state that it
         leaves on the rows themselves.
@@ -448,16 +497,21 @@ class Trial:
         return not all(self.kept.moved_alike(found, end) for found in ends)
 
     def run(self, arrangement: Arrangement, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
-        """Run the op on other rows, from the state of the launch's beginning or from ``start``.
+        """Run the op on other rows; return its result or exception, the state that it leaves, and a bool.
 
-        Return what it returns, or the exception that it raises; the state that it leaves; and whether it
-        has drawn random numbers.
+        It begins with the state that the launch began with, or with ``start``, and all state is put back.
+        The bool says whether a random generator has moved.
+
+        Raises
+        ------
+        Untried
+            If there is too little memory.
         """
         kept = self.kept
         with kept.again(start), self.backend.apart(self.parts):
             begin = kept.read()
             # An op may change a list among its keyword arguments, so each run gets a copy.
-            operands = self.nested(self.taken(arrangement))
+            operands = self.nested(self.arranged(arrangement))
             try:
                 found = self.backend.call(self.op, operands, snapshot(self.static))
             except self.backend.passes:
@@ -470,15 +524,16 @@ class Trial:
 
     @cached_property
     def itself(self) -> Arrangement:
-        """The rows of the launch, each in its place."""
+        """The arrangement in which each row of the launch stands in its own place, and none is halved."""
         places = np.arange(self.rows)
         return Arrangement(places, places < 0)
 
     def replacements(self, goes: np.ndarray, up: bool = False) -> Arrangement:
-        """Put another row in the place of each one that goes.
+        """Return an arrangement with another row in each place where ``goes``, bool ``(rows,)``, is True.
 
-        The row before it, or else the first row that differs from it and has as many members in each
-        ragged operand; if there is none, the row itself, halved, or half as large again.
+        That is the row before it, or else the first row that differs from it and has as many members in
+        each ragged operand. If there is none, it is the row itself, halved, or half as large again if
+        ``up``. Operands that are the same in all rows are halved in these places.
         """
         looks = self.looks
         source = np.arange(self.rows)
@@ -488,7 +543,7 @@ class Trial:
             if looks[near][0] == sizes and looks[near][1] != own:
                 source[row] = near
             else:
-                source[row] = next((x for look, x in self.kinds[sizes].items() if look != own), row)
+                source[row] = next((x for look, x in self.distinct_rows[sizes].items() if look != own), row)
         # Replacing a row does not change an operand that is the same in all rows. So it is halved in the
         # replaced places, which shows an op that mixes by that operand.
         constant = any(
@@ -498,11 +553,12 @@ class Trial:
         )
         return Arrangement(source, goes & (constant | (source == np.arange(self.rows))), up)
 
-    def alike(self, at: float) -> Arrangement:
-        """Put one row in all places, or in those of rows with as many members.
+    def one_row(self, at: float) -> Arrangement:
+        """Return an arrangement with one row in all places; of ragged ones, in all with as many members.
 
         Each row has only itself for company then. What rows have in common, as the largest of all numbers,
-        may stay the same as long as half of them do. ``at`` says which row is put there, as in `ALIKE`.
+        may stay the same as long as half of them do. ``at`` says which row: 0.0 the first one of `ordered`,
+        1.0 the last one.
         """
         source = np.arange(self.rows)
         for rows in self.ordered:
@@ -511,7 +567,9 @@ class Trial:
 
     @cached_property
     def ordered(self) -> list[np.ndarray]:
-        """The rows with as many members as each other, in the order of their sums.
+        """The row numbers in the order of the sums of their operands: an array for each number of members.
+
+        Without ragged operands it is one array.
 
         >>> from multifold._numpy.backend import NumpyBackend
         >>> lengths = np.array([2, 1, 2])
@@ -526,15 +584,17 @@ class Trial:
             for array in arrays or ():
                 sums += np.bincount(nodes, sums_of(array), self.rows)
         order = np.argsort(sums).tolist()
-        return [np.array([row for row in order if self.looks[row][0] == size]) for size in self.kinds]
+        return [
+            np.array([row for row in order if self.looks[row][0] == size]) for size in self.distinct_rows
+        ]
 
     @property
     def bits(self) -> range:
-        """The bits of a row's number; of any two rows one has a bit that the other one lacks."""
+        """The positions of the bits in which row numbers differ: ``range(2)`` for three or four rows."""
         return range((self.rows - 1).bit_length())
 
     def sides(self, bits: range) -> list[Arrangement]:
-        """Return two `replacements` for each bit: of the rows that have it, and of those that lack it.
+        """Return two `replacements` for each bit: of rows whose number has it, and of those that lack it.
 
         >>> from multifold._numpy.backend import NumpyBackend
         >>> trial = Trial(Values(NumpyBackend(), None), abs, [np.arange(4.0)], 4)
@@ -546,7 +606,10 @@ class Trial:
 
     @cached_property
     def looks(self) -> list[tuple[Any, bytes]]:
-        """Of each row: how many members it has in each ragged operand, and the bytes of all operands."""
+        """For each row a pair: its number of members in each ragged operand, a tuple, and its bytes.
+
+        The bytes are those of all its operands, one after the other.
+        """
         sizes = [*zip(*[self.lengths[i].tolist() for i in self.ragged], strict=True)] or [()] * self.rows
         parts = [b""] * self.rows
         for i, arrays in self.hosts.items():
@@ -558,8 +621,8 @@ class Trial:
         return [*zip(sizes, parts, strict=True)]
 
     @cached_property
-    def kinds(self) -> dict[Any, dict[bytes, int]]:
-        """Number of members in ragged operands -> the bytes of each distinct row -> the first such row."""
+    def distinct_rows(self) -> dict[Any, dict[bytes, int]]:
+        """Members in each ragged operand -> the bytes of a row (`looks`) -> the first row with these."""
         found: dict[Any, dict[bytes, int]] = {}
         for row, (sizes, look) in enumerate(self.looks):
             found.setdefault(sizes, {}).setdefault(look, row)
@@ -567,42 +630,49 @@ class Trial:
 
     @property
     def ragged(self) -> list[int]:
-        """The ragged leaves."""
+        """The numbers of the leaves that are ragged."""
         return [i for i in self.hosts if type(self.leaves[i]) is Ragged]
 
     def bounds(self, leaf: int) -> np.ndarray:
-        """Return where the rows of each node begin in a leaf, and where the last ends."""
+        """Return where the rows of each node begin in a leaf, and where the last one's end.
+
+        It is an int64 array ``(rows + 1,)``; ``leaf`` is a number. In a leaf that is not ragged each node
+        has one row.
+        """
         lengths = self.lengths[leaf] if leaf in self.ragged else np.ones(self.rows, np.int64)
         return np.concatenate([[0], np.cumsum(lengths)])
 
     def changes(self, arrangement: Arrangement) -> bool:
-        """Return whether an arrangement differs from the launch: a row is elsewhere, or a number halved."""
+        """Return whether an arrangement gives other values: a row stands elsewhere, or a leaf varies."""
         replaced = arrangement.source != np.arange(self.rows)
         return bool(replaced.any()) or any(map(self.varies, self.hosts))
 
     def varies(self, leaf: int) -> bool:
-        """Return whether a leaf differs in some rows, or halving it changes something."""
+        """Return whether each array of a leaf, by its number, differs between rows or if it is halved."""
         pairs = zip(self.constant[leaf], self.hosts[leaf] or (), strict=True)
         return all(not same or bool((halved(array) != array).any()) for same, array in pairs)
 
     @cached_property
     def constant(self) -> dict[int, list[bool]]:
-        """Which arrays of each leaf have the same values in all rows."""
+        """Number of a batched leaf -> for each of its arrays whether it has the same values in all rows."""
         return {i: [is_constant(array) for array in arrays or ()] for i, arrays in self.hosts.items()}
 
-    def taken(self, arrangement: Arrangement) -> list[Any]:
-        """Return the leaves of a launch with other rows; all are copies."""
+    def arranged(self, arrangement: Arrangement) -> list[Any]:
+        """Return the leaves of the launch with their rows as ``arrangement`` says; all are copies."""
         return [
-            self.taken_of(i, leaf, arrangement) if i in self.hosts else self.copied(leaf)
+            self.arranged_leaf(i, leaf, arrangement) if i in self.hosts else self.copied(leaf)
             for i, leaf in enumerate(self.leaves)
         ]
 
     def copied(self, leaf: Any) -> Any:
-        """Return a copy of a shared or static leaf, to which an op may write."""
+        """Return a copy of a leaf that is not batched, a shared or static value, which an op may change."""
         return self.backend.copy(leaf) if self.backend.owns(leaf) else snapshot(leaf)
 
-    def taken_of(self, number: int, leaf: Any, arrangement: Arrangement) -> Any:
-        """Return a batched leaf with other rows; as it is where it has no values."""
+    def arranged_leaf(self, number: int, leaf: Any, arrangement: Arrangement) -> Any:
+        """Return the batched leaf ``leaf``, which has this number, with its rows as ``arrangement`` says.
+
+        It is a copy; a leaf that has no values, as while JAX traces, is returned as it is.
+        """
         if self.hosts[number] is None:
             return leaf
         places = self.itself.source
@@ -642,7 +712,19 @@ class Trial:
         sure: np.ndarray,
         noise: Sequence[np.ndarray] = (),
     ) -> np.ndarray:
-        """Return the rows among the ``sure`` ones that differ from what is expected of them."""
+        """Return the numbers of the rows that differ from what is expected of them.
+
+        Parameters
+        ----------
+        found : object
+            The result of the op, whose arrays say their dtypes.
+        hosts, expected : lists of array
+            The same result on the host, and what its rows should be.
+        sure : bool array of shape ``(rows,)``
+            The rows that are compared.
+        noise : sequence of array
+            For each array the difference that is allowed for each row, besides the tolerance.
+        """
         differ = np.zeros(self.rows, bool)
         leaves = leaves_of(opened(found))
         for i, (x, got, wanted) in enumerate(zip(leaves, hosts, expected, strict=True)):
@@ -651,7 +733,7 @@ class Trial:
         return np.flatnonzero(differ)
 
     def host(self, value: Any) -> list[np.ndarray] | None:
-        """Return the arrays of a value on the host; None where there are no values, as while JAX traces."""
+        """Return the arrays of a value as NumPy copies; None for an exception, or while JAX traces."""
         if isinstance(value, Exception):
             return None
         try:
@@ -659,27 +741,32 @@ class Trial:
         except Exception:  # noqa: BLE001 - each framework has its own error for it
             return None
 
-    def told(self, arrangement: Arrangement) -> str:
-        """Say which rows were replaced."""
+    def moved_text(self, arrangement: Arrangement) -> str:
+        """Return which rows an arrangement moves, for a message: ``"rows 1, 3 were replaced"``."""
         return f"{some_rows(np.flatnonzero(arrangement.moved))} replaced"
 
-    def blamed(self, arrangement: Arrangement, changed: np.ndarray) -> str:
-        """Say which rows changed with which."""
+    def changed_text(self, arrangement: Arrangement, changed: np.ndarray) -> str:
+        """Return which of the rows ``changed`` are to tell of, for a message.
+
+        ``"when row 1 was replaced, row 0 and one other changed"``; or, if only rows changed that were
+        moved, ``"in the place of row 2, row 0 came to another result than in its own"``.
+        """
         others = changed[~arrangement.moved[changed]]
         if len(others):
             names = f"row {others[0]}"
             if len(others) > 1:
                 names += f" and {'one other' if len(others) == 2 else f'{len(others) - 1} others'}"
-            return f"when {self.told(arrangement)}, {names} changed"
+            return f"when {self.moved_text(arrangement)}, {names} changed"
         row, own = changed[0], arrangement.source[changed[0]]
         return f"in the place of row {row}, row {own} came to another result than in its own"
 
 
 def halved(x: np.ndarray, up: bool = False) -> np.ndarray:
-    """Return half of each number, rounded to zero where it is an integer; for a floating zero a half.
+    """Return half of each number; integers are rounded towards zero, and a floating zero becomes 0.5.
 
-    An integer that finds a row of a table finds one as well when it is halved. Floats may grow by their
-    half instead: of equal rows, the largest number stays what it is as long as only others shrink.
+    An integer that finds a row of a table finds one as well when it is halved. With ``up`` floats grow by
+    their half instead: of equal rows, the largest number stays what it is as long as only others shrink.
+    What is no number is returned as it is.
 
     >>> halved(np.array([0.0, 2.0, -4.0])), halved(np.array([2.0]), up=True), halved(np.array([3, -3]))
     (array([ 0.5,  1. , -2. ]), array([3.]), array([ 1, -1]))
@@ -691,7 +778,7 @@ def halved(x: np.ndarray, up: bool = False) -> np.ndarray:
 
 
 def sums_of(x: np.ndarray) -> np.ndarray:
-    """Return the sum of the finite numbers in each row; zeros where there are no numbers but texts.
+    """Return the sum of the finite numbers in each row, float64 of shape ``(n,)``; zeros for texts.
 
     >>> sums_of(np.array([[[1.0], [np.inf]], [[2.0], [-np.inf]], [[np.nan], [3.0]]]))
     array([1., 2., 3.])
@@ -703,28 +790,28 @@ def sums_of(x: np.ndarray) -> np.ndarray:
 
 
 def is_constant(x: np.ndarray) -> bool:
-    """Return whether all rows of an array are the same; NaN equals itself."""
+    """Return whether all rows of an array have the same bytes, so that NaN equals itself."""
     flat = np.ascontiguousarray(x)
     return flat[1:].tobytes() == flat[:-1].tobytes()
 
 
 def nonzero(x: np.ndarray) -> bool:
-    """Return whether an array has an entry that is neither zero nor NaN nor infinite."""
+    """Return whether an array has an entry that is neither zero nor NaN nor infinite; True for texts."""
     return bool((np.isfinite(x) & (x != 0)).any()) if is_inexact(x.dtype) or x.dtype.kind in "iub" else True
 
 
 def shapes_of(arrays: Iterable[Any]) -> list[tuple[int, ...]]:
-    """Return the shapes of arrays."""
+    """Return the shapes of arrays as a list of tuples."""
     return [tuple(x.shape) for x in arrays]
 
 
 def listed(shapes: list[tuple[int, ...]]) -> str:
-    """Return shapes for a message."""
+    """Return shapes for a message: ``"(2, 3) and (2,)"``, or ``"none"``."""
     return " and ".join(map(str, shapes)) or "none"
 
 
 def some_rows(rows: np.ndarray) -> str:
-    """Name rows for a message."""
+    """Return rows and a verb for a message: ``"row 1 was"``, or ``"rows 0, 2, 4, ... were"``."""
     if len(rows) == 1:
         return f"row {rows[0]} was"
     listed = ", ".join(map(str, rows[:3].tolist()))
@@ -732,7 +819,7 @@ def some_rows(rows: np.ndarray) -> str:
 
 
 def is_memory(error: Exception) -> bool:
-    """Return whether a framework says that it has no memory."""
+    """Return whether an error says that memory is exhausted, by its class or its text."""
     text = f"{type(error).__name__} {error}".lower()
     return isinstance(error, MemoryError) or any(
         x in text for x in ("outofmemory", "out of memory", "resource_exhausted")

@@ -66,7 +66,10 @@ PARTS_HINT = ".split(n) and [...] name the parts of a tuple, list or dict that t
 
 
 def steps_to(parts: Sequence[Part], number: int) -> Steps:
-    """Return the way to a part: ``node.split(2)[1]["c"]`` is ``((1, 2), ("c", None))``."""
+    """Return the way to part ``number`` of a result; () for part 0, the whole result.
+
+    For ``node.split(2)[1]["c"]`` it is ``((1, 2), ("c", None))``. ``parts`` are all parts, by number.
+    """
     steps: list[tuple[Any, int | None]] = []
     while number:  # part 0 is the whole result
         steps.append((parts[number].path[-1], parts[number].length))
@@ -75,7 +78,11 @@ def steps_to(parts: Sequence[Part], number: int) -> Steps:
 
 
 def array_at(steps: Steps, count: int) -> int | None:
-    """Return the position of a part among the ``count`` arrays of a flat tuple; None for other parts."""
+    """Return the position of a part, by its steps, in a tuple of ``count`` arrays; None for other parts.
+
+    >>> array_at(((1, 2),), 2), array_at(((1, None), ("c", None)), 2), array_at((), 2)
+    (1, None, None)
+    """
     if len(steps) != 1:
         return None
     key, length = steps[0]
@@ -86,7 +93,7 @@ def array_at(steps: Steps, count: int) -> int | None:
 def follow(
     value: Any, steps: Iterable[tuple[Any, int | None]], refuse: Callable[..., LaunchError], *who: Any
 ) -> Any:
-    """Return the part of a result that some steps lead to.
+    """Return the part of a result that some steps lead to; the result itself without steps.
 
     Parameters
     ----------
@@ -118,7 +125,13 @@ def follow(
 
 
 def leaves_of(value: Any) -> Sequence[Any]:
-    """Return the arrays that a value consists of."""
+    """Return the arrays that a value consists of, in order; those of a dict by its sorted keys.
+
+    What is no tuple, list or dict is one leaf. A None inside of a list, dict or nested tuple is left out.
+
+    >>> leaves_of((1, {"b": 2, "a": 3})), leaves_of(5)
+    ([1, 3, 2], (5,))
+    """
     if not isinstance(value, CONTAINERS):
         return (value,)
     # Most ops return an array or a flat tuple such as (h, c), which is the list of its leaves already.
@@ -128,17 +141,20 @@ def leaves_of(value: Any) -> Sequence[Any]:
 
 
 def is_container(found: Hashable) -> bool:
-    """Return whether a class is that of containers: their structure, then the class of each leaf."""
+    """Return whether ``found``, which `Values.class_of` returned, is the class of a container.
+
+    Such a class is a tuple: the structure, then the class of each leaf.
+    """
     return isinstance(found, tuple) and isinstance(found[0], optree.PyTreeSpec)
 
 
 def placeless(found: Any) -> Hashable:
-    """Return a class without devices: structure, trailing shapes and dtypes."""
+    """Return a class (`Values.class_of`) without devices: structure, trailing shapes and dtypes."""
     return (found[0], *(leaf[:2] for leaf in found[1:])) if is_container(found) else found[:2]
 
 
 def is_flat(value: Any) -> TypeGuard[tuple[Any, ...]]:
-    """Return whether a value is a tuple whose entries are leaves, such as ``(h, c)``.
+    """Return whether a value is a tuple of leaves, such as ``(h, c)``: no None, list, dict or tuple in it.
 
     Its arrays are handled one by one, which is quicker than to let optree open it.
     """
@@ -152,10 +168,10 @@ def is_flat(value: Any) -> TypeGuard[tuple[Any, ...]]:
 
 
 def opened(result: Any) -> Any:
-    """Return a result whose containers are of types that optree opens.
+    """Return a result with containers of subclasses as plain ones; the same object if it has none.
 
     optree takes an instance of a subclass for a leaf, unless somebody registered the subclass. Models of
-    Hugging Face return such a subclass of `dict`: here it becomes a plain dict.
+    Hugging Face return such a subclass of `dict`.
     """
     if not isinstance(result, CONTAINERS):
         return result
@@ -166,7 +182,10 @@ def opened(result: Any) -> Any:
 
 
 def as_builtin(leaf: Any) -> Any:
-    """Return a container of a subclass as a plain tuple, list or dict, and so on inside of it."""
+    """Return a tuple, list or dict, of whatever subclass, as a plain one, and containers inside of it too.
+
+    Anything else is returned as it is.
+    """
     if not isinstance(leaf, CONTAINERS):
         return leaf
     if isinstance(leaf, dict):
@@ -175,9 +194,9 @@ def as_builtin(leaf: Any) -> Any:
 
 
 def miscount(found: int | None, rows: int) -> str:
-    """Return what an array has in place of one row for each node; ``""`` if it has these rows.
+    """Return what an array has if it has not ``rows`` rows, ready for a message; ``""`` if it has.
 
-    ``found`` is None for an array of 0 dimensions.
+    ``found`` is its number of rows, None for an array of 0 dimensions.
 
     Examples
     --------
@@ -190,12 +209,16 @@ def miscount(found: int | None, rows: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number and a noun: ``1 row``, ``3 rows``."""
+    """Return a number and a noun, with an s unless the number is 1: ``"1 row"``, ``"3 rows"``."""
     return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
 def classes_differ(where: str, classes: Iterable[Hashable], hint: str) -> LaunchError:
-    """Return the error of rows that meet but can't be concatenated."""
+    """Return the error of rows of different ``classes`` (`Values.class_of`) that were to be concatenated.
+
+    ``where`` says of what they are the rows. Where the classes differ in dtype or device only, the hint
+    says so before ``hint``.
+    """
     classes = list(classes)
     # A class begins with the trailing shape, or with the structure of a container.
     if len({found[:1] if isinstance(found, tuple) else found for found in classes}) == 1:
@@ -208,12 +231,12 @@ def classes_differ(where: str, classes: Iterable[Hashable], hint: str) -> Launch
 
 
 def groups_differ(classes: Iterable[Hashable]) -> LaunchError:
-    """Return the error of a group of outputs whose rows can't be concatenated."""
+    """Return the error of a group of outputs whose rows, of these classes, can't be concatenated."""
     return classes_differ("a group", classes, "ask for them as two groups.")
 
 
 def ragged_rows_differ(classes: Iterable[Hashable], call: str) -> LaunchError:
-    """Return the error of a ragged operand of a call whose rows can't be concatenated."""
+    """Return the error of a ragged operand whose rows are of these classes; ``call`` names the call."""
     return classes_differ(
         f"a ragged operand, in the call {call},",
         classes,
@@ -222,7 +245,7 @@ def ragged_rows_differ(classes: Iterable[Hashable], call: str) -> LaunchError:
 
 
 class Mismatch(NamedTuple):
-    """What a result holds in place of an array of one row for each node."""
+    """What a result has where an array of one row for each node was expected."""
 
     text: str
     """The end of "The op returned ..."."""
@@ -231,7 +254,7 @@ class Mismatch(NamedTuple):
 
     @property
     def hint(self) -> str:
-        """What the op is to return instead."""
+        """What the op is to return instead, as the hint of an error."""
         if self.array:
             return ONE_ROW + REDUCED * (self.text == NO_AXIS)
         if self.text.startswith("a NoneType"):
@@ -244,14 +267,14 @@ class Mismatch(NamedTuple):
 
 @dataclass(slots=True)
 class Values:
-    """The values of one backend on one device: an array, or a container of arrays, is handled alike.
+    """Handles values on one device, each an array of one backend or a container of arrays.
 
     Parameters
     ----------
     backend : Backend
         What concatenates, gathers and splits the arrays.
     device
-        Where numbers and NumPy arrays go.
+        Where numbers and NumPy arrays go, as the framework names it; None for its default.
     """
 
     backend: Backend
@@ -260,18 +283,22 @@ class Values:
     _agreed: dict[frozenset[Hashable], Hashable] = field(default_factory=dict)
 
     def placed(self) -> AbstractContextManager[Any]:
-        """Return a context in which the framework computes on the device."""
+        """Return a context in which the framework computes on ``device``; None is its default."""
         return self.backend.placed(self.device)
 
     def class_of(self, value: Any) -> Hashable:
-        """Return a value's class: what values must have in common for their rows to be concatenated."""
+        """Return what values must have in common with ``value`` for their rows to be concatenated.
+
+        For an array that is (trailing shape, dtype, device), as `Backend.signature` says; for a container
+        its structure, then that of each array.
+        """
         if not isinstance(value, CONTAINERS):
             return self.backend.signature(value)
         leaves, structure = optree.tree_flatten(value)
         return structure, *map(self.backend.signature, leaves)
 
     def agreed(self, classes: Collection[Hashable]) -> Hashable | None:
-        """Return the class of rows of these classes when they are put together; None if they can't be.
+        """Return the class of rows of these classes after they are concatenated; None if they can't be.
 
         The rows of one ragged operand, or of one group of the outputs, may differ in dtype. Then the
         framework promotes them or refuses to: PyTorch makes float32 of float32 and bfloat16.
@@ -285,7 +312,7 @@ class Values:
         return self._agreed[distinct]
 
     def _promoted(self, classes: Sequence[Any]) -> Hashable | None:
-        """Return the class of rows of several classes; of containers of one structure leaf by leaf."""
+        """Return what `agreed` does, for two or more distinct classes: of containers, leaf by leaf."""
         structures = {x[0] if is_container(x) else None for x in classes}
         if structures == {None}:
             return self.backend.promoted(classes)
@@ -295,9 +322,10 @@ class Values:
         return None if None in leaves else (*structures, *leaves)
 
     def may_lack_rows(self, row_class: Any, missing: MissingRows) -> bool:
-        """Return whether a ragged operand without rows may share a launch with rows of a class.
+        """Return whether a ragged operand without rows may share a launch with rows of class ``row_class``.
 
-        These must be what the operand receives on its own, in structure, trailing shapes and dtypes.
+        ``missing`` is what its caller said of missing rows: it must agree in structure, trailing shapes and
+        dtypes, since that is what the operand receives in a launch of its own.
         """
         if missing not in self._loose_classes:
             self._loose_classes[missing] = self.class_of(self.no_rows(missing))
@@ -305,7 +333,7 @@ class Values:
         return placeless(row_class) == placeless(own)
 
     def class_of_loose(self, x: Any) -> Hashable:
-        """Return the class of a loose value, a number or an array of one row.
+        """Return the class of a loose value, a number or an array of one row, once it is on the device.
 
         A group may hold thousands of numbers. The first of each Python type and NumPy dtype becomes an
         array of the backend, which knows the class; the others look it up.
@@ -320,7 +348,10 @@ class Values:
         return self._loose_classes[key]
 
     def mismatch(self, value: Any, rows: int) -> Mismatch | None:
-        """Return what breaks the rule "one node is one row" in a value, None if nothing does."""
+        """Return what is wrong with the first leaf that is no array of ``rows`` rows; None if nothing is.
+
+        An array of another framework is wrong, too.
+        """
         backend = self.backend
         for leaf in leaves_of(opened(value)) if isinstance(value, CONTAINERS) else (value,):
             if not backend.owns(leaf):
@@ -335,7 +366,10 @@ class Values:
         return None
 
     def concat(self, values: Sequence[Any]) -> Any:
-        """Concatenate the rows of values whose classes agree."""
+        """Return the rows of one or more values of one class, one after the other: ``(n1, *s), (n2, *s)``.
+
+        A single value is returned as it is.
+        """
         if len(values) == 1:
             return values[0]
         if not isinstance(values[0], CONTAINERS):
@@ -345,7 +379,10 @@ class Values:
         return optree.tree_map(lambda *xs: self.backend.concat(xs), *values)
 
     def gather(self, value: Any, rows: Any) -> Any:
-        """Gather rows of a value; ``rows`` is an index array of the backend."""
+        """Return rows of a value, repeats allowed: ``(m, *s)`` gives ``(n, *s)`` for ``n`` row numbers.
+
+        ``rows`` is an index array of the backend, such as `indices` returns.
+        """
         if not isinstance(value, CONTAINERS):
             return self.backend.gather(value, rows)
         if is_flat(value):
@@ -353,7 +390,10 @@ class Values:
         return optree.tree_map(lambda x: self.backend.gather(x, rows), value)
 
     def split(self, value: Any, sizes: Sequence[int]) -> Sequence[Any]:
-        """Split a value into stretches of consecutive rows."""
+        """Return consecutive rows of a value, a value for each of ``sizes``, which together cover all rows.
+
+        With one size that is the value itself.
+        """
         if len(sizes) == 1:
             return (value,)
         if not isinstance(value, CONTAINERS):
@@ -365,7 +405,7 @@ class Values:
         return [optree.tree_unflatten(structure, stretch) for stretch in zip(*by_leaf, strict=True)]
 
     def protected(self, value: Any) -> Any:
-        """Return a result, or rows of one, as an op may read it and not write to it.
+        """Return a value whose arrays an op can't write to; the value itself if the backend cannot protect.
 
         Containers that optree does not open keep their arrays as they are.
         """
@@ -377,7 +417,7 @@ class Values:
         return optree.tree_map(backend.protected, value)
 
     def unprotected(self, value: Any) -> Any:
-        """Return a value that is handed to the user, who may write to it."""
+        """Return a value whose arrays the user may write to: those that `protected` made are copied."""
         backend = self.backend
         if not backend.protects:
             return value
@@ -386,11 +426,12 @@ class Values:
         return optree.tree_map(backend.unprotected, value)
 
     def narrowed(self, leaves: Sequence[Any], floats: Sequence[int]) -> Sequence[Any]:
-        """Return the operands of a launch, in which no float of Python lifts the rows beside it.
+        """Return the operands of a launch, with floats of Python cast to the dtype of the arrays.
 
         ``x * 0.5`` is bfloat16 where ``x`` is, since the number has no dtype of its own; an array of the
-        default float would make it float32. So where all floats beside the numbers are of one dtype, and of
-        a narrower one, the numbers are cast to it. ``floats`` says which operands are such numbers.
+        default float would make it float32. So if all float arrays in ``leaves`` but these have one dtype,
+        and it is narrower, these are cast to it; else ``leaves`` itself is returned. ``floats`` has the
+        positions of operands that were recorded as floats of Python, at least one.
         """
         backend = self.backend
         beside = set()
@@ -409,7 +450,11 @@ class Values:
         return [backend.cast(x, name) if i in floats else x for i, x in enumerate(leaves)]
 
     def constant(self, x: np.ndarray) -> Any:
-        """Return a NumPy array on the device; it may share the memory of ``x``."""
+        """Return a NumPy array as one of the backend on the device; it may share the memory of ``x``.
+
+        Raises what the framework raises for its dtype, and `LaunchError` if no array can be put on the
+        device.
+        """
         try:
             return self.backend.constant(x, self.device)
         except Exception:
@@ -420,7 +465,10 @@ class Values:
             raise
 
     def sent(self, arrays: Sequence[np.ndarray]) -> Sequence[Any]:
-        """Return NumPy arrays of numbers of one dtype of the backend on the device."""
+        """Return NumPy arrays, all of one dtype of the backend, as arrays on the device, in order.
+
+        One transfer takes all. Raises `LaunchError`, which names the device, if that fails.
+        """
         try:
             return self.backend.constants(arrays, self.device)
         except MultifoldError:
@@ -433,16 +481,20 @@ class Values:
             ) from error
 
     def numbers(self, xs: Any, number: type) -> Any:
-        """Return Python numbers as a batch; ``number`` is `int`, `float` or `bool`."""
+        """Return Python numbers, or a NumPy array of them, as an array on the device.
+
+        ``number`` is `int`, `float` or `bool`, and says the dtype (`Backend.number_dtype`). Raises
+        `LaunchError` for an int that does not fit.
+        """
         typed = as_dtype(np.array(xs), self.backend.number_dtype(number))
         return self.sent([typed])[0]
 
     def upload(self, arrays: Sequence[np.ndarray], number: type) -> Sequence[Any]:
-        """Return NumPy arrays of numbers on the device, in one transfer.
+        """Return NumPy arrays of numbers on the device, in order and in one transfer; () for none.
 
-        The backend joins several arrays, which copies them. A single one may share its memory with what
-        the op receives, and an op may write to its operands. Then it is copied here, because a plan is
-        used again and must not change.
+        ``number`` is `int`, `float` or `bool`, and says the dtype. The backend joins several arrays, which
+        copies them. A single one may share its memory with what the op receives, and an op may write to its
+        operands. Then it is copied here, because a plan is used again and must not change.
         """
         if not arrays:
             return ()
@@ -455,7 +507,11 @@ class Values:
     def upload_all(
         self, wiring: Wiring, columns: Columns
     ) -> tuple[Sequence[Any], dict[type, Sequence[Any]]]:
-        """Return the index arrays of a wiring, and numbers by type: a transfer for each type."""
+        """Return the index arrays of a wiring on the device, and a dict: `int`, `float`, `bool` -> arrays.
+
+        These have the numbers that launches receive (`Wiring.numbers_of`); ``columns`` hold the recorded
+        ones. There is one transfer for each type.
+        """
         numbers = wiring.numbers_of(columns)
         count = len(wiring.indices)
         # Index arrays and operands of integers have one dtype, so one transfer takes both.
@@ -464,11 +520,18 @@ class Values:
         return ints[:count], {**found, int: ints[count:]}
 
     def indices(self, rows: Integers) -> Any:
-        """Return a new array of row numbers, which nothing else reads, on the device."""
+        """Return row numbers as an array on the device, in the backend's dtype of ints.
+
+        The caller gives ``rows`` up: the result may share its memory.
+        """
         return self.sent([as_dtype(rows, self.backend.number_dtype(int))])[0]
 
     def stack(self, xs: Sequence[Any]) -> Any:
-        """Return numbers, or arrays of one row, of one class as a batch."""
+        """Return numbers, or arrays of one row, as one array with a row for each, in order.
+
+        All are of one class (`class_of_loose`): ``[1, 2]`` gives ``(2,)``, two arrays ``(1, *s)`` give
+        ``(2, *s)``.
+        """
         # 1 and np.int64(1) may stand in one group: one Python type at a time becomes a batch.
         if len(set(map(type, xs))) > 1:
             return self.backend.concat([self.stack([x]) for x in xs])
@@ -481,22 +544,29 @@ class Values:
         return self.backend.concat(xs) if len(xs) > 1 else xs[0]
 
     def shared(self, x: Any) -> Any:
-        """Return a shared value; a NumPy array becomes one of the backend.
+        """Return a shared value as ops receive it: a NumPy array as one of the backend, else ``x`` itself.
 
-        The copy that a fold has recorded is read-only: the backend copies it again only where an op could
-        write to the result. `Unfold` passes the caller's own array, which no op may write to either.
+        An array that can be written to is copied first: it is the caller's own, as with `Unfold`. The copy
+        that a fold has recorded is read-only, and the backend copies it again only if an op could write to
+        it.
         """
         if not isinstance(x, np.ndarray):
             return x
         return self.constant(x.copy() if x.flags.writeable else x)
 
     def ragged(self, rows: Sequence[Any], missing: Any) -> Ragged:
-        """Return the ragged operand of one node; ``missing`` says what it is made of without rows."""
+        """Return the ragged operand of one node, with these rows, each a value of one row, in order.
+
+        ``missing``, a `MissingRows`, says of what shape and dtype ``values`` is without rows.
+        """
         values = self.concat(rows) if rows else self.no_rows(missing)
         return Ragged(values, self.numbers([len(rows)], int), self.numbers([0] * len(rows), int))
 
     def no_rows(self, missing: MissingRows) -> Any:
-        """Return arrays of no rows, as a ragged operand has them in a launch where no node has a row."""
+        """Return arrays of shape ``(0, *s)``: ``values`` of a ragged operand where no node has a row.
+
+        ``missing`` says shape and dtype; for a tuple of shapes it is a tuple of arrays.
+        """
 
         def make(shape: tuple[int, ...], dtype: str) -> Any:
             number = PYTHONS.get(dtype)
@@ -508,9 +578,10 @@ class Values:
 
 
 def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return numbers in the dtype of the backend; refuse integers that do not fit.
+    """Return numbers in a dtype of the backend; ``values`` itself if it has that dtype.
 
-    JAX counts in 32 bits by default. NumPy's `astype` would turn 2**40 into 0 there, without a word.
+    Raises `LaunchError` for integers that do not fit: JAX counts in 32 bits by default, and NumPy's
+    `astype` would turn 2**40 into 0 there, without a word.
     """
     if values.dtype == dtype:
         return values
@@ -527,7 +598,7 @@ def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 @lru_cache(64)
 def float_name(dtype: Any) -> str | None:
-    """Return the name of a dtype among `FLOATS`; None if it is none of them."""
+    """Return the NumPy name of a dtype of any framework if it is one of `FLOATS`, else None."""
     try:
         name = name_of_dtype(dtype)
     except RecordError:  # a dtype without a NumPy name, as that of JAX's random keys
@@ -536,7 +607,11 @@ def float_name(dtype: Any) -> str | None:
 
 
 def sizes_of(leaves: Sequence[Any], result: Any = ()) -> frozenset[int]:
-    """Return the sizes of batched leaves and of a result along all dimensions but that of rows."""
+    """Return the set of the lengths of all axes but the first, of the arrays in ``leaves`` and ``result``.
+
+    >>> sorted(sizes_of([np.zeros((2, 3))], np.zeros((2, 5, 7))))
+    [3, 5, 7]
+    """
     parts = [part for leaf in leaves for part in (leaf if type(leaf) is Ragged else (leaf,))]
     found = set[int]()
     for part in (*parts, result):

@@ -48,12 +48,15 @@ An op with ever new static values adds one for each, and never asks for the old 
 
 
 def identity(backend: Backend, op: Any, seen: dict[int, int]) -> Iterator[tuple[bool, Any]]:
-    """Yield the parts by which an op is known again, each after whether it counts by value or by identity.
+    """Yield pairs of a bool and a part: by these parts an op is known again.
 
-    A function counts by its code and what it binds, since a lambda in a training step is another object
-    each time. A float counts by its type, and an array by its `Backend.bound_form`, if it has one: each
-    step may have another one. ``seen`` numbers the functions and containers that have been met, by `id`;
-    one that comes again is its number.
+    If the bool is True the part, which is hashable, counts by its value; else it is an object, which counts
+    by its identity. A function counts by its code and what it binds, since a lambda in a training step is
+    another object each time. A float counts by its type, and an array by its `Backend.bound_form`, if it
+    has one: each step may have another one.
+
+    ``seen`` has the id of each function and container so far -> its number, and is added to; one that comes
+    again yields its number.
     """
     kind = type(op)
     if kind in VALUES:
@@ -88,7 +91,10 @@ def identity(backend: Backend, op: Any, seen: dict[int, int]) -> Iterator[tuple[
 
 
 class Known:
-    """The verdicts of one op, and weak references to what it consists of."""
+    """The verdicts on one op, and weak references to what it consists of.
+
+    ``counts`` has the key of a kind of launches -> how many rows have passed trials there.
+    """
 
     def __init__(self, refs: list[weakref.ref[Any]]) -> None:
         self.refs = refs
@@ -99,7 +105,11 @@ class Known:
         """Why the op is believed without a trial, by the keys for which it is."""
 
     def add(self, key: Hashable, passed: int, untried: str = "") -> None:
-        """Note that the op has passed a trial, which may be worth several, or why it had none."""
+        """Add ``passed`` to the count of rows of launches of this key that have passed trials.
+
+        ``untried`` is the reason if there was no trial, and is kept; "" forgets an earlier reason. If there
+        are `MOST` keys already, all of them are forgotten first.
+        """
         if len(self.counts) >= MOST:
             self.counts.clear()
             self.alike.clear()
@@ -112,17 +122,20 @@ class Known:
 
 
 class Verdicts:
-    """What is known of ops, for as long as they live."""
+    """What is known of ops, for as long as these live: what `identity` yields for an op -> `Known`."""
 
     def __init__(self) -> None:
         self.known: dict[Hashable, Known] = {}
 
     def __len__(self) -> int:
-        """The number of ops."""
+        """The number of ops that something is known of."""
         return len(self.known)
 
     def of(self, backend: Backend, op: Callable[..., Any], *, new: bool) -> Known | None:
-        """Return what is known of an op; None if nothing is, or if it cannot be known by its identity."""
+        """Return what is known of an op; if nothing is, a new, stored `Known` if ``new``, else None.
+
+        None, too, for an op with an object to which there are no weak references.
+        """
         parts = [*identity(backend, op, {})]
         key = tuple([x if by_value else id(x) for by_value, x in parts])
         objects = [x for by_value, x in parts if not by_value]
@@ -141,12 +154,12 @@ class Verdicts:
         return known
 
     def has(self, backend: Backend, op: Callable[..., Any], key: Hashable, enough: int = 1) -> bool:
-        """Return whether an op has passed as many trials of one kind as are enough."""
+        """Return whether the count of an op for ``key`` is ``enough`` or more; nothing is stored."""
         known = self.of(backend, op, new=False)
         return known is not None and known.counts.get(key, 0) >= enough
 
     def add(self, backend: Backend, op: Callable[..., Any], key: Hashable, passed: int = 1) -> None:
-        """Note that an op has passed a trial, which may be worth several."""
+        """Add ``passed`` to the count of an op for ``key``; nothing if the op cannot be known again."""
         known = self.of(backend, op, new=True)
         if known is not None:
             known.add(key, passed)
@@ -161,7 +174,10 @@ KEYS: WeakKeyDictionary[Signature, Hashable] = WeakKeyDictionary()
 
 
 def key_of(signature: Signature) -> Hashable:
-    """Return what of a signature belongs to a verdict: all but the op and the values that are shared."""
+    """Return what of a signature belongs to the key of a verdict, remembered for each signature.
+
+    That is the kinds and the nesting of operands, and static values, but not the op or shared values.
+    """
     known = KEYS.get(signature)
     if known is not None:
         return known
@@ -173,7 +189,7 @@ def key_of(signature: Signature) -> Hashable:
 
 
 def static_key(values: Any) -> Hashable:
-    """Return static values as they count for a verdict: by hash and text, to keep no model alive.
+    """Return a key of static values, their hash and text, which keeps no model alive.
 
     Floats count by their type, as a temperature that falls from step to step.
 
@@ -185,6 +201,12 @@ def static_key(values: Any) -> Hashable:
 
 
 def ranks_of(leaves: Sequence[Any]) -> tuple[tuple[int, Hashable], ...]:
-    """Return the ranks and dtypes of the arrays of batched leaves."""
+    """Return the number of axes and the dtype of each array in the leaves, in order.
+
+    A ragged leaf has three arrays or more: those of its values, lengths and segment ids.
+
+    >>> ranks_of([np.zeros((2, 3)), np.zeros(2, int)])
+    ((2, dtype('float64')), (1, dtype('int64')))
+    """
     parts = [part for leaf in leaves for part in (leaf if type(leaf) is Ragged else (leaf,))]
     return tuple([(len(x.shape), x.dtype) for part in parts for x in leaves_of(opened(part))])

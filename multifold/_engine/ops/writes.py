@@ -28,11 +28,14 @@ from multifold.backend import Backend, Ragged
 
 
 class OperandChanged(RuntimeError):
-    """An op has written to an operand."""
+    """Raised where an op has written to an operand."""
 
 
 class Watch:
-    """The arrays that one call of an op must not write to, as they were before it."""
+    """The arrays that one call of an op must not write to, and their versions and bytes when this was made.
+
+    Bytes are kept with ``debug`` only, where arrays of the backend can be written to at all.
+    """
 
     __slots__ = ("_arrays", "_backend", "_copies", "_leaves", "_numbers", "_versions")
 
@@ -53,12 +56,12 @@ class Watch:
         self._copies = self._bytes() if copies else None
 
     def _bytes(self) -> list[bytes]:
-        """Return the arrays as bytes, so that a NaN is equal to itself."""
+        """Return the content of each array of the backend as bytes, in which a NaN is equal to itself."""
         backend = self._backend
         return [backend.to_numpy(x).tobytes() for x in self._arrays if backend.owns(x)]
 
     def refuse_changes(self) -> None:
-        """Raise `OperandChanged` if the op has written to one of the arrays."""
+        """Raise `OperandChanged` if one of the arrays was written to since this was made."""
         facts = self._backend, self._numbers, self._leaves
         refuse_changed(*facts, self._versions, self._backend.versions(self._arrays))
         if self._copies is not None:
@@ -72,10 +75,16 @@ def refuse_changed(
     before: Sequence[Any],
     after: Sequence[Any],
 ) -> None:
-    """Raise `OperandChanged` for the first operand of which something differs before and after.
+    """Raise `OperandChanged` for the first operand of which something differs before and after, if any.
 
-    ``leaves`` are operands and ``numbers`` their places among all. ``before`` and ``after`` have an entry
-    for each array in them.
+    Parameters
+    ----------
+    numbers : sequence of int
+        The position of each of ``leaves`` among all operands, for the message.
+    leaves : sequence
+        The operands that are watched.
+    before, after : sequences
+        An entry for each array of the backend in ``leaves``, in order: its version, or its bytes.
     """
     if before == after:
         return
@@ -87,7 +96,11 @@ def refuse_changed(
 
 
 def all_arrays(leaves: Sequence[Any]) -> list[Any]:
-    """Return what the operands consist of: most are arrays, and a ragged one is three of them or more."""
+    """Return in one list the arrays that operands consist of, in order.
+
+    A ragged operand has three or more: values, lengths, segment ids. What is no container is listed as it
+    is, an int too.
+    """
     found: list[Any] = []
     for leaf in leaves:
         if not isinstance(leaf, CONTAINERS):

@@ -31,7 +31,7 @@ def by_halves(
     still_asks: Callable[[Asker], bool] | None = None,
     together: Callable[[list[Asker], MultifoldError], Any] | None = None,
 ) -> bool:
-    """Run something for all that ask for it; where it fails, find those that fail by themselves.
+    """Call ``run`` for all that ask; where it fails, find by halving those for whom it fails alone.
 
     Among 64, one that fails takes at most 2 * 6 further runs.
 
@@ -40,14 +40,14 @@ def by_halves(
     askers : iterable
         Who asks.
     run : callable
-        Is called with a list of them, and raises `MultifoldError` if a launch fails.
+        Takes a list of askers, and raises `MultifoldError` if a launch fails.
     blame : callable
-        Is called with one that fails by itself, and the error.
+        Takes one asker that fails alone, and the error.
     still_asks : callable, optional
-        Whether one still asks: blaming one may end what others asked for.
+        Takes an asker; returns whether it is to run still: blaming one may end what others asked for.
     together : callable, optional
-        Is called with those that fail together while no half of them does, and the error. Without it that
-        error is dropped: both halves have run, so each of them has what it asked for.
+        Takes the askers that fail together while no half of them does, and the error. Without it that error
+        is dropped: both halves have run, so each of them has what it asked for.
 
     Returns
     -------

@@ -27,7 +27,7 @@ from multifold.operands import MissingRows
 
 
 class ComputedRows(NamedTuple):
-    """What a run has met so far.
+    """What a run has computed so far.
 
     Attributes
     ----------
@@ -37,8 +37,8 @@ class ComputedRows(NamedTuple):
         The calls.
     place : Place
         The launch of each call that has run.
-    classes : mapping of (launch, part) to Hashable
-        What the rows of each part of a result have in common.
+    classes : dict of (launch, part) to Hashable
+        The class of the rows of each part of a result that was read (`Values.class_of`).
     """
 
     values: Values
@@ -52,7 +52,10 @@ Known = tuple[int, tuple[Hashable, ...]]
 
 
 def divide(met: ComputedRows, types: Integers, pending: Integers) -> Integers:
-    """Return types of the pending calls that tell calls on different classes of rows apart.
+    """Return a copy of ``types`` with new types for the calls ``pending``: equal ones may share a launch.
+
+    ``types`` has a type for each call of the plan. New types are numbered from 0; two pending calls have
+    one if they had one before and read rows of the same classes, as far as these are known.
 
     Raises
     ------
@@ -88,7 +91,7 @@ def divide(met: ComputedRows, types: Integers, pending: Integers) -> Integers:
 
 
 def agree(met: ComputedRows, calls: Integers) -> bool:
-    """Return whether calls whose operands have been computed may share a launch.
+    """Return whether calls of one signature, whose operands are all computed, may share a launch.
 
     Asked where rows of several dtypes meet in a ragged operand. In a launch the framework promotes the rows
     of all calls, in the loop those of one: so calls that read bfloat16 alone run apart from calls that read
@@ -104,10 +107,15 @@ def agree(met: ComputedRows, calls: Integers) -> bool:
 
 
 def classes_of(met: ComputedRows, call: int, predicted: Mapping[int, int]) -> tuple[Hashable | None, ...]:
-    """Return the class of the rows of each batched operand of a call, None where it is not known.
+    """Return the class of the rows in each node or ragged operand of a call, in order; None if unknown.
 
-    A ragged operand without rows has the `MissingRows` that its caller said in the place of a class.
-    ``predicted`` has a launch that returned the like for calls that did not run yet.
+    A ragged operand without rows has the `MissingRows` that its caller said, or None, in the place of a
+    class. ``predicted`` is a pending call -> a launch that has run and returned rows of the same classes.
+
+    Raises
+    ------
+    LaunchError
+        If rows of classes that can't be concatenated meet inside one ragged operand.
     """
     columns = met.plan.columns
     found: list[Hashable | None] = []
@@ -141,7 +149,11 @@ def classes_of(met: ComputedRows, call: int, predicted: Mapping[int, int]) -> tu
 
 
 def may_go_with(values: Values, empty: Known, other: Known) -> bool:
-    """Return whether calls with ragged operands without rows may share a launch with other calls."""
+    """Return whether calls like ``empty``, whose ragged operands lack rows, may join calls like ``other``.
+
+    They may if both are of one type, ``other`` has rows in all operands, and these are as ``empty`` says
+    that its missing rows are.
+    """
     return empty[0] == other[0] and all(
         type(b) is not MissingRows
         and (a == b or (type(a) is MissingRows and (b is None or values.may_lack_rows(b, a))))
@@ -150,7 +162,10 @@ def may_go_with(values: Values, empty: Known, other: Known) -> bool:
 
 
 def batched_refs(met: ComputedRows, call: int) -> Iterator[tuple[Slot, list[int]]]:
-    """Yield each batched operand of a call and its references: one, or those of its ragged rows."""
+    """Yield for each operand of a call that is made of rows its slot and its references.
+
+    A node has one reference, a ragged operand one for each of its rows; ``-1 - i`` is loose value ``i``.
+    """
     columns = met.plan.columns
     signature = columns.signatures[columns.signature[call]]
     for slot, position in signature.operands:

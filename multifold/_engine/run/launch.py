@@ -69,7 +69,10 @@ class Outcome:
 
     @classmethod
     def of(cls, backend: Backend, result: Any, sizes: frozenset[int] = NOWHERE) -> Outcome:
-        """Return what is known after a launch that passed all checks."""
+        """Return what is to be remembered of a result that passed all checks.
+
+        ``sizes`` are the lengths of all axes but the first, of operands and result (`sizes_of`).
+        """
         if not isinstance(result, CONTAINERS):
             form = backend.signature(result)
             return cls(type(result), (type(result),), (form,), form, sizes)
@@ -80,7 +83,10 @@ class Outcome:
         return cls(tuple, tuple(map(type, result)), forms, form, sizes)
 
     def fits(self, backend: Backend, result: Any, rows: int) -> bool:
-        """Return whether a result is like this one, with so many rows."""
+        """Return whether a result has ``rows`` rows, and the classes, shapes, dtypes and devices of this.
+
+        False for a container other than a flat tuple of arrays, of which nothing is remembered.
+        """
         if type(result) is not self.kind:
             return False
         arrays: Any = result if self.kind is tuple else (result,)
@@ -92,9 +98,10 @@ class Outcome:
             return False
 
     def read(self, result: Any, part: int, steps_to: Callable[[int], Steps]) -> tuple[Any, Hashable] | None:
-        """Return a part of a result that fits, and what its rows have in common.
+        """Return a part of a result that `fits`, and the class of its rows (`Values.class_of`).
 
-        None if it is neither the whole result nor one of its arrays.
+        ``part`` is a number, and ``steps_to(part)`` returns the way there. None if the part is neither the
+        whole result nor one of its arrays.
         """
         if not self.kinds:
             return None
@@ -107,19 +114,19 @@ class Outcome:
 
 
 class Outcomes:
-    """What launches have shown, by signature and classes of rows; forgotten with the signature."""
+    """What launches have shown, by signature and then by classes of rows; forgotten with the signature."""
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Signature, dict[Hashable, Outcome]] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[type[Outcomes], tuple[()]]:
-        """Let a copy, and what is pickled, begin without any."""
+        """Pickle and copy as a new, empty object."""
         return Outcomes, ()
 
     def of(self, signature: Signature) -> dict[Hashable, Outcome]:
-        """Return what launches of a signature have shown, by the classes of their rows.
+        """Return the dictionary of a signature: the classes of a launch's rows -> its outcome.
 
-        The caller adds to it.
+        It is stored, and empty at first; the caller adds to it.
         """
         found = self._known.get(signature)
         if found is None:
@@ -163,9 +170,10 @@ class PreparedLaunch(NamedTuple):
     whose: Callable[[int], str] | None = None
 
     def error(self, what: str, hint: str | None = None, culprit: int | None = None) -> LaunchError:
-        """Return an error that says which launch failed, on what, and where it was recorded.
+        """Return a new error that says which launch failed, on which operands, and where it was recorded.
 
-        It names the example whose call fails, if that is known: the only one, or the ``culprit``.
+        ``what`` continues the sentence, as "raised ValueError: ...". A note names the example whose call
+        fails, if that is known: that of ``culprit``, or of the launch's only call.
         """
         operands = listing(self.signature, self.leaves)
         named = naming(self.signature, self.calls, self.site, culprit)
@@ -177,7 +185,7 @@ class PreparedLaunch(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """What a launch has come to."""
+    """What `Launcher.launch` returns: the result of a launch, what is known of it, and when it ran."""
 
     result: Any
     outcome: Outcome
@@ -190,7 +198,10 @@ class Launched(NamedTuple):
     """Seconds that a trial took; 0.0 without one. All moments are as if it had come before the launch."""
 
     def times(self, begin: float) -> LaunchTimes:
-        """Return the moments of a launch from ``begin`` until now, as if its trial had come before it."""
+        """Return the moments of a launch that began at ``begin``, a time of `perf_counter`, and ends now.
+
+        The seconds of its trial are added to ``begin``, as if the trial had come before the launch.
+        """
         moments = begin + self.trial, self.called, self.returned, perf_counter()
         # The class itself would call a function of Python.
         return tuple.__new__(LaunchTimes, moments)
@@ -199,7 +210,11 @@ class Launched(NamedTuple):
 def naming(
     signature: Signature, calls: Integers, site: Callable[[int], str], culprit: int | None = None
 ) -> str:
-    """Return the beginning of an error: which launch, and where it was recorded, or the call to blame."""
+    """Return the beginning of an error: which launch, and where it was recorded.
+
+    ``The launch of op 'f' for 3 nodes, first recorded at train.py:7``; with a ``culprit``, one of the
+    calls, ``because of the one recorded at train.py:9``. ``site`` is a call -> its line.
+    """
     distinct = len(np.unique(calls))
     nodes = counted(distinct, "node")
     if distinct < len(calls):  # the last one is repeated, by a backend that pads

@@ -85,7 +85,10 @@ class Launcher:
         self.trials = TrialBook(self.values, self.model, self.ops, self.before)
 
     def launch(self, launch: PreparedLaunch) -> Launched:
-        """Run one launch, and check its result unless it is like one before.
+        """Run one launch, try its op if that is due, and return its result with what is known of it.
+
+        The result is checked in full unless it fits the outcome of an earlier launch. ``launch.leaves`` may
+        be changed: floats of Python are cast to the dtype of the arrays beside them.
 
         Raises
         ------
@@ -135,7 +138,11 @@ class Launcher:
         return tuple.__new__(Launched, (result, outcome, called, returned, spent))
 
     def call(self, launch: PreparedLaunch) -> Any:
-        """Return what the op of a launch returns; refuse what it writes to its operands."""
+        """Call the op of a launch once, and return what it returns.
+
+        Raises `LaunchError` if the op raises an error or writes to an operand, as far as the backend
+        notices.
+        """
         backend = self.backend
         signature = launch.signature
         leaves = launch.leaves
@@ -167,9 +174,10 @@ class Launcher:
             raise launch.error(f"raised {error_text(error)}", hint, self.culprit(launch, error)) from error
 
     def culprit(self, launch: PreparedLaunch, error: Exception) -> int | None:
-        """Return the call whose row makes the op of a launch fail; None if that does not show.
+        """Return the call whose row made the op of a launch raise ``error``; None if that does not show.
 
-        The op runs again on some of the rows, as in a trial, and leaves no trace.
+        The op runs again on some of the rows, as in a trial, and all state is put back. None, too, where an
+        op cannot be tried, or where no example is known to name.
         """
         op = self.ops[launch.signature]
         if launch.whose is None or launch.rows == 1 or not self.tries or mark_of(op) or is_memory(error):
@@ -184,7 +192,10 @@ class Launcher:
         return None if row is None else int(launch.calls[row])
 
     def check(self, launch: PreparedLaunch, value: Any) -> None:
-        """Hold a result, or what is read of it by rows, to the rule "one node is one row"."""
+        """Raise `LaunchError` unless ``value`` holds arrays of the backend with one row for each node.
+
+        ``value`` is the result of a launch, or the parts of it that are read by rows.
+        """
         instead = self.values.mismatch(value, launch.rows)
         if instead is None:
             return

@@ -79,7 +79,7 @@ class Loop:
         self.values = self.launcher.values
 
     def pieces(self, rows: int) -> int:
-        """Return in how many pieces a launch of very many rows runs fastest."""
+        """Return in how many pieces a launch of ``rows`` rows runs fastest on the device; 1 for most."""
         return self.values.backend.pieces(rows, self.values.device)
 
     def run(
@@ -91,20 +91,25 @@ class Loop:
         stop: Callable[[], bool] | None = None,
         failed: Callable[[Run], object] | None = None,
     ) -> Sections:
-        """Run a plan; return its sections, which have the results.
+        """Run a plan to its end; return its sections, whose `Sections.outputs` are the results.
 
         Parameters
         ----------
         plan : Plan
             What to run.
         given : dict of int to object, optional
-            The results of launches that ran before, which the plan reads.
+            Number of a launch that ran before -> its result, which the plan reads. Results are added to it.
         stays : int64 array
             Calls whose results stay after their last reader, besides those that are asked for.
         stop : callable, optional
-            Asked between two launches whether the run ends there.
+            Called between two launches; the run ends there if it returns True.
         failed : callable, optional
             Called with the run if a launch has failed: the results of those before it are there.
+
+        Raises
+        ------
+        MultifoldError
+            If an op is not found, or a launch fails.
         """
         backend = self.values.backend
         launcher = self.launcher
@@ -134,7 +139,11 @@ class Loop:
                 raise
 
     def finish(self, run: Run, wiring: Wiring, stays: Integers) -> Sections:
-        """Launch what is planned, and what is scheduled again where rows turn out to differ."""
+        """Run the launches of ``wiring``, and new ones where rows differ; return the last sections.
+
+        It ends when all calls of the plan have run, or when ``run.stop`` says so. ``stays`` are calls whose
+        results stay after their last reader.
+        """
         plan = run.plan
         notes = run.notes
         schedule = plan.schedule
@@ -157,7 +166,11 @@ class Loop:
             schedule, wiring = self.again(run, pending)
 
     def again(self, run: Run, pending: Integers) -> tuple[Schedule, Wiring]:
-        """Schedule and wire the calls that are left, by types that tell different rows apart."""
+        """Schedule and wire the calls ``pending`` of a run whose rows turned out to differ; return both.
+
+        New types (`divide`) tell calls that read rows of different classes apart. Places in ``run`` are
+        filled in, and its notes count one division.
+        """
         # The same steps as for the first plan, in the same order: padding, then pieces, then the wiring.
         plan = run.plan
         began = perf_counter()
@@ -188,9 +201,10 @@ def loop_of(
 ) -> Loop:
     """Return a loop that runs plans of the calls ``columns``, with the backend that the recorder names.
 
-    Each round of awaited values asks again, with the loop of the round before. A round that holds numbers
-    only does not say on which device they belong. A later one may hold the first array of a GPU, and from
-    then on numbers go there; so ``before`` is returned as it is once it knows its device.
+    A new one, or ``before``, the loop of the round before, once that knows its device. A round of awaited
+    values that holds numbers only does not say on which device they belong. A later one may hold the first
+    array of a GPU, and from then on numbers go there. A new loop goes on with the ops and trials of
+    ``before``. The other arguments are those of `Launcher` and `Loop`.
     """
     if before is not None and before.values.device is not None:
         return before

@@ -37,7 +37,11 @@ Shape = tuple[int, ...]
 
 
 def other_shapes(met: ComputedRows, call: int) -> str:
-    """Return what rows other calls of the op of a call have where theirs differ; "" if none do."""
+    """Return a sentence on the row shapes of other calls where those of ``call`` differ; "" if none do.
+
+    Other calls are those of ops of one name on operands of the same kinds. Operands with more than `FEW`
+    other shapes are left out.
+    """
     columns = met.plan.columns
     signature = columns.signatures[columns.signature[call]]
     own = shapes_of(met, signature, call)
@@ -60,9 +64,10 @@ def other_shapes(met: ComputedRows, call: int) -> str:
 
 
 def shapes_of(met: ComputedRows, signature: Signature, call: int | None) -> list[Shape | None]:
-    """Return the trailing shape of each operand of a call, None where it is not known or has none.
+    """Return the trailing shape of the operand of each slot, in order; None if unknown or without one.
 
-    Without a call it is what the signature alone says.
+    The shapes are those of ``call``, or, if that is None, what the signature alone says, of arrays that
+    were recorded.
     """
     try:
         rows = iter(() if call is None else classes_of(met, call, {}))
@@ -73,7 +78,7 @@ def shapes_of(met: ComputedRows, signature: Signature, call: int | None) -> list
 
 
 def shape_in(found: Hashable) -> Shape | None:
-    """Return the trailing shape that a class of rows says, of arrays of a backend or of NumPy.
+    """Return the trailing shape in a class of rows (`Values.class_of`) or in the key of a slot; else None.
 
     >>> shape_in(((16,), "float32")), shape_in(("numpy", (15,), "float64")), shape_in(None)
     ((16,), (15,), None)
@@ -85,7 +90,10 @@ def shape_in(found: Hashable) -> Shape | None:
 
 
 def odd_ones(met: ComputedRows, refs: Sequence[int]) -> list[int]:
-    """Return the calls among the rows of a group whose rows are not of its most frequent class."""
+    """Return the calls among ``refs``, references of rows, whose rows are not of the most frequent class.
+
+    They are in the order of ``refs``, and may come twice; loose values, ``-1 - i``, belong to no call.
+    """
     classes = [
         None if ref < 0 else met.classes.get((int(met.place.launch[ref & CALL_MASK]), ref >> PART_BITS))
         for ref in refs

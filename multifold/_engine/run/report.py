@@ -88,12 +88,15 @@ class Notes:
     continued: list[int] = field(default_factory=list)
 
     def launched(self, calls: Integers, times: LaunchTimes) -> None:
-        """Note a launch that has run."""
+        """Append a launch that has run: its calls, in the order of its rows, and its moments."""
         self.calls.append(calls)
         self.times.append(times)
 
     def took(self, phase: str, begin: float) -> float:
-        """Note a phase that lasted from a moment until now, and return now."""
+        """Append a span for a phase that lasted from ``begin`` until now; return now.
+
+        Both are in seconds of `time.perf_counter`; ``phase`` is its name, such as "upload".
+        """
         now = perf_counter()
         # The class itself would call a function of Python, and a run of 1,000 rounds makes thousands of
         # these.
@@ -101,27 +104,31 @@ class Notes:
         return now
 
     def divided(self, began: float) -> float:
-        """Note that what is left was scheduled again since a moment, by other types; return now."""
+        """Count one division, and append a "plan" span from ``began`` until now; return now."""
         self.divisions += 1
         return self.took("plan", began)
 
     def pieces(self, first: int, continued: Collection[int]) -> None:
-        """Note which of the launches that have run from the ``first`` on continue the one before."""
+        """Note which of the launches that have run continue the launch before them.
+
+        The argument ``continued`` has their numbers in a schedule, whose launch 0 is launch ``first`` of
+        the run.
+        """
         numbers = [first + number for number in continued]
         self.continued += [number for number in numbers if number < len(self.calls)]
 
     def renumbered(self, numbers: Integers, given: int) -> Notes:
-        """Return the notes of a round by the numbers that its calls and launches have outside of it.
+        """Return the notes of a round, with the numbers that calls and launches have outside of it.
 
-        Call ``i`` of the round is call ``numbers[i]`` of the graph, and the first ``given`` launches are
-        results of rounds before.
+        Call ``i`` of the round is call ``numbers[i]`` of the graph. The first ``given`` launches are
+        results of rounds before: the classes of these are left out, and other launches count from 0.
         """
         # Classes of given results are left out: the report of the round that computed them has them.
         own = {(launch - given, part): x for (launch, part), x in self.classes.items() if launch >= given}
         return replace(self, calls=[numbers[launch] for launch in self.calls], classes=own)
 
     def joined(self, others: Notes) -> None:
-        """Note what has run by a plan as a part of this round."""
+        """Append the notes of a part of this round, which ran by a plan; its launches come last."""
         first = len(self.calls)
         self.calls += others.calls
         self.times += others.times
@@ -132,7 +139,7 @@ class Notes:
         self.continued += [first + launch for launch in others.continued]
 
     def phases(self) -> list[Span]:
-        """Return all phases outside the launches.
+        """Return a new list of all phases outside the launches, those before the run first.
 
         A plan may have been made an hour before it runs; its phases are moved to end where the run begins.
         """
@@ -146,11 +153,11 @@ class Notes:
         return [*found, *self.spans]
 
     def seconds(self) -> dict[str, float]:
-        """Return the time by phase.
+        """Return a new dict, name of a phase -> its seconds in all.
 
-        ``record`` (from the first call to the run, the user's own code included), ``plan``, ``wiring``,
-        ``upload``, ``gather`` (putting operands together, splitting results or writing them to pages),
-        ``op``. What a trial takes is in none of them.
+        The phases are ``record`` (from the first call to the run, the user's own code included), ``plan``,
+        ``wiring``, ``upload``, ``gather`` (putting operands together, splitting results or writing them to
+        pages), and ``op``. What a trial takes is in none of them.
         """
         found: dict[str, float] = {}
         for span in self.phases():
@@ -198,7 +205,10 @@ class Report(NamedTuple):
     untried: Mapping[str, str] = MappingProxyType({})
 
     def is_of(self, schedule: Schedule, alone: Integers) -> bool:
-        """Return whether it ran just the calls of a schedule, and the same ones by themselves."""
+        """Return whether just the calls of ``schedule`` ran, of the same graph and with the same ``alone``.
+
+        ``alone`` are the calls whose whole results are read. The launches may be others.
+        """
         return (
             self.graph is schedule.graph
             # `unique` restores the order of recording, and leaves out what a padded launch repeats.
@@ -207,6 +217,6 @@ class Report(NamedTuple):
         )
 
     def ran(self) -> Integers:
-        """Return the calls that ran, in the order of recording."""
+        """Return the calls that ran, each once, as an int64 array in the order of recording."""
         calls = self.notes.calls
         return np.unique(np.concatenate(calls)) if calls else NO_INTEGERS

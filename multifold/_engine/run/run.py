@@ -103,11 +103,14 @@ class Run:
 
     @property
     def backend(self) -> Backend:
-        """What runs the launches."""
+        """The backend of the launches."""
         return self.values.backend
 
     def report(self) -> Report:
-        """Return the report of the run, which has ended. Its plan numbers calls as their graph does."""
+        """Return a new report of the run, which must have ended.
+
+        Calls have the numbers of the plan, which must be those of its graph, as outside of rounds.
+        """
         plan = self.plan
         return Report(
             notes=self.notes,
@@ -121,35 +124,51 @@ class Run:
         )
 
     def is_alone(self, calls: Integers) -> bool:
-        """Return whether the calls of a launch are one whose whole result is wanted."""
+        """Return whether the first of ``calls``, those of a launch, is one whose whole result is wanted.
+
+        Such a call has its launch to itself.
+        """
         return bool(self.alone) and int(calls[0]) in self.alone
 
     def part(self, launch: int, part: int) -> Any:
-        """Return a part of a launch's result."""
+        """Return a part of the result of a launch that has run, both by number; part 0 is the whole result.
+
+        Raises `LaunchError` if the result has no such part.
+        """
         value = self.results[launch]
         return value if part == 0 else self.part_of(value, launch, part)
 
     def part_of(self, result: Any, launch: int, part: int) -> Any:
-        """Return a part of a result. The error names the launch, where its result lacks the part."""
+        """Return a part, by number, of ``result``, which launch number ``launch`` returned.
+
+        Raises `LaunchError`, which names the launch, if the result has no such part.
+        """
         return follow(result, self.steps(part), self.no_part, launch)
 
     def steps(self, part: int) -> Steps:
-        """Return the keys that lead to a part: ``[1]["c"]`` is ``((1, None), ("c", None))``."""
+        """Return the keys that lead to a part, by its number; they are remembered for the run.
+
+        For ``[1]["c"]`` they are ``((1, None), ("c", None))``.
+        """
         # A model has few parts, such as [0] and [1] of an LSTM's state, and each launch reads them again.
         if part not in self._steps:
             self._steps[part] = steps_to(self.plan.columns.parts, part)
         return self._steps[part]
 
     def rows(self, launch: int, part: int) -> Any:
-        """Return a part of a launch's result that is read by rows, in containers that optree opens."""
+        """Return a part of a launch's result, both by number, in containers of plain types (`opened`)."""
         return opened(self.part(launch, part))
 
     def whole(self, ref: int) -> Any:
-        """Return the whole value that a reference names."""
+        """Return the whole result, or part of one, that a reference names; its call must have run."""
         return self.part(int(self.place.launch[ref & CALL_MASK]), ref >> PART_BITS)
 
     def check_rows(self, launch: int, part: int) -> None:
-        """Refuse a part of a result that has another number of rows than its launch."""
+        """Raise `LaunchError` if a part of a result has another number of rows than its launch has.
+
+        Results of launches of more rows were held to that rule when they ran, so of these only None is
+        refused.
+        """
         value = self.part(launch, part)
         # Only a launch of one call may be read whole, and is not held to the rule when it runs.
         if self.place.rows[launch] > 1 and value is not None:
@@ -159,12 +178,12 @@ class Run:
             raise self.no_part(launch, f"has {instead.text}, where one row a node is read")
 
     def no_rows(self, launch: int, part: int) -> LaunchError:
-        """Return an error that says which launch has None where rows are read."""
+        """Return the error of a launch whose result is None at a part, where rows are to be read."""
         path = "".join(f"[{key!r}]" for key in self.plan.columns.parts[part].path)
         return self.no_part(launch, f"is None at {path}, which has no rows")
 
     def no_part(self, launch: int, what: str) -> LaunchError:
-        """Return an error that says which launch lacks a part that is read."""
+        """Return the error of a launch whose result lacks a part; ``what`` ends "The result of ..."."""
         calls = np.flatnonzero(self.place.launch == launch)
         columns = self.plan.columns
         name = columns.signatures[columns.signature[calls[0]]].name
@@ -175,7 +194,10 @@ class Run:
         )
 
     def note(self, launch: int, part: int, found: Hashable) -> None:
-        """Note the class of a part of a result."""
+        """Note the class ``found`` (`Values.class_of`) of the rows of a part of a launch's result.
+
+        Sets ``notes.classes``, ``common`` and ``uniform``.
+        """
         if self.common is None:
             self.common = found
         # Two classes are compared faster than one is hashed, and many are one object.
@@ -184,7 +206,7 @@ class Run:
         self.notes.classes[launch, part] = found
 
     def shared(self, value: Any) -> Any:
-        """Return a shared value; a NumPy array becomes one of the backend, once a run."""
+        """Return a shared value; for a NumPy array one of the backend, made once in this run."""
         if not isinstance(value, np.ndarray):
             return value
         # A table of embeddings may be shared by every launch: it goes to the device once.
@@ -194,15 +216,16 @@ class Run:
 
     @property
     def computed(self) -> ComputedRows:
-        """What the run has met so far."""
+        """What the run has computed so far: a new `ComputedRows` of its plan, places and classes."""
         return ComputedRows(self.values, self.plan, self.place, self.notes.classes)
 
     def forget_after(self, launches: int, pending: Integers) -> None:
         """Drop the places of the calls ``pending``, which did not run yet and will be scheduled again.
 
-        The new launches are numbered from ``launches`` on, as the ones that they replace were. This run
-        gets its own copy of the places. The plan keeps the places of its wiring, since it may be used
-        again with another model, whose results all fit together.
+        ``launches`` is how many launches have run, with those that were given. The new ones are numbered
+        from there, as the ones that they replace were. This run gets its own copy of the places. The plan
+        keeps the places of its wiring, since it may be used again with another model, whose results all fit
+        together.
         """
         self.place = self.place.copy()
         del self.place.rows[launches:]
@@ -210,12 +233,15 @@ class Run:
 
 
 class Sections:
-    """One wiring in progress: its uploaded numbers, and the sections that wait for their reader.
+    """One wiring while it runs: its numbers on the device, and the sections that wait for their reader.
+
+    A section is a stretch of rows of one result that one operand reads; wirings number them. Making this
+    uploads the numbers.
 
     Attributes
     ----------
     waiting : dict of int to array or container
-        The sections that wait for their reader, by number.
+        Number of a section -> its rows, until its reader takes them.
     plain : bool
         Whether no loose values are among the rows.
     stopped : bool
@@ -239,10 +265,11 @@ class Sections:
         self.indices, self.numbers = run.values.upload_all(wiring, self.columns)
 
     def launch_all(self, keep: Container[int]) -> int:
-        """Run the launches; return how many ran.
+        """Run the launches in order; return how many ran.
 
-        Not all run if one has to be divided, or if `Run.stop` says so, and then ``stopped`` is set.
-        ``keep`` names launches whose results stay after their last reader, because they are outputs.
+        Not all run if the next one has to be divided, or if `Run.stop` says so, and then ``stopped`` is
+        set. ``keep`` names launches whose results stay after their last reader, because they are outputs.
+        Raises `LaunchError` if a launch fails.
         """
         run = self.run
         for number, readings in self.wiring.given.items():
@@ -267,7 +294,11 @@ class Sections:
         return len(launches)
 
     def launch(self, launch: LaunchWiring) -> None:
-        """Run one launch, and store what is read of its result."""
+        """Run one launch: take its operands, call its op, and store the result and its sections.
+
+        The result is put into ``run.results``, its sections into ``waiting``, and its calls and times into
+        the notes. Raises `LaunchError` if it fails.
+        """
         run = self.run
         signature = self.signatures[launch.signature]
         begin = perf_counter()
@@ -299,7 +330,10 @@ class Sections:
         run.notes.launched(launch.calls, launched.times(begin))
 
     def tell_odd_ones(self, launch: LaunchWiring, error: LaunchError) -> None:
-        """Add to the error of a launch what other calls of its op have, and whose calls it has."""
+        """Add notes to the error of a launch: whose calls it has, and the row shapes of other calls.
+
+        Nothing is added if other calls of the op have the same shapes.
+        """
         run = self.run
         others = other_shapes(run.computed, int(launch.calls[0]))
         whose = run.plan.frame.whose
@@ -309,7 +343,10 @@ class Sections:
         note(error, others)
 
     def classes(self, launch: LaunchWiring) -> tuple[Hashable, ...]:
-        """Return what the rows of each operand have in common."""
+        """Return the class of the rows of each of ``launch.operands``, in order.
+
+        In a uniform run all have that of the run; else an operand without rows has None.
+        """
         if self.run.uniform:
             return (self.run.common,) * len(launch.operands)
         sources = self.wiring.sources
@@ -324,7 +361,7 @@ class Sections:
         )
 
     def lengths(self, launch: LaunchWiring) -> Mapping[int, np.ndarray]:
-        """Return the lengths of the ragged operands of a launch."""
+        """Return the lengths of ragged operands: position of a slot -> array, an entry for each node."""
         return {
             i: self.wiring.numbers[int][wired.lengths]
             for i, wired in enumerate(launch.slots)
@@ -332,9 +369,10 @@ class Sections:
         }
 
     def parts_read(self, launch: LaunchWiring, result: Any) -> Any:
-        """Return the parts of a result that are read by rows, which must have one row a node.
+        """Return the parts of a result that are read by rows, in a list; of an array the array itself.
 
-        The same result is also read whole (`Node.no_batch`), so its other parts may have any shape.
+        These must have one row for each node. The same result is also read whole (`Node.no_batch`), so its
+        other parts may have any shape.
         """
         if not isinstance(result, CONTAINERS):
             return result if launch.readings else ()
@@ -342,7 +380,7 @@ class Sections:
         return [self.run.part_of(result, launch.number, p) if p else result for p in parts]
 
     def agree(self, launch: LaunchWiring) -> bool:
-        """Return whether the rows of each operand may be concatenated."""
+        """Return whether the rows of each operand of a launch fit together; else it has to be divided."""
         mixed = []
         for operand in launch.operands:
             # Rows of one section come from one result and have its class; only loose values may differ.
@@ -357,8 +395,9 @@ class Sections:
         return not self.signatures[launch.signature].says_rows or self.rows_as_said(launch)
 
     def rows_as_said(self, launch: LaunchWiring) -> bool:
-        """Return whether nodes without rows may share a launch with the rows of the others.
+        """Return whether the nodes without rows in ragged operands may share the launch with the others.
 
+        They may if the rows of the others are as was said of the missing ones:
         ``ragged([], row_shape=(2,))`` runs apart from rows of shape (3,).
         """
         for slot, wired in zip(self.signatures[launch.signature].slots, launch.slots, strict=True):
@@ -369,7 +408,7 @@ class Sections:
         return True
 
     def operand_classes(self, operand: Operand) -> list[Hashable]:
-        """Return the distinct classes of the rows of an operand, in order: one query a section."""
+        """Return the distinct classes of the rows of an operand, in the order of the rows."""
         run = self.run
         classes = self.run.notes.classes
         sources = self.wiring.sources
@@ -389,7 +428,10 @@ class Sections:
         return list(found)
 
     def assemble(self, operand: Operand) -> Any:
-        """Return the rows of an operand: its sections, one after the other, permuted if they must be."""
+        """Return the rows of an operand: its sections one after the other, permuted if the wiring says so.
+
+        The sections are taken out of ``waiting``.
+        """
         # Taken out of `waiting`, a section is free as soon as it is concatenated or read.
         take = self.waiting.pop if self.plain else self.section
         sections = operand.sections
@@ -402,14 +444,18 @@ class Sections:
         return self.values.gather(value, self.indices[operand.permute])
 
     def section(self, number: int) -> Any:
-        """Return a section and forget it: each has one reader."""
+        """Take a section out of ``waiting`` and return it; one of loose values is made here."""
         entries = self.wiring.loose.get(number)
         if entries is None:
             return self.waiting.pop(number)
         return self.values.stack([self.run.plan.loose[entry] for entry in entries])
 
     def operand(self, slot: Slot, wired: Any) -> Any:
-        """Return what the op receives for a slot that holds neither rows nor numbers."""
+        """Return what the op receives for a slot, unless that is made of rows only or of numbers.
+
+        ``wired`` is the slot's entry of the wiring: `Whole`, `Leaves`, `RaggedRows`, or None for a shared
+        value or a static one, which is copied.
+        """
         kind = type(wired)
         if kind is Whole:
             return self.values.protected(self.run.part(wired.launch, wired.part))
@@ -425,7 +471,7 @@ class Sections:
         return self.run.shared(slot.value) if slot.kind.shared else snapshot(slot.value)
 
     def ragged_rows(self, slot: Slot, operand: Operand) -> Any:
-        """Return the values of a ragged operand, also if no node of the launch has a row."""
+        """Return the ``values`` of a ragged operand; without any row, arrays of shape ``(0, *s)``."""
         if operand.rows:
             return self.assemble(operand)
         if slot.key not in self.no_rows:  # nothing can be written to it, so all launches may have the same
@@ -433,7 +479,10 @@ class Sections:
         return self.no_rows[slot.key]
 
     def operands(self, launch: LaunchWiring, signature: Signature) -> list[Any]:
-        """Return what the op receives for each slot of its signature."""
+        """Return a new list of what the op receives, one operand for each slot of its signature.
+
+        Sections are taken out of ``waiting``. Raises `LaunchError` if an operand cannot be made.
+        """
         take = self.waiting.pop if self.plain else self.section
         leaves: list[Any] = []
         backend = self.backend
@@ -463,18 +512,22 @@ class Sections:
             raise self.no_operands(launch, error) from error
 
     def no_operands(self, launch: LaunchWiring, error: Exception) -> LaunchError:
-        """Return the error of a launch whose operands can't be put together."""
+        """Return the error of a launch whose operands can't be put together because of ``error``."""
         return LaunchError(
             f"{self.naming(launch)}, could not get its operands: {error_text(error)}.",
             f"its arrays must be of a dtype that backend '{self.backend.name}' has.",
         )
 
     def naming(self, launch: LaunchWiring) -> str:
-        """Return the beginning of an error: which launch, and where it was recorded."""
+        """Return the beginning of an error: which launch, and where it was recorded; see `naming`."""
         return naming(self.signatures[launch.signature], launch.calls, self.site)
 
     def store(self, number: int, readings: Sequence[Reading], result: Any, outcome: Outcome | None) -> None:
-        """Store the sections that are read of a result, of which ``outcome`` is known."""
+        """Put into ``waiting`` the sections of the parts of a result that are read, and note their classes.
+
+        ``number`` is that of the launch. ``outcome`` is what the launcher knows of the result; None if
+        nothing. Raises `LaunchError` if the result lacks a part, or has None there.
+        """
         run = self.run
         values = []
         for reading in readings:
@@ -495,7 +548,7 @@ class Sections:
         self.cut(values, readings)
 
     def cut(self, values: Sequence[Any], readings: Sequence[Reading]) -> None:
-        """Make sections of parts of a result, each as its reading says."""
+        """Put into ``waiting`` the sections of ``values``, parts of a result, each as its reading says."""
         protects = self.backend.protects
         waiting = self.waiting
         for value, reading in zip(values, readings, strict=True):
@@ -519,7 +572,11 @@ class Sections:
                     waiting.update(zip(gathered, backend.split(value, gathered_sizes), strict=True))
 
     def outputs(self) -> list[Any]:
-        """Return the value of each group that was asked for: its rows, or a whole result."""
+        """Return the value of each group that was asked for, in order: its rows, or a whole result.
+
+        Sections of groups are taken out of ``waiting``, so this works once. Raises `LaunchError` if the
+        rows of a group can't be concatenated.
+        """
         groups = self.run.plan.asked.groups
         rows = self.wiring.outputs
         # The caller asks for outputs after the run, outside of the context in which the launches ran.
@@ -531,7 +588,10 @@ class Sections:
         return list(map(self.values.unprotected, found)) if self.backend.protects else found
 
     def group(self, operand: Operand, refs: Integers) -> Any:
-        """Return the rows of one group of the outputs, which has these references."""
+        """Return the rows of one group of the outputs; ``refs`` are their references, for the error.
+
+        Raises `LaunchError` if their classes differ and the framework does not promote them to one.
+        """
         if not (self.run.uniform and self.plain):
             classes = self.operand_classes(operand)
             if len(classes) > 1 and self.values.agreed(classes) is None:

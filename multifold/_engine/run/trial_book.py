@@ -70,9 +70,12 @@ class TrialBook:
     def trial_of(
         self, launch: PreparedLaunch, square: bool, late: bool = False
     ) -> tuple[Trial | None, float]:
-        """Return a trial of a launch, and the seconds that took; None if it cannot be tried, or not yet.
+        """Return a new trial of a launch, and the seconds that making it took; None if it can't be tried.
 
-        Modules may make their parameters in their first launch: then the trial comes late, after it.
+        None and 0.0 if the backend says that the op cannot run again, which is noted with a warning. The
+        same if modules have no parameters yet, and make them in this launch: then the launcher asks once
+        more after it, with ``late``. ``square`` says whether the launch is square
+        (`multifold._engine.run.launcher`).
         """
         began = perf_counter()
         owners = owners_of(self.backend, self.model, self.ops[launch.signature])
@@ -84,7 +87,7 @@ class TrialBook:
         return self.new_trial(launch), perf_counter() - began
 
     def new_trial(self, launch: PreparedLaunch) -> Trial:
-        """Return a trial of a launch."""
+        """Return a new trial of a launch, which keeps the operands and the state of now."""
         signature = launch.signature
         pairs = zip(signature.slots, launch.leaves, strict=True)
         return Trial(
@@ -101,7 +104,10 @@ class TrialBook:
         )
 
     def has_passed(self, launch: PreparedLaunch, square: bool) -> bool:
-        """Return whether an op needs no trial: it has passed, or is marked (`multifold.marks`)."""
+        """Return whether a launch needs no trial: its op has passed enough, or is marked by its author.
+
+        If so, that is noted for launches of the same signature and classes.
+        """
         op = self.ops[launch.signature]
         mark = mark_of(op)
         # A call of code as it stands is marked by us, and runs each row as the loop does: that is no news.
@@ -113,7 +119,10 @@ class TrialBook:
         return passed
 
     def is_known(self, launch: PreparedLaunch, square: bool) -> bool:
-        """Return whether enough trials of an op are known, of this run or another one."""
+        """Return whether `VERDICTS` counts `ENOUGH` rows or more for launches like this one, in any run.
+
+        Such are launches of the same op, with operands of the same ranks and dtypes, as ``square`` as this.
+        """
         known, own = self.verdicts_of(launch.signature)
         if known is None:
             return False
@@ -129,12 +138,17 @@ class TrialBook:
         return True
 
     def ranks(self, launch: PreparedLaunch) -> Hashable:
-        """Return the ranks and dtypes of the batched operands of a launch."""
+        """Return (number of axes, dtype) of each array of the batched operands, as `ranks_of` does."""
         slots = launch.signature.slots
         return ranks_of([x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched])
 
     def verdicts_of(self, signature: Signature) -> tuple[Known | None, Hashable]:
-        """Return the verdicts on the op of a signature, and what belongs to their keys besides operands."""
+        """Return the verdicts on the op of a signature, and the part of their keys besides operands.
+
+        Both are looked up once for each signature; None in place of verdicts for an op that cannot be known
+        again. The part holds `key_of` the signature and the modes of modules, such as that they are
+        trained.
+        """
         found = self.verdicts.get(signature)
         if found is None:
             op = self.ops[signature]
@@ -149,11 +163,19 @@ class TrialBook:
 
     @cached_property
     def modes(self) -> Hashable:
-        """What decides how the modules of the model compute, as whether they are trained."""
+        """What decides how the model's modules compute (`Backend.modes`): that they train, say."""
         return self.backend.modes([self.model])
 
     def judge(self, launch: PreparedLaunch, trial: Trial, result: Any, square: bool) -> float:
-        """Refuse an op whose rows depend on each other; return the seconds that took."""
+        """Run a trial and note what it shows; return the seconds that took.
+
+        ``result`` is what the op returned in the launch.
+
+        Raises
+        ------
+        LaunchError
+            If the op mixes its rows, or has written to an operand.
+        """
         began = perf_counter()
         if self.compares and (number := trial.changed_operand()) is not None:
             changed = OperandChanged(f"operand {number} was changed by an inplace operation")
@@ -174,7 +196,10 @@ class TrialBook:
         return perf_counter() - began
 
     def note(self, launch: PreparedLaunch, square: bool, passed: int, untried: str = "") -> None:
-        """Note that the op of a launch has passed a trial, worth several perhaps, or why it had none."""
+        """Add ``passed`` rows to the verdict on the op of a launch; ``untried`` says why it had no trial.
+
+        With `ENOUGH` rows at once, launches like this one need no trial in this run.
+        """
         known, own = self.verdicts_of(launch.signature)
         if known is not None:
             known.add((own, self.ranks(launch), square), passed, untried)
@@ -184,12 +209,15 @@ class TrialBook:
                 self.untried[launch.signature.name] = untried
 
     def believe(self, launch: PreparedLaunch, square: bool) -> None:
-        """Note that launches of this signature on rows of these classes need no trial in this run."""
+        """Let launches of this signature, on rows of these classes, need no trial in this run.
+
+        Nothing is noted if the launch has no classes.
+        """
         if launch.classes is not None:
             self.passed.add((launch.signature, launch.classes, square))
 
     def leave_untried(self, launch: PreparedLaunch, square: bool, reason: str) -> None:
-        """Warn that an op cannot be tried, and believe that it keeps its rows apart."""
+        """Warn the user that an op has no trial, for ``reason``, and believe that it keeps rows apart."""
         self.note(launch, square, ENOUGH, reason)
         where = naming(launch.signature, launch.calls, launch.site)
         warn_user(f"{where}, {BELIEVED}: {reason}.")

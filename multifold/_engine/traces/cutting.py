@@ -51,31 +51,32 @@ from multifold.errors import RecordError
 
 
 class RecordedExamples:
-    """Examples that were recorded on one graph, and what each of them returned.
+    """Examples that were recorded on one graph, one after the other, and what each of them returned.
 
     Attributes
     ----------
     recorder : Recorder
-        What they were recorded with.
+        Recorded all of them; its graph holds their calls.
     known : Learned
-        What its graph has learned.
+        The signatures, parts and structures that the graph numbers.
     first : int
-        The number of the first of them.
+        The number, in the caller's list, of the first example here.
     calls, loose : lists of int
-        How many calls, and loose values inside ragged operands, there were before each example and after
-        the last one.
+        How many calls, and loose values inside ragged operands, the graph had before each example and after
+        the last one; one entry more than examples.
     structures : list of int
-        The number of the structure of each example's results, among those that `known` has.
+        For each example the number of the structure of its results: the position in ``known.results``.
     results : list of int
         How many results each example has.
     sizes : list of int
-        How many rows each result of each example has.
+        How many rows each result has, over all examples.
     rows : array of int64
         All these rows: references, or ``-1 - i`` for loose value ``i`` of the example.
     values : dict of int to tuple
-        The loose values among the results of an example, by its position here.
+        Position of an example here -> the loose values among its results; examples without are left out.
     kept : dict of int to tuple
-        The forms of the results of an example that keep it, by its position here.
+        Position of an example here -> the forms of its results that `multifold.each` marks; examples
+        without are left out.
     """
 
     def __init__(self, recorder: Recorder, known: Learned, first: int) -> None:
@@ -95,7 +96,11 @@ class RecordedExamples:
         return len(self.structures)
 
     def take(self, result: Any) -> None:
-        """Note where the calls of an example end, and what it returned: ``result``."""
+        """Append the example that was recorded last: where its calls end, and the ``result`` it returned.
+
+        ``result`` is a node, a structure of nodes, or the coroutine of an ``async def``, which runs here.
+        Raises `RecordError` where `at_once` or `take_apart` does.
+        """
         graph = self.recorder._graph
         loose = len(graph.loose)
         if type(result) is Node and result._graph is graph:  # one row: what most examples return
@@ -125,7 +130,10 @@ class RecordedExamples:
 
 
 def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return what the coroutine of an ``async def`` returns; refuse one that waits for something."""
+    """Run the coroutine of an ``async def`` to its end, and return what it returns.
+
+    Raises `RecordError` if it awaits a value; the coroutine is closed then.
+    """
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -138,7 +146,7 @@ def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def cut(recorded: RecordedExamples) -> list[Trace]:
-    """Return a trace for each recorded example.
+    """Return a new trace for each recorded example, in their order.
 
     Raises
     ------
@@ -164,7 +172,10 @@ def cut(recorded: RecordedExamples) -> list[Trace]:
 
 
 def refuse_strangers(recorded: RecordedExamples, graph: Graph) -> None:
-    """Refuse the first example that reads a node of another one."""
+    """Raise `RecordError` for the first example that reads a node of another one; return None if none does.
+
+    The message names both examples, by the caller's numbers, and the line that recorded the node.
+    """
     columns = Columns.of(graph)
     calls = np.array(recorded.calls)
     # Where the reads of each example begin: among references, ragged rows, and rows of its results.

@@ -76,7 +76,10 @@ def save(traces: Iterable[Trace], path: Path) -> None:
 
 
 def write(table: Any, file: BinaryIO) -> None:
-    """Write a table of traces into an open file, as one group of rows: then the file has each text once."""
+    """Write a ``pyarrow.Table`` as Parquet into a file that is open for writing bytes.
+
+    All its rows are one row group, since Parquet keeps each distinct text once for a row group.
+    """
     import pyarrow.parquet as parquet
 
     rows = max(table.num_rows, 1)

@@ -25,20 +25,20 @@ MOST_SIGNATURES = 1024
 
 
 class Learned:
-    """What graphs of traces have learned: they are made one after the other, and share it.
+    """What graphs of traces have learned: one object, which graphs that are made one after the other share.
 
     Attributes
     ----------
     signatures, keys, parts, part_numbers, ops, splits, quick, forms
-        Those of `Graph`, which all these graphs have in common.
+        Those of `Graph`; each of these graphs uses the same lists and dictionaries.
     files : dict of int to str
-        Where each signature was recorded first.
+        Number of a signature -> the file that recorded its first call.
     widths : int64 array of shape ``(signatures, 5)``
         How many operands a call of each signature has in each of `COLUMNS`.
     parents : list of int
-        What each part is a part of.
+        For each part the number of the part that it is taken from; part 0, the whole result, has 0.
     results : list of (PyTreeSpec, tuple of str)
-        The structures that examples returned, and what each result is (`Outputs.wanted`).
+        The structures that examples returned, and ``Outputs.wanted`` of each.
     """
 
     def __init__(self) -> None:
@@ -60,14 +60,24 @@ class Learned:
         self.looked_at = 0
 
     def number_of(self, structure: Any, wanted: tuple[str, ...]) -> int:
-        """Return the number of a structure of results, a new one if no example returned it before."""
+        """Return the number of a structure of results, from 0; a new structure gets the next number.
+
+        Parameters
+        ----------
+        structure : PyTreeSpec
+        wanted : tuple of str
+            For each leaf ``"row"``, ``"group"``, ``"whole"`` or ``"each"`` (`Outputs.wanted`).
+        """
         number = self.result_numbers.setdefault((structure, wanted), len(self.results))
         if number == len(self.results):
             self.results.append((structure, wanted))
         return number
 
     def note_calls(self, graph: Graph) -> None:
-        """Bring `parents`, `files` and `widths` up to what ``graph`` has met since the last time."""
+        """Add to `parents`, `files` and `widths` the parts and signatures that are new since the last call.
+
+        The file of a new signature is that of its first call in ``graph``.
+        """
         self.parents += [part.parent for part in self.parts[len(self.parents) :]]
         new = self.signatures[len(self.widths) :]
         if new:
@@ -82,17 +92,19 @@ class Learned:
     def vocabulary(
         self, results: int, signatures: tuple[int, ...], parts: tuple[int, ...]
     ) -> tuple[Vocabulary, Integers | None]:
-        """Return the vocabulary of an example, and new numbers for its signatures, if two of these are one.
+        """Return an example's vocabulary, made at its first use, and new numbers of signatures or None.
 
-        Its signatures are 0, 1, 2 and so on, but where one that leaves the shape of ragged rows open joins
-        another that says it, both are one signature.
+        In the vocabulary, signatures are numbered 0, 1, 2 in the order of ``signatures``. But
+        ``ragged([], row_shape=(2,))`` and ``ragged(rows)`` may join to one signature. Then the second value
+        is an int64 array with the number in the vocabulary for each of ``signatures``; else it is None.
 
         Parameters
         ----------
         results : int
-            The number of the structure of its results.
+            The number of the structure of the example's results (`number_of`).
         signatures, parts : tuples of int
-            The numbers that it has here, in the order in which the example met them.
+            Numbers of this `Learned`, in the order in which the example met them; a part comes after its
+            parent.
         """
         key = results, signatures, parts
         if key not in self.vocabularies:
@@ -108,9 +120,11 @@ class Learned:
         return self.vocabularies[key]
 
     def may_stay(self) -> bool:
-        """Return whether this may be kept for the next traces: it is small, and keeps no model alive.
+        """Return whether the next traces may use this, too: it is small, and keeps no model alive.
 
-        Ops that are names or functions of a module live on anyway; a bound method would keep a model.
+        It is small with at most `MOST_SIGNATURES` signatures, parts, vocabularies and structures.
+        `lives_on` says what keeps a model alive; each call of this asks about the signatures that are new
+        since the last.
         """
         # `ops` holds copies of `functools.partial`, which may bind anything.
         new = self.signatures[self.looked_at :]
@@ -124,7 +138,11 @@ LASTING = frozenset({bool, bytes, float, int, str, NoneType})
 
 
 def lives_on(signature: Signature) -> bool:
-    """Return whether all that a signature keeps is small, or lives as long as its module."""
+    """Return whether keeping a signature keeps nothing alive that would go otherwise.
+
+    True if its op is a name, a NumPy ufunc, or a function of a module, and its static and shared values are
+    numbers, strings, bytes or None. False for a lambda, a closure or a bound method.
+    """
     op: Any = signature.op
     if isinstance(op, FunctionType):
         # A lambda, or a function made inside of another one (``<locals>``), goes when its maker goes.

@@ -27,7 +27,11 @@ NUMBERS = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "bool": np.dtype("?
 
 
 class LeafForm:
-    """The class, dtype and shape of a leaf value, apart from its bytes."""
+    """The class, dtype and shape of a leaf value, which is an array or a number, apart from its bytes.
+
+    Made of a text that `form_of` returned. ``tag`` is "array", "scalar" (one of NumPy), "int", "float" or
+    "bool"; ``size`` is the number of bytes.
+    """
 
     def __init__(self, one: str) -> None:
         self.tag, *rest = json.loads(one)
@@ -36,7 +40,10 @@ class LeafForm:
         self.size = prod(self.shape) * self.dtype.itemsize
 
     def read(self, data: memoryview) -> Any:
-        """Return the number, scalar or array of this form whose bytes are ``data``; an array is a copy."""
+        """Return the number, scalar or array of this form whose bytes are ``data``; an array is a copy.
+
+        Raises `ValueError` if ``data`` has another length than ``size``.
+        """
         array = build_array(self.dtype, *self.shape, data)
         if self.tag == "array":
             return array
@@ -46,7 +53,13 @@ class LeafForm:
 
 @lru_cache(maxsize=4096)
 def form_of(cls: Any, dtype: np.dtype | None, shape: tuple[int, ...]) -> str:
-    """Return the text that `LeafForm` reads, for leaf values of a class, dtype and shape."""
+    """Return the text of which a `LeafForm` is made, for values of a class, dtype and shape.
+
+    ``dtype`` is None for Python's int, float and bool.
+
+    >>> form_of(int, None, ()), form_of(np.ndarray, np.dtype("f4"), (1, 2))
+    ('["int"]', '["array",["dtype","<f4"],1,2]')
+    """
     if dtype is None:
         return text([cls.__name__])
     kind = "array" if issubclass(cls, np.ndarray) else "scalar"
@@ -54,9 +67,13 @@ def form_of(cls: Any, dtype: np.dtype | None, shape: tuple[int, ...]) -> str:
 
 
 def write_leaf(x: Any) -> tuple[str, bytes]:
-    """Return the form and the bytes of a leaf array, or of a number inside a ragged operand or group.
+    r"""Return the text of the form of a leaf value (`form_of`), and its bytes.
 
-    An `np.memmap` is written like an array in memory, since a trace keeps a copy of it in memory.
+    ``x`` is a number of Python, or a scalar or array of NumPy; else `NoText` is raised. An `np.memmap` is
+    written like an array in memory, since a trace keeps a copy of it in memory.
+
+    >>> write_leaf(np.array([1], "i1"))
+    ('["array",["dtype","|i1"],1]', b'\x01')
     """
     cls: Any = type(x)
     if cls in (int, float, bool):

@@ -44,7 +44,18 @@ AT_RAGGED = COLUMNS.index("ragged")
 
 @dataclass(frozen=True)
 class Sites:
-    """Where the calls of merged traces were recorded."""
+    """Where the calls of merged traces were recorded; called with a call, it returns its line.
+
+    Attributes
+    ----------
+    files : sequence of str
+        For each signature of the minibatch the file of its first call.
+    signature : int64 array
+        For each call the number of its signature.
+    traces : tuple of Trace
+    bounds : int64 array of shape ``(traces + 1,)``
+        Where the calls of each trace begin, and where the last ones end.
+    """
 
     files: Sequence[str]
     signature: Integers
@@ -52,15 +63,18 @@ class Sites:
     bounds: Integers
 
     def trace_of(self, call: int) -> int:
-        """Return the number of the trace that a call belongs to."""
+        """Return the number, from 0, of the trace that a call of the minibatch belongs to."""
         return int(np.searchsorted(self.bounds, call, side="right")) - 1
 
     def whose(self, call: int) -> str:
-        """Return what messages call the trace that a call belongs to: ``"trace 3"``."""
+        """Return the name that messages give to the trace of a call of the minibatch: ``"trace 3"``."""
         return f"trace {self.trace_of(call)}"
 
     def __call__(self, call: int) -> str:
-        """Return the line of a call and its trace: ``"parser.py:12 (trace 3)"``."""
+        """Return the line of a call of the minibatch and its trace: ``"parser.py:12 (trace 3)"``.
+
+        Raises `RecordError` if the trace is damaged and has no line for the call.
+        """
         example = self.trace_of(call)
         try:
             line = self.traces[example].lines[call - self.bounds[example]]
@@ -102,11 +116,17 @@ class Minibatch(metaclass=Shown):
         return len(self.traces)
 
     def wired(self) -> Minibatch:
-        """Return the minibatch with the wiring of its plan, so that no step has to wait for that."""
+        """Return a new minibatch of the same traces and plan, with the wiring, made here if there is none.
+
+        Then no training step has to wait for that. Its ``device`` is None.
+        """
         return Minibatch(self.plan.wired(), self.traces)
 
     def to(self, device: Any = None, **options: Any) -> Minibatch:
-        """Return this minibatch, which remembers the device; nothing is copied before it is run."""
+        """Set ``device`` unless it is None, and return this minibatch; nothing is copied before it is run.
+
+        ``options`` are ignored: loaders pass what a tensor's ``to`` takes, such as ``non_blocking``.
+        """
         if device is not None:
             self.device = device
         return self
@@ -130,14 +150,24 @@ class Minibatch(metaclass=Shown):
         return read_minibatch, (*facts, sum_of_launches(crc, *facts), LAYOUT, crc, *packed)
 
     def put_together(self, values: Sequence[Any]) -> Any:
-        """Return the results in the structure that the traced function returned; a value for each group."""
+        """Return ``values``, one for each group, in the structure that the traced function returned.
+
+        >>> import multifold
+        >>> traces = multifold.traces(lambda fold, x: {"y": fold.add("f", x)}, [1, 2])
+        >>> multifold.merge(traces).put_together(["rows of y"])
+        {'y': 'rows of y'}
+        """
         return put_together(self.plan.asked, values, len(self.traces))
 
 
 def sum_of_launches(
     crc: int, policy: str, bound: int, calls: tuple[str, bytes], bounds: tuple[str, bytes]
 ) -> int:
-    """Return the checksum of the launches of some traces, which have the checksum ``crc`` by themselves."""
+    """Return the checksum of the schedule of a minibatch together with that of its traces, ``crc``.
+
+    ``policy`` and ``bound`` are the schedule's policy and lower bound; ``calls`` and ``bounds`` are its
+    columns as `narrow` returns them: the code of a type, and bytes.
+    """
     words = "".join([calls[0], bounds[0], policy]).encode()
     return checksum([crc, bound], [words, calls[1], bounds[1]])
 
@@ -145,7 +175,22 @@ def sum_of_launches(
 def read_minibatch(
     policy: str, bound: int, calls: tuple[str, bytes], bounds: tuple[str, bytes], crc: int, *packed: Any
 ) -> Minibatch:
-    """Return the minibatch that was pickled: its traces are merged again, and scheduled as they were."""
+    """Return the minibatch of a pickle: merge its traces again, with the pickled schedule, and wire them.
+
+    Parameters
+    ----------
+    policy, bound, calls, bounds
+        The schedule; see `sum_of_launches`.
+    crc : int
+        What `sum_of_launches` returned when it was pickled.
+    *packed
+        Arguments of `read_traces`: layout, checksum, and what `pack` returned.
+
+    Raises
+    ------
+    RecordError
+        If the pickle was damaged, or is of another layout.
+    """
     try:
         traces = tuple(read_traces(*packed))
         if sum_of_launches(packed[1], policy, bound, calls, bounds) != crc:
@@ -191,7 +236,10 @@ def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
 
 
 def schedule_traces(traces: tuple[Trace, ...], plans: PlanCache, *, runs: bool) -> Minibatch:
-    """Return merged traces, scheduled; they are wired, too, where they are sure to be run.
+    """Merge traces and return them as a minibatch, with the plan that ``plans`` has or makes.
+
+    With ``runs``, as before a run, the plan may be wired already; else its wiring is made when it is asked
+    for.
 
     Raises
     ------
@@ -213,7 +261,10 @@ def schedule_traces(traces: tuple[Trace, ...], plans: PlanCache, *, runs: bool) 
 
 
 def which_is_damaged(traces: tuple[Trace, ...], policy: str) -> str:
-    """Return the end of a message, as " It is trace 3 of 8.": the first trace that can't be run alone."""
+    """Return the end of a message, " It is trace 3 of 8.", for the first trace that can't be planned alone.
+
+    Traces are counted from 0. "" if each of them can be planned: then only together they cannot.
+    """
     # Merging meets all traces at once and does not know which one was wrong. Here it may take its time.
     for number, trace in enumerate(traces):
         try:
@@ -226,7 +277,10 @@ def which_is_damaged(traces: tuple[Trace, ...], policy: str) -> str:
 
 
 def merged(traces: tuple[Trace, ...]) -> Frame:
-    """Return the calls of all traces as one frame; raise one of `DAMAGE` if a trace is damaged."""
+    """Merge traces to one frame: what a plan is made of.
+
+    Raises one of `DAMAGE` if a trace is damaged, and `RecordError` if they returned different structures.
+    """
     merger = Merger(traces)
     columns = merger.columns()
     sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
@@ -234,7 +288,10 @@ def merged(traces: tuple[Trace, ...]) -> Frame:
 
 
 def refuse_misplaced(examples: Any, fn: Any) -> None:
-    """Refuse what is neither examples nor a function that records them, and traces, which need none."""
+    """Raise `RecordError` unless ``examples`` can be iterated, are no traces, and ``fn`` can be called.
+
+    Traces hold the calls already, so a function with them is a mistake. The hint says what to pass instead.
+    """
     traced = isinstance(examples, Trace) or is_batch(examples)
     if traced or not callable(fn) or not isinstance(examples, Iterable):
         hint = "the examples come first: fold.run(model, examples, fn)."
@@ -247,13 +304,13 @@ def refuse_misplaced(examples: Any, fn: Any) -> None:
 
 
 def is_batch(outputs: Any) -> bool:
-    """Return whether outputs are traces, merged already or not."""
+    """Return whether ``outputs`` are a `Minibatch`, or a list or tuple of one or more traces only."""
     traces = isinstance(outputs, (list, tuple)) and all(isinstance(x, Trace) for x in outputs)
     return isinstance(outputs, Minibatch) or (traces and bool(outputs))
 
 
 def type_names(values: Sequence[Any]) -> str:
-    """Return the types of some values for a message."""
+    """Return the distinct types of some values for a message: ``"int and str"``; "none" without values."""
     return " and ".join(dict.fromkeys(type(value).__qualname__ for value in values)) or "none"
 
 
@@ -265,18 +322,20 @@ class Names:
 
     Attributes
     ----------
-    signatures, parts, files : sequences
+    distinct : list of Vocabulary
+        The vocabularies of the traces, each once, in the order in which the traces have them.
+    signatures, parts, files : lists
         The merged vocabulary.
     signature_numbers, part_numbers : int64 arrays
-        The merged numbers of the signatures and parts of one distinct vocabulary after the other.
+        The merged numbers of the signatures, and of the parts, of one distinct vocabulary after the other.
     signature_starts, part_starts : int64 arrays of shape ``(vocabularies + 1,)``
         Where the numbers of each distinct vocabulary begin, and where the last ones end.
-    taken : int64 array
-        How many entries the calls of each signature have in each column.
-    known : dict
-        What is known of the columns of the minibatch: attributes of `Columns`.
+    taken : int64 array of shape ``(5, signatures)``
+        How many entries a call of each signature has in each of `COLUMNS`.
+    known : dict of str to object
+        Attributes of `Columns` that follow from the signatures: ``layouts`` and ``sharing``.
     which : int64 array of shape ``(traces,)``
-        The vocabulary of each trace.
+        For each trace the position of its vocabulary in ``distinct``.
     """
 
     def __init__(self, traces: Sequence[Trace]) -> None:
@@ -293,7 +352,7 @@ class Names:
         vars(self).update(known)
 
     def compared(self) -> dict[str, Any]:
-        """Compare the vocabularies; set all attributes but ``distinct`` and ``which``, and return them."""
+        """Set all attributes but ``distinct`` and ``which``; return these attributes, name -> value."""
         self.signatures: list[Signature] = []
         self.parts: list[Part] = []
         self.files: list[str] = []
@@ -322,7 +381,11 @@ class Names:
         return {name: x for name, x in vars(self).items() if name not in ("distinct", "which")}
 
     def signature(self, keys: dict[Hashable, int], signature: Signature, file: str) -> int:
-        """Return the number of a signature in the minibatch; a new one is appended, with its file."""
+        """Return the number of a signature in the minibatch; a new one is appended to ``signatures``.
+
+        Its ``file`` is appended to ``files`` then. ``keys``, key of a signature -> its number, grows
+        (`take_in`).
+        """
         number = take_in(signature, keys, self.signatures)
         # A signature that is new to the minibatch brings its file.
         if len(self.files) < len(self.signatures):
@@ -330,7 +393,19 @@ class Names:
         return number
 
     def part(self, known: dict[Name, int | None], name: Name, part: Part, numbers: list[int]) -> int:
-        """Return the number of a part in the minibatch; ``numbers`` are those of the parts before it."""
+        """Return the number of a part in the minibatch; a new one is appended to ``parts``.
+
+        Parameters
+        ----------
+        known : dict
+            The name of each part so far -> its number; a new part is added.
+        name : Name
+            The name of the part.
+        part : Part
+            The part, whose ``parent`` is a number of its own vocabulary.
+        numbers : list of int
+            The numbers that the parts before it in its vocabulary have in the minibatch.
+        """
         number = known.get(name)
         if number is None:
             number = known[name] = len(self.parts)
@@ -339,7 +414,7 @@ class Names:
 
 
 def refuse_other_structures(vocabularies: Sequence[Vocabulary]) -> None:
-    """Refuse traces whose functions returned different structures."""
+    """Raise `RecordError` unless all vocabularies have one structure of results."""
     if len(vocabularies) > 1 and len({(v.structure, v.wanted) for v in vocabularies}) > 1:
         structures = dict.fromkeys(structure_text(v.structure, v.wanted) for v in vocabularies)
         raise RecordError(
@@ -350,24 +425,29 @@ def refuse_other_structures(vocabularies: Sequence[Vocabulary]) -> None:
 
 
 def one_after_the_other(lists: Sequence[list[int]]) -> tuple[Integers, Integers]:
-    """Return the integers of all lists, and where those of each list begin."""
+    """Return the integers of all lists as one array, and where each list begins and the last one ends.
+
+    >>> one_after_the_other([[5, 6], [], [7]])
+    (array([5, 6, 7]), array([0, 2, 2, 3]))
+    """
     begin = starts(np.array(list(map(len, lists)), np.int64))
     return np.array(list(chain.from_iterable(lists)), np.int64), begin
 
 
 class Merger:
-    """Traces in the course of being merged: their integers become those of one graph.
+    """Merges traces when it is made: their integers become those of one graph.
 
     Attributes
     ----------
     calls : int64 array of shape ``(traces + 1,)``
         Where the calls of each trace begin, and where the last ones end.
     sizes : dict of str to int
-        How many entries all traces together have of what is named by `COUNTED`.
+        Name of a column, one of `COUNTED` -> how many entries all traces together have in it.
     integers : dict of str to int64 array
-        The columns named by `INTEGERS`, shifted and renamed: those of all traces, one after the other.
+        Name of a column, one of `INTEGERS` -> the entries of all traces, one after the other, with the
+        numbers of the minibatch.
     results : list of int64 array
-        The references of each result.
+        For each result of the traced function the references of its rows, one trace after the other.
     """
 
     def __init__(self, traces: Sequence[Trace]) -> None:
@@ -389,14 +469,18 @@ class Merger:
         self.results = columns[len(INTEGERS) :]
 
     def kept(self, name: str) -> Iterable[Any]:
-        """Return the ``arrays`` or the ``loose`` values of all traces, one trace after the other."""
+        """Return the values of all traces, trace by trace: ``name`` is "arrays" or "loose"."""
         # Most minibatches have none, so their traces need not be asked one by one.
         if not self.sizes[name]:
             return ()
         return chain.from_iterable(getattr(t, name) for t in self.traces)
 
     def columns(self) -> Columns:
-        """Return the columns of the minibatch."""
+        """Return the calls of all traces as columns of one graph, made anew.
+
+        Raises `IndexError` if the traces hold other numbers of floats, arrays or loose values than their
+        integers say, or floats of another dtype: they were damaged.
+        """
         names = self.names
         signature = self.integers["signature"]
         begin = {"refs": starts(names.taken[AT_REFS][signature])}
@@ -421,7 +505,17 @@ class Merger:
         return columns
 
     def outputs(self) -> Outputs:
-        """Return what all traces ask for: the rows of each result, one trace after the other."""
+        """Return what the traces ask for: a group for each result, with the rows of all traces in order.
+
+        A result that is wanted whole has a group for each trace instead.
+
+        Raises
+        ------
+        RecordError
+            If a result is a group without a row in any trace.
+        IndexError
+            If a result that is one node has not one row for each trace: a trace was damaged.
+        """
         vocabulary = self.names.distinct[0]
         groups: list[Integers | int] = []
         kept: list[Any] = []

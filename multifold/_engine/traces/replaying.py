@@ -30,7 +30,9 @@ from multifold.operands import Each
 
 
 def record_again(recorder: Recorder, trace: Trace) -> Any:
-    """Record the calls of a trace; return what the traced function returned, with nodes of the recorder.
+    """Append the calls of a trace to the graph of a recorder, with their old lines.
+
+    Returns what the traced function returned, with nodes of the recorder in the place of its nodes.
 
     Raises
     ------
@@ -82,7 +84,15 @@ def record_again(recorder: Recorder, trace: Trace) -> Any:
 
 
 def returned(asked: Outputs, row: Callable[[int], Any]) -> Any:
-    """Return what a traced function returned, from its outputs; ``row`` gives the node of a reference."""
+    """Return what a traced function returned: the structure of ``asked``, filled with ``row(reference)``.
+
+    Parameters
+    ----------
+    asked : Outputs
+        The outputs of the one trace.
+    row : callable
+        Reference -> the node; ``-1 - i`` -> loose value ``i``.
+    """
     kept = iter(asked.kept)
 
     def group(refs: Integers | int) -> Any:

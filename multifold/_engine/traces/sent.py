@@ -18,7 +18,11 @@ from multifold.errors import RecordError
 
 @cache
 def watch_pickles() -> None:
-    """Let multiprocessing send an error in place of traces that cannot be pickled; plain pickle fails."""
+    """Let multiprocessing send an error in place of traces and minibatches that cannot be pickled.
+
+    The error is raised where it is unpickled. Plain `pickle.dumps` still raises at once. The first call
+    changes `ForkingPickler` for the whole process, further calls do nothing.
+    """
     from multiprocessing.reduction import ForkingPickler  # `import multifold` need not wait for it
 
     def reduce(sent: Minibatch | Trace) -> tuple[Callable[..., Any], tuple[Any]]:
@@ -34,18 +38,21 @@ def watch_pickles() -> None:
 
 
 def arrive(data: bytes) -> Any:
-    """Return the traces or the minibatch of a pickle that `watch_pickles` has made."""
+    """Return the trace or minibatch that was sent as the bytes ``data`` after `watch_pickles`."""
     make, parts = pickle.loads(data)
     return make(*parts)
 
 
 def refuse(error: RecordError) -> NoReturn:
-    """Raise the error that stands for traces that could not be sent."""
+    """Raise ``error``, which was sent in the place of traces that cannot be pickled."""
     raise error
 
 
 def unsendable(sent: Minibatch | Trace, error: Exception) -> RecordError:
-    """Return an error that names the op whose signature cannot be pickled, if it is one."""
+    """Return the error to send in the place of ``sent``, whose pickling raised ``error``.
+
+    It names the first op whose signature cannot be pickled, if there is one.
+    """
     traces = sent.traces if isinstance(sent, Minibatch) else (sent,)
     where = ""
     for signature in [s for trace in traces for s in trace.vocabulary.signatures]:

@@ -18,7 +18,7 @@ HINT = (
 
 @final
 class Shown(type):
-    """The class of `Trace` and `Minibatch`."""
+    """The metaclass of `Trace` and `Minibatch`: the `repr` of these classes has `HINT` for accelerate."""
 
     def __repr__(cls) -> str:
         asks = sys._getframe(1).f_globals.get("__name__", "")

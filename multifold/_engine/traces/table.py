@@ -37,7 +37,7 @@ COLUMNS = ("vocabulary", "values", "integers", "floats", "lines", "forms", "leav
 
 
 def arrow() -> Any:
-    """Return pyarrow, which only tables and files of traces need."""
+    """Import pyarrow, which only tables and files need, and return it; without it raise `ExtraMissing`."""
     try:
         import pyarrow
     except ImportError as error:
@@ -49,7 +49,10 @@ def arrow() -> Any:
 
 
 class Texts:
-    """Distinct texts, by number, each with its checksum."""
+    """Distinct texts, numbered from 0 in the order in which they come.
+
+    ``texts`` has them by number, ``sums`` their CRC-32 checksums, and ``numbers`` is text -> number.
+    """
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -57,7 +60,7 @@ class Texts:
         self.sums: list[int] = []
 
     def number(self, one: str) -> int:
-        """Return the number of a text, a new one if it was not met before."""
+        """Return the number of a text; one that is new is appended, with its checksum."""
         number = self.numbers.setdefault(one, len(self.texts))
         if number == len(self.texts):
             self.texts.append(one)
@@ -132,7 +135,7 @@ def to_arrow(traces: Iterable[Trace]) -> Any:
 
 
 def as_traces(traces: Iterable[Trace]) -> list[Trace]:
-    """Return traces as a list; refuse anything else."""
+    """Return traces as a list; raise `RecordError` for anything that is no iterable of traces."""
     found = list(traces) if isinstance(traces, Iterable) else [traces]
     for i, trace in enumerate(found):
         if not isinstance(trace, Trace) or not isinstance(traces, Iterable):
@@ -145,7 +148,12 @@ def as_traces(traces: Iterable[Trace]) -> list[Trace]:
 
 
 class Rows:
-    """The cells of the rows of a table, in the course of being made."""
+    """The cells of the rows of a table, by column, while the table is being made.
+
+    ``vocabulary``, ``values`` and ``forms`` hold numbers of the texts in ``vocabularies``, ``known`` and
+    ``known_forms``. ``written`` is the id of a vocabulary -> that vocabulary, the number of its text, the
+    numbers of its values, and the checksums of all these texts.
+    """
 
     def __init__(self) -> None:
         self.vocabularies = Texts()
@@ -163,7 +171,7 @@ class Rows:
         self.kept: list[str] = []
 
     def append(self, trace: Trace) -> None:
-        """Append the row of a trace."""
+        """Append the cells of a trace, and new texts; raise `RecordError` if it cannot be written."""
         example = len(self.checksums)
         vocabulary = trace.vocabulary
         if id(vocabulary) not in self.written:
@@ -189,7 +197,10 @@ class Rows:
         self.checksums.append(checksum([*sums, *[self.known_forms.sums[x] for x in forms]], columns))
 
     def kept_of(self, trace: Trace, example: int) -> str:
-        """Return as text what `multifold.each` keeps in the results of a trace."""
+        """Return as text the forms of the results that `multifold.each` marks in a trace.
+
+        Raises `RecordError`, which calls the trace number ``example``, if one of them is no plain data.
+        """
         try:
             return text(encode(trace.kept, lambda x: ["hole", *x] if type(x) is Hole else None))
         except NoText as error:
@@ -200,7 +211,11 @@ class Rows:
             ) from error
 
     def leaves_of(self, trace: Trace, example: int) -> tuple[list[int], bytes]:
-        """Return the forms of the arrays and loose values of a trace, and all their bytes."""
+        """Return the forms of a trace's arrays and then of its loose values, and the bytes of all, joined.
+
+        A form is a number of ``known_forms``. Raises `RecordError`, which calls the trace number
+        ``example``, if one is neither an array of NumPy nor a number.
+        """
         try:
             leaves = [write_leaf(x) for x in (*trace.arrays, *trace.loose)]
         except NoText as error:
@@ -258,7 +273,11 @@ def from_arrow(data: Any, ops: Mapping[str, Callable[..., Any]] | None = None) -
 
 
 class Reader:
-    """Makes traces of the rows of a table; it reads each vocabulary and each text once."""
+    """Makes traces of the rows of a table; it reads each vocabulary and each text once.
+
+    ``rows`` counts the rows that were read, ``texts`` are the texts that they use. ``vocabularies`` and
+    ``forms`` have numbers of texts -> the vocabulary, and the number of a text -> the form.
+    """
 
     def __init__(self, ops: Mapping[str, Callable[..., Any]] | None) -> None:
         self.ops = ops
@@ -268,7 +287,10 @@ class Reader:
         self.forms: dict[int, LeafForm] = {}
 
     def find(self, name: str) -> Any:
-        """Return the function that ``module:qualname`` names; refuse a name that leads nowhere."""
+        """Return the function ``module:qualname`` out of ``ops`` or of a module that is imported already.
+
+        Raises `RecordError` if there is none.
+        """
         try:
             return look_up(name, self.ops)
         except LookupError:
@@ -280,7 +302,10 @@ class Reader:
             ) from None
 
     def traces(self, batch: Any) -> list[Trace]:
-        """Return the traces of the rows of a record batch."""
+        """Return a trace for each row of a ``pyarrow.RecordBatch``, in order; add their count to ``rows``.
+
+        Raises `RecordError` if its columns are no columns of traces, or if a row is damaged.
+        """
         pa = arrow()
         try:
             columns = [batch.column(name) for name in COLUMNS]
@@ -313,7 +338,11 @@ class Reader:
         return made
 
     def numbers_of(self, column: Any) -> list[int]:
-        """Return the number of each text of a column, which may have them in full or in a dictionary."""
+        """Return for each cell of a column of strings the number of its text in ``texts``.
+
+        New texts are appended there. Arrow may keep the column dictionary-encoded or written out. Raises
+        `ValueError` if a cell is null.
+        """
         refuse_null(column)
         if not arrow().types.is_dictionary(column.type):
             return [self.texts.number(one) for one in column.to_pylist()]
@@ -335,7 +364,27 @@ class Reader:
         lines: Integers,
         forms: list[int],
     ) -> Trace:
-        """Return the trace of the cells of a row; refuse cells that do not have the checksum ``crc``."""
+        """Return the trace of one row, a copy of its cells.
+
+        Parameters
+        ----------
+        number, values, forms : int and lists of int
+            The texts of the vocabulary, its values and the forms of the leaves: numbers of ``texts``.
+        data : bytes
+            The bytes of all leaves.
+        crc : int
+            The checksum of the row.
+        kept : str
+            The text that `Rows.kept_of` returned, or "".
+        integers, floats, lines : arrays
+            The columns of `Trace`.
+
+        Raises
+        ------
+        RecordError
+            If the cells do not have the checksum ``crc``, or are damaged, of another layout, or name a
+            function that is not found.
+        """
         sums = [self.texts.sums[i] for i in (number, *values, *forms)]
         try:
             if checksum(sums, (integers, floats, lines, data, kept.encode())) != crc:
@@ -367,7 +416,10 @@ class Reader:
         return trace
 
     def vocabulary(self, key: tuple[int, ...]) -> Vocabulary:
-        """Return the vocabulary whose text has the first number of ``key``, and its values the others."""
+        """Return the vocabulary of a key, which is read at the key's first use.
+
+        ``key`` holds numbers of ``texts``: first that of the vocabulary's text, then those of its values.
+        """
         found = self.vocabularies.get(key)
         if found is None:
             form, *values = (self.texts.texts[number] for number in key)
@@ -375,7 +427,11 @@ class Reader:
         return found
 
     def leaves(self, forms: Sequence[int], data: bytes) -> list[Any]:
-        """Return the leaf arrays and loose values of a row."""
+        """Return the arrays and loose values of a row, in order.
+
+        ``forms`` has for each the number of its form in ``texts``; ``data`` has the bytes of all, joined.
+        Raises `ValueError` if these are more or fewer bytes than the forms have.
+        """
         if not forms:
             return []
         for number in set(forms) - self.forms.keys():
@@ -389,13 +445,17 @@ class Reader:
 
 
 def refuse_null(column: Any) -> None:
-    """Refuse a column that has cells without a value."""
+    """Raise `ValueError` if a column of Arrow has cells without a value."""
     if column.null_count:
         raise ValueError(f"a column of type {column.type} has {column.null_count} cells without a value")
 
 
 def listed(column: Any) -> tuple[Any, Integers]:
-    """Return all entries of a column of lists, and where those of each row begin."""
+    """Return the entries of all lists of a column of lists, and where those of each row begin.
+
+    The first is an array of Arrow, the second an int64 array of shape ``(rows + 1,)``. Raises `ValueError`
+    if a cell is null.
+    """
     refuse_null(column)
     pa = arrow()
     # Other libraries may have made plain lists of these. `flatten` respects slices, and `values` does not.
@@ -404,7 +464,10 @@ def listed(column: Any) -> tuple[Any, Integers]:
 
 
 def whole(column: Any, dtype: str) -> np.ndarray:
-    """Return a column of numbers as an array, if its numbers have the dtype or fit into it."""
+    """Return an Arrow column of numbers as a NumPy array of a dtype, such as "int64".
+
+    Raises `ValueError` if a cell is null, and `pyarrow.ArrowInvalid` if a number does not fit.
+    """
     refuse_null(column)
     values: np.ndarray = column.cast(dtype).to_numpy()
     return values

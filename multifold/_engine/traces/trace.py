@@ -37,13 +37,13 @@ class Vocabulary:
     Attributes
     ----------
     signatures, parts : tuples
-        Numbered in the order in which they were recorded.
+        Numbered from 0 in the order in which they were recorded; part 0 is the whole result.
     files : tuple of str
-        Where each signature was recorded first.
+        For each signature the file that recorded its first call.
     structure : PyTreeSpec
         The structure that the traced function returned.
     wanted : tuple of str
-        What each of the results is (`Outputs.wanted`).
+        For each of the results ``"row"``, ``"group"``, ``"whole"`` or ``"each"`` (`Outputs.wanted`).
     """
 
     signatures: tuple[Signature, ...]
@@ -54,13 +54,16 @@ class Vocabulary:
 
     @cached_property
     def key(self) -> Hashable:
-        """What two vocabularies compare: all but the files."""
+        """What `==` compares: keys of signatures and parts, structure and ``wanted``; all but the files."""
         signatures = tuple(signature.key for signature in self.signatures)
         return signatures, tuple(map(part_key, self.parts)), self.structure, self.wanted
 
     @cached_property
     def names(self) -> tuple[list[Name], list[Name]]:
-        """A `Name` for each signature and for each part: minibatches look these up instead of long keys."""
+        """The `Name` of each signature and of each part: minibatches look up these and no long keys.
+
+        The name of a part stands for its path, the name of its parent (None for part 0) and its length.
+        """
         parts: list[Name] = []
         for part in self.parts:
             parts.append(name_of((freeze(part.path), parts[part.parent] if parts else None, part.length)))
@@ -68,12 +71,15 @@ class Vocabulary:
 
     @cached_property
     def alone(self) -> dict[str, Any]:
-        """What `minibatch.Names` found for minibatches of this vocabulary only; empty before the first."""
+        """A dictionary that `minibatch.Names` fills when all traces of a minibatch have this vocabulary.
+
+        Attribute of `Names` -> its value. Empty before the first such minibatch.
+        """
         return {}
 
     @cached_property
     def words(self) -> bytes:
-        """The bytes of a vocabulary for a checksum: names, kinds of operands, parts, files, results.
+        """Bytes of the vocabulary for a checksum: names, kinds of operands, parts, files, results.
 
         Ops and static values themselves are left out: they have no bytes that are equal in each process.
         """
@@ -92,7 +98,7 @@ class Vocabulary:
 
 
 class Name:
-    """Stands for a key: one object for equal keys, as long as any vocabulary has it.
+    """Stands for a key: equal keys have one object (`name_of`), as long as something holds it.
 
     To hash the key of a signature takes Python a step for each operand, and to hash this takes none.
     """
@@ -109,12 +115,15 @@ OF_SIGNATURES: WeakKeyDictionary[Signature, Name] = WeakKeyDictionary()
 
 
 def name_of(key: Hashable) -> Name:
-    """Return the one `Name` of a key."""
+    """Return the `Name` of a key: that of an equal key, if it is still alive, or else a new one."""
     return NAMES.setdefault(key, Name())
 
 
 def name_of_signature(signature: Signature) -> Name:
-    """Return the name of a signature's key, which is hashed once for each object."""
+    """Return the `Name` of the key of a signature.
+
+    The key is hashed at the first call for this signature object; `OF_SIGNATURES` remembers the name.
+    """
     found = OF_SIGNATURES.get(signature)
     if found is None:
         found = OF_SIGNATURES[signature] = name_of(signature.key)
@@ -126,16 +135,17 @@ KNOWN: WeakValueDictionary[Hashable, Vocabulary] = WeakValueDictionary()
 
 
 def make_vocabulary(*values: Any) -> Vocabulary:
-    """Return a vocabulary, one object for equal ones: merging then meets few objects.
+    """Return the vocabulary of these fields of `Vocabulary`, in their order.
 
-    Equal ones of other files stay apart. The checksum of a trace knows its files, and an error names them.
+    If an equal one with the same files is alive, that object is returned: merging then meets few objects.
+    Equal ones of other files stay apart, since checksums and errors of traces read the files.
     """
     made = Vocabulary(*values)
     return KNOWN.setdefault((made.key, made.files), made)
 
 
 def part_key(part: Part) -> Hashable:
-    """Return a key of a part: equal for the same place in results, within one numbering of parts."""
+    """Return a key of a part: ``(path, parent, length)``, with the path frozen."""
     return freeze(part.path), part.parent, part.length
 
 
@@ -203,7 +213,7 @@ class Trace(metaclass=Shown):
         lines: Integers,
         kept: tuple[Any, ...] = (),
     ) -> Trace:
-        """Return a trace of columns that were made just now; they are taken as right, without a check."""
+        """Return a trace of columns that were made just now, without the checks of `__init__`."""
         self = object.__new__(cls)
         # Python (from 3.11 on) keeps attributes that are set one by one in the object itself.
         # `vars(self).update` would make it allocate a dictionary.
@@ -218,16 +228,16 @@ class Trace(metaclass=Shown):
         return self
 
     def what_is_wrong(self) -> str:
-        """Return a sentence on what is wrong with the sizes of the trace; an empty one if they agree.
+        """Return a sentence on what is wrong with the types or sizes of the columns; "" if nothing is.
 
-        Merging checks the integers themselves.
+        What the integers refer to is not looked at: merging does that.
         """
         if not isinstance(self.vocabulary, Vocabulary):
             return f"its vocabulary is of type {type(self.vocabulary).__qualname__}."
         for name, dtype in (("integers", np.int64), ("floats", np.float64), ("lines", np.int64)):
             column = getattr(self, name)
             if not isinstance(column, np.ndarray) or column.dtype != dtype or column.ndim != 1:
-                shown = said_array(column) if isinstance(column, np.ndarray) else type(column).__qualname__
+                shown = array_text(column) if isinstance(column, np.ndarray) else type(column).__qualname__
                 return f"its {name} are no column of {np.dtype(dtype)} but {shown}."
         if type(self.arrays) is not tuple or type(self.loose) is not tuple:
             return "its arrays or loose values are no tuple."
@@ -259,7 +269,7 @@ class Trace(metaclass=Shown):
         return ""
 
     def to(self, device: Any = None, **options: Any) -> Trace:
-        """Return this trace: its numbers go to a device when it is run."""
+        """Return this trace, whatever the device: its numbers go to a device when it is run."""
         return self
 
     def pin_memory(self, device: Any = None) -> Trace:
@@ -274,7 +284,7 @@ class Trace(metaclass=Shown):
         return f"<Trace: calls={len(self)}>"
 
     def __len__(self) -> int:
-        """The number of recorded calls."""
+        """Return the number of recorded calls."""
         return int(self.integers[0])
 
     def __eq__(self, other: object) -> bool:
@@ -292,12 +302,12 @@ class Trace(metaclass=Shown):
 
     @cached_property
     def kept_key(self) -> Hashable:
-        """The forms of the results that keep their example, as a key: equal for equal forms."""
+        """A key of ``kept``, the forms of results that `multifold.each` marks: equal for equal forms."""
         return key_of_form(self.kept)
 
     @cached_property
     def digest(self) -> int:
-        """A number that is equal for equal traces; used to find them, never to compare them."""
+        """A checksum of ``integers`` and ``floats``, which is the hash: equal traces have equal ones."""
         return digest_of(self.integers, self.floats)
 
     def __hash__(self) -> int:
@@ -305,13 +315,13 @@ class Trace(metaclass=Shown):
 
 
 def digest_of(integers: Any, floats: Any) -> int:
-    """Return a checksum of the two columns: equal for equal ones, in any process."""
+    """Return the CRC-32 of two arrays as an int: equal for equal ones, in any process."""
     digest = zlib.crc32(integers)
     return zlib.crc32(floats, digest) if len(floats) else digest
 
 
-def said_array(x: np.ndarray) -> str:
-    """Return the dtype and shape of an array for a message."""
+def array_text(x: np.ndarray) -> str:
+    """Return the dtype and shape of an array for a message: ``"int32 of shape (2, 3)"``."""
     return f"{x.dtype} of shape {x.shape}"
 
 
@@ -338,6 +348,8 @@ itself, so that a checksum knows all of it."""
 def narrow(column: Integers) -> tuple[str, bytes]:
     r"""Return the smallest type that holds the integers of a column, and their bytes.
 
+    The type is one of the codes ``BbHhIiq`` of `struct`; the bytes are little-endian.
+
     Examples
     --------
     >>> narrow(np.array([3, 200])), narrow(np.array([-1, 200]))
@@ -349,7 +361,10 @@ def narrow(column: Integers) -> tuple[str, bytes]:
 
 
 def pack(traces: Sequence[Trace]) -> Packed:
-    """Return some traces as columns in bytes, of which `unpack` makes the traces again."""
+    """Return traces as a tuple of bytes and of what only pickle can write; `unpack` makes the traces again.
+
+    See `Packed` for its entries. There must be at least one trace.
+    """
     if len(traces) == 1:
         (only,) = traces
         distinct = {0: only.vocabulary}
@@ -377,7 +392,7 @@ def pack(traces: Sequence[Trace]) -> Packed:
 
 
 def sum_of(layout: int, packed: Packed) -> int:
-    """Return the checksum of packed traces."""
+    """Return the checksum of packed traces and of the number of the layout, `LAYOUT` for new ones."""
     vocabularies, counts, codes, data, floats, arrays, loose, kept = packed
     words = [vocabulary.words for vocabulary in vocabularies]
     columns = [*words, codes.encode(), data, floats, kept, *bytes_of((*arrays, *loose))]
@@ -385,7 +400,7 @@ def sum_of(layout: int, packed: Packed) -> int:
 
 
 def unpack(packed: Packed) -> list[Trace]:
-    """Return the traces that were packed."""
+    """Return new traces equal to those that `pack` was given, in their order; nothing is checked."""
     vocabularies, counts, codes, data, floats, arrays, loose, kept = packed
     columns = []
     at = 0
@@ -422,7 +437,20 @@ def unpack(packed: Packed) -> list[Trace]:
 
 
 def read_traces(layout: int, crc: int, *packed: Any) -> list[Trace]:
-    """Return the traces that were packed; refuse another layout, and what was damaged since."""
+    """Return the traces of a pickle, made anew.
+
+    Parameters
+    ----------
+    layout, crc : int
+        The layout that it was written in, and what `sum_of` returned then.
+    *packed
+        The entries of `Packed`.
+
+    Raises
+    ------
+    RecordError
+        If it is of another layout, or was damaged since.
+    """
     refuse_other_layout(layout)
     try:
         if sum_of(layout, packed) != crc:
@@ -435,5 +463,5 @@ def read_traces(layout: int, crc: int, *packed: Any) -> list[Trace]:
 
 
 def read_trace(layout: int, crc: int, *packed: Any) -> Trace:
-    """Return the trace that was pickled."""
+    """Return the one trace of a pickle; see `read_traces`."""
     return read_traces(layout, crc, *packed)[0]

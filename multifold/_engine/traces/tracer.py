@@ -34,7 +34,10 @@ MOST_CALLS = 1 << 16
 
 
 class TraceGraph(Graph):
-    """The calls of some examples that become traces; what it learns, the next graph knows as well."""
+    """The calls of some examples that become traces.
+
+    Its signatures, parts and forms are the lists of ``known``, so that the next graph has them as well.
+    """
 
     __slots__ = ()
 
@@ -50,10 +53,10 @@ class TraceGraph(Graph):
         self.forms = known.forms
 
     def take_in(self, signature: Signature) -> int:
-        """Return the number of a signature that no call had before.
+        """Append a signature that no call had before, and return its number, from 0.
 
-        Those that leave the shapes of ragged rows open join others when a vocabulary is made: each example
-        says by itself what it knows of them.
+        Here ``ragged([], row_shape=(2,))`` and ``ragged(rows)`` stay two signatures. They join to one when
+        the vocabulary of an example is made: each example says by itself what it knows of the shapes.
         """
         self.signatures.append(signature)
         number = self.keys[signature.key] = len(self.signatures) - 1
@@ -61,21 +64,30 @@ class TraceGraph(Graph):
 
 
 class TraceRecorder(Recorder):
-    """Records the calls of examples for their traces; its leaf arrays are NumPy's."""
+    """Records the calls of examples on one graph, for their traces; it takes arrays of NumPy only.
+
+    ``known``, a `Learned`, is what earlier graphs have learned; None for nothing.
+    """
 
     def __init__(self, known: Learned | None = None) -> None:
         self.known = Learned() if known is None else known
         self._graph = TraceGraph(self.known)
 
     def begin(self) -> Graph:
-        """Begin a new graph, which knows what the last one learned unless that is too much; return it."""
+        """Begin a new, empty graph and return it; the recorder records on it from now on.
+
+        It knows what the last one learned, unless that is more than `MOST_SIGNATURES` signatures.
+        """
         if len(self.known.signatures) > MOST_SIGNATURES:
             self.known = Learned()
         self._graph = TraceGraph(self.known)
         return self._graph
 
     def array_class(self, x: Any) -> Hashable | None:
-        """Return the class of a NumPy array of one row; refuse arrays of a framework."""
+        """Return a key of a NumPy array, its trailing shape and dtype; None if ``x`` is no array.
+
+        Raises `RecordError` for an array of a framework, of objects, with a mask, or of other than one row.
+        """
         if isinstance(x, np.ndarray):
             return numpy_class(x)
         if hasattr(x, "shape") and hasattr(x, "dtype"):
@@ -88,7 +100,7 @@ class TraceRecorder(Recorder):
         return None
 
     def value(self, *_: Any) -> NoReturn:
-        """Refuse: a trace is recorded before anything is computed."""
+        """Raise `RecordError`: a trace is recorded before anything is computed."""
         raise RecordError(
             "Expected no value to be awaited in a trace, which holds calls and no values.",
             "fold.run(model, examples, fn) runs examples that look at values.",
@@ -99,9 +111,11 @@ class TraceRecorder(Recorder):
     def unroll(
         self, cell: Any, length: int, inputs: Any, begin_state: Any = None, layout: str = "NTC"
     ) -> tuple[list[Any], Any]:
-        """Unroll a cell that is the name of an op, or a `multifold.Cell`; see `Fold.unroll`.
+        """Record a cell at ``length`` steps; return the outputs and the last states, as `Fold.unroll` does.
 
-        Cells of a framework are refused: its adapter opens them, and a trace is made without any.
+        ``cell`` is the name of an op, or a `multifold.Cell`, `Stack` or `Bidirectional`. Raises
+        `RecordError` for a cell of a framework: its adapter would open that, and a trace is made without
+        any.
         """
         if not isinstance(cell, (str, Cell, Stack, Bidirectional)):
             raise RecordError(
@@ -115,22 +129,28 @@ class TraceRecorder(Recorder):
             return unroll(self, opened, steps, begin_state)
 
     def shared_key(self, x: Any) -> Hashable:
-        """Return a key of the contents: traces that were pickled one by one still share equal arrays."""
+        """Return a hashable key of the contents of a shared value, equal for equal contents.
+
+        So traces that were pickled one by one still share equal arrays.
+        """
         return freeze(x)
 
     def shared_value(self, x: Any) -> Any:
-        """Return a copy: what is compared by its contents must not change after its key was made."""
+        """Return a copy of a shared value, read-only if it is a NumPy array.
+
+        Its key is made of its contents, so it must not change afterwards.
+        """
         return read_only_copy(x) if isinstance(x, np.ndarray) else snapshot(x)
 
 
 class Kept(threading.local):
-    """What the last traces of this thread have taught (`Learned`), until the next ones are made."""
+    """What the last traces of this thread have learned, a `Learned` or None, until the next are made."""
 
     def __init__(self) -> None:
         self.learned: Learned | None = None
 
     def take(self) -> Learned:
-        """Return what is kept, or a new `Learned`, and keep nothing.
+        """Return the `Learned` that is kept, or a new one, and keep nothing from now on.
 
         The function that records an example may make traces itself. These must not write into the lists
         that the outer recording is using, so they find nothing here.
@@ -140,7 +160,7 @@ class Kept(threading.local):
         return Learned() if known is None else known
 
     def keep(self, known: Learned) -> None:
-        """Keep what was learned, if it may stay."""
+        """Keep ``known`` for the next traces of this thread, if `Learned.may_stay` allows that."""
         if known.may_stay():
             self.learned = known
 
@@ -149,7 +169,11 @@ KEPT = Kept()
 
 
 def record_each(fn: Callable[[Any, Any], Any], examples: Iterable[Any], note: str = "") -> list[Trace]:
-    """Return a trace for each example; what an example raises gets a note with its number."""
+    """Call ``fn(recorder, example)`` for each example, and return their traces in order.
+
+    ``note`` is added to what an example raises, with its number, from 0, in the place of ``{}``; "" adds
+    none. Raises `RecordError` if ``fn`` cannot be called.
+    """
     if not callable(fn):
         raise RecordError(
             f"Expected a function that records an example. Received {type_of(fn)}.",

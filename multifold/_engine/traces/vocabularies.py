@@ -42,18 +42,18 @@ from multifold.operands import MissingRows, Shared, Static, ragged
 
 @dataclass(frozen=True)
 class Wanted:
-    """A leaf of the structure of the outputs: one of ``"row"``, ``"group"``, ``"whole"`` and ``"each"``."""
+    """Stands for a result in the structure of outputs; ``wanted`` is "row", "group", "whole" or "each"."""
 
     wanted: str
 
 
 def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
-    """Return the vocabulary of a trace as text, and the texts of the values that it names by number.
+    """Return a trace's vocabulary as JSON, and the texts of the ops and values that it names by number.
 
     Raises
     ------
     RecordError
-        If an op or a value of it cannot be written; ``example`` says for which trace of the caller.
+        If an op or a value of it cannot be written; ``example`` is the number of the trace for the message.
     """
     vocabulary = trace.vocabulary
     writer = Writer(trace, example)
@@ -79,7 +79,10 @@ def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
 
 
 def reads_as(form: str, values: list[str], vocabulary: Vocabulary) -> bool:
-    """Return whether a vocabulary, written as ``form`` and ``values``, is read as it was."""
+    """Return whether `read_vocabulary` makes an equal vocabulary of ``form`` and ``values``.
+
+    False, too, where it raises one of `DAMAGE`.
+    """
     try:
         return read_vocabulary(form, values, look_up) == vocabulary
     except DAMAGE:
@@ -87,7 +90,11 @@ def reads_as(form: str, values: list[str], vocabulary: Vocabulary) -> bool:
 
 
 class Writer:
-    """Writes the signatures of one trace; numbers the texts of the values that they name."""
+    """Writes the signatures of one trace as what JSON can hold.
+
+    ``values`` is the text of an op or value -> its number, in the order in which they were written;
+    ``example`` is the number of the trace for messages.
+    """
 
     def __init__(self, trace: Trace, example: int) -> None:
         self.trace = trace
@@ -95,7 +102,10 @@ class Writer:
         self.values: dict[str, int] = {}
 
     def signature(self, number: int, signature: Signature) -> list[Any]:
-        """Return one signature: op, operands, keyword arguments and file."""
+        """Return a signature as ``[op, operands, keyword arguments, file]``; ``number`` is its own.
+
+        The op and the values of keywords are numbers of texts (`value`), operands are what `code` returns.
+        """
         slots = signature.nested(signature.slots)
         names = {key: f"as the keyword argument {key!r} of {signature.name!r}" for key in signature.static}
         return [
@@ -106,11 +116,19 @@ class Writer:
         ]
 
     def value(self, x: Any, where: str, number: int) -> int:
-        """Return the number of the text of a value; equal texts have one number, and are written once."""
+        """Return the number of the text of a value, from 0; a text that is new gets the next number.
+
+        For messages ``where`` says what the value is, and ``number`` is that of its signature. Raises
+        `RecordError` if it cannot be written.
+        """
         return self.values.setdefault(text(self.code(x, where, number)), len(self.values))
 
     def code(self, x: Any, where: str, number: int) -> Any:
-        """Return a value, or operands with slots in them, as what JSON can hold."""
+        """Return a value, or an operand with slots in it, as lists, strings and numbers that JSON can hold.
+
+        A `Slot` becomes ``["slot", kind]`` or ``["slot", kind, number of its value]``, a `Wanted`
+        ``["result", wanted]``. Arguments and errors as for `value`.
+        """
 
         def special(x: Any) -> list[Any] | None:
             if isinstance(x, Slot):
@@ -137,7 +155,7 @@ class Writer:
             ) from None
 
     def site(self, number: int) -> str:
-        """Return ``file:line`` of the first call of a signature."""
+        """Return ``file:line`` of the first call of a signature; "no call" in a trace without calls."""
         vocabulary = self.trace.vocabulary
         integers = self.trace.integers
         if not vocabulary.files:
@@ -163,12 +181,14 @@ STAND_INS: dict[str, Callable[[Node, Any], Any]] = {
 
 
 def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) -> Vocabulary:
-    """Return the vocabulary that `write_vocabulary` wrote; ``find`` knows the functions by their names.
+    """Return the vocabulary that `write_vocabulary` wrote as ``form`` and ``values``.
+
+    ``find("module:qualname")`` returns a function; what it raises is passed on.
 
     Raises
     ------
     RecordError
-        If it was written in another layout, or if a function is not found.
+        If it was written in another layout, or if ``find`` refuses a name so.
     LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
         `DAMAGE`, if it is nothing that `write_vocabulary` writes.
     """
