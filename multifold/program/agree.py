@@ -54,9 +54,10 @@ class Processes:
         self.exchange = exchange
 
     def all(self, make: Callable[[], T]) -> list[T]:
-        """Return what a function returns in each process; what it raises in one of them, all raise.
+        """Call ``make()`` here, as each process does, and return what all returned, by rank.
 
-        If one process raised alone, the others would wait for it, and for ever.
+        If it raises here, that is raised once the other processes know; if it raises in another process,
+        this raises `RecordError`. If one process raised alone, the others would wait for it for ever.
         """
         if self.exchange is None:
             return [make()]
@@ -79,7 +80,10 @@ class Processes:
 
 
 def pickled(value: Any) -> bytes:
-    """Return a value as `Processes.all` sends it: pickled, with None for the text of an error."""
+    """Pickle the pair ``(value, None)``, which `Processes.all` sends.
+
+    None is the place for the text of an error. Raises `RecordError` if the value can't be pickled.
+    """
     try:
         return pickle.dumps((value, None))
     except Exception as error:
@@ -130,7 +134,10 @@ class Agreement:
     def programs(
         self, lay: LayOut, batches: Sequence[Sequence[Trace]], processes: Processes
     ) -> tuple[list[Program], list[int]]:
-        """Return ragged programs of one form, and the examples of each shard of every process.
+        """Make a ragged program for each shard of this process, all of one form.
+
+        ``batches`` has the traces of each shard, and ``lay`` makes a program of them. Returns the programs,
+        and how many examples each shard of every process has, by rank.
 
         Raises
         ------
@@ -162,11 +169,15 @@ class Agreement:
             self.agree(batches, processes)
 
     def laid_out(self, lay: LayOut, own: Sequence[Trace]) -> Program:
-        """Return the ragged program of one shard."""
+        """Return the ragged program of a shard; that of ``sample``, emptied, if it has no example."""
         return lay(own, self.family) if own else emptied(lay(self.sample, self.family))
 
     def agree(self, batches: Sequence[Sequence[Trace]], processes: Processes) -> None:
-        """Take in what the families of all processes hold, in the order of their ranks."""
+        """Make one new family of the families of all processes, in the order of their ranks.
+
+        Sets ``family``, ``extent`` and ``sample``, the same on every process. ``batches`` has the traces of
+        each shard of this process; the shortest may become the sample.
+        """
         # Any example will do, and the shortest is sent in the least time.
         shortest = sorted((trace for own in batches for trace in own), key=len)[:1]
         found = processes.all(lambda: (self.family, self.sample or shortest))
@@ -180,7 +191,7 @@ class Agreement:
 
 
 def refuse_other_forms(programs: Sequence[Program]) -> None:
-    """Refuse programs of several forms."""
+    """Raise `RecordError` if programs have several forms, or given rows that are no arrays of NumPy."""
     given = [x for program in programs for x in program.given if not isinstance(x, np.ndarray)]
     if given:
         raise RecordError(
@@ -197,7 +208,7 @@ def refuse_other_forms(programs: Sequence[Program]) -> None:
 
 
 def refuse_other_sizes() -> None:
-    """Refuse programs for which there are no common sizes."""
+    """Raise the `RecordError` of programs for which there are no common sizes."""
     raise RecordError(
         "Expected programs that fit into common sizes. Received shards with ragged operands of other "
         "lengths in calls that run alone.",
@@ -206,7 +217,7 @@ def refuse_other_sizes() -> None:
 
 
 def emptied(program: Program) -> Program:
-    """Return a ragged program of the same form without any call."""
+    """Return a program of the same form without calls: no column, group or given array has entries."""
 
     def none(column: Any) -> Any:
         if isinstance(column, RaggedColumn):

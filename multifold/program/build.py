@@ -53,7 +53,7 @@ def lay_out(
     classes: Mapping[int, Hashable],
     promoted: Promoted | None = None,
 ) -> Program:
-    """Return the ragged program of a plan.
+    """Make the ragged program of a plan; adds to ``family`` what the plan has and the family lacks.
 
     Parameters
     ----------
@@ -135,16 +135,20 @@ class GivenRows:
         self.rows: dict[Hashable, list[Any]] = {}
 
     def add(self, key: Hashable, values: Sequence[Any]) -> Integers:
-        """Append values to the given rows of the class ``key``, and return the references to them."""
+        """Append values to the given rows of the class ``key``.
+
+        Return a negative reference to each of them.
+        """
         rows = self.rows.setdefault(key, [])
         first = len(rows)
         rows += values
         return -1 - (np.arange(first, len(rows)) | list(self.rows).index(key) << PART_BITS)
 
     def loose(self, refs: Integers) -> Integers:
-        """Return references in which those to loose values are replaced by those to given rows.
+        """Return a copy of ``refs`` in which references to loose values are those to new given rows.
 
-        The graph refers to its i-th loose value by ``-1 - i``.
+        A loose value is a number or an array inside of a ragged operand or a group; reference ``-1 - i``
+        stands for value ``i`` of ``values``. References to nodes, which are not negative, stay.
         """
         refs = refs.copy()
         by_class: dict[Hashable, list[int]] = {}
@@ -156,7 +160,11 @@ class GivenRows:
         return refs
 
     def class_of(self, value: Any) -> Hashable:
-        """Return the class of a value: values of one class become one array of given rows."""
+        """Return a hashable class of a value: values of one class become one array of given rows.
+
+        ``("number", (), type)`` is the class of a number, ``("numpy", trailing shape, dtype)`` that of a
+        NumPy array, and `Backend.signature` that of any other array.
+        """
         # Numbers and NumPy arrays have classes by themselves: the program holds them as NumPy arrays,
         # whatever backend will run it, and only a backend knows the class of an array of its own.
         number = number_type(value)
@@ -167,11 +175,11 @@ class GivenRows:
         return self.backend.signature(value)
 
     def stacked(self) -> tuple[Any, ...]:
-        """Return all given rows, the values of each class as one array."""
+        """Return one array of shape ``(rows, *s)`` for each class, in the order of ``rows``."""
         return tuple(self.stack(key, values) for key, values in self.rows.items())
 
     def stack(self, key: Any, values: list[Any]) -> Any:
-        """Return values of one class as one array."""
+        """Put the values of the class ``key`` into one array of shape ``(rows, *s)``."""
         if key[0] == "number":
             return self.numbers(np.array(values, key[2]), key[2])
         if key[0] == "numpy":
@@ -179,7 +187,7 @@ class GivenRows:
         return self.backend.concat(values) if len(values) > 1 else values[0]
 
     def numbers(self, values: np.ndarray, number: type) -> np.ndarray:
-        """Return numbers in the dtype that the backend gives to their type."""
+        """Return a NumPy array of numbers in the dtype that the backend has for int, float or bool."""
         return as_dtype(values, self.backend.number_dtype(number))
 
 
@@ -210,7 +218,12 @@ def find_reads(
     promoted: Promoted | None,
     asking: Sequence[Key | None],
 ) -> dict[tuple[Any, int], Read]:
-    """Return what is read: by ``(kernel, slot)`` of an operand, by ``("group", i)`` of a result."""
+    """Return what each operand and each group reads by rows, and add loose values and arrays to ``given``.
+
+    The keys are ``(kernel, slot)`` for an operand and ``("group", i)`` for group ``i`` of what is asked
+    for. ``asking`` has a key for each group, or is empty; ``promoted`` tells which rows are converted, None
+    if that is unknown.
+    """
     columns = plan.columns
 
     def read(refs: Integers, reader: Key | None = None, own: Integers | None = None) -> Read:
@@ -279,16 +292,17 @@ class SlabRows:
     sizes: Integers
 
     def locate(self, family: Family, read: Read) -> tuple[int, np.ndarray]:
-        """Return the slab that a reader reads, -1 for none, and the rows of it that it reads."""
+        """Return the slab that a `Read` reads, -1 for none, and which row of it each read reads (int32)."""
         slab = self.number.get(family.root(read.reader), -1)
         begin = self.starts[np.array([self.entry[key] for key in read.sources], np.int64)]
         return slab, (begin[read.which] + read.row).astype(np.int32)
 
 
 def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterable[Read]) -> SlabRows:
-    """Number slabs and sources: given rows first, then kernels in their order.
+    """Number the slabs and their sources: first given rows, then results in the order of the kernels.
 
-    Sources that only earlier programs had keep their stretch, without any row.
+    Adds to ``family`` that each reader shares a slab with its sources. A source that only earlier programs
+    had keeps its place, without any row.
     """
     for read in reads:
         family.link(read.reader, read.sources)
@@ -335,19 +349,29 @@ class Lookup(NamedTuple):
     shared: list[Any]
 
     def whole(self, ref: int) -> int:
-        """Return the entry in `Form.wholes` of the value that a reference reads whole."""
+        """Return the entry in `Form.wholes` of the value that a reference reads whole.
+
+        A new value gets a new entry.
+        """
         key = int(self.kernels.number[ref & CALL_MASK]), int(ref) >> PART_BITS
         return self.wholes.setdefault(key, len(self.wholes))
 
     def group(self, i: int, group: Any) -> tuple[ProgramGroup, np.ndarray | None]:
-        """Return a group of the outputs, and its rows."""
+        """Return group ``i`` of the outputs and its rows, an int32 array.
+
+        None for rows if it is a whole value. ``group`` is an array of references, or one integer for a
+        whole value.
+        """
         if isinstance(group, int):
             return ProgramGroup(whole=self.whole(group)), None
         slab, rows = self.located["group", i]
         return ProgramGroup(slab), rows
 
     def kernel(self, number: int, site: str) -> tuple[Kernel, tuple[Any, ...]]:
-        """Return a kernel and the columns of its operands."""
+        """Make the kernel of a number and the columns of its operands.
+
+        ``site`` is the line of its first call.
+        """
         signature = self.kernels.signatures[number]
         pairs = [self.operand(number, slot) for slot in range(len(signature.slots))]
         kernel = Kernel(
@@ -364,7 +388,10 @@ class Lookup(NamedTuple):
         return kernel, tuple(column for _, column in pairs)
 
     def operand(self, number: int, at: int) -> tuple[KernelOperand, Any]:
-        """Return an operand of a kernel and its column."""
+        """Make operand ``at`` of a kernel, and its column, as `Program.columns` has it.
+
+        Adds to ``lacking``, ``wholes``, ``shared`` and the given rows what the operand needs.
+        """
         columns = self.columns
         calls = self.rows.calls[number]
         slot, position = self.kernels.signatures[number].operands[at]

@@ -33,7 +33,10 @@ class Named(NamedTuple):
 
 
 def resolve_ops(backend: Backend, model: Any, form: Form) -> list[Callable[..., Any]]:
-    """Return the callable of each kernel's op; refuse one that the model lacks or that is marked mixing."""
+    """Look up the op of each kernel on the model; return the callables in the order of ``form.kernels``.
+
+    Raises `LaunchError` for an op that the model lacks, or that is marked `multifold.mixing`.
+    """
     try:
         ops = [resolve(backend, model, kernel.op, kernel.site) for kernel in form.kernels]
     except LaunchError as error:
@@ -46,32 +49,41 @@ def resolve_ops(backend: Backend, model: Any, form: Form) -> list[Callable[..., 
 
 
 def received(backend: Backend, kernel: Kernel, leaves: Sequence[Any]) -> Sequence[Any]:
-    """Return the positional operands that an op receives, nested, from their leaves."""
+    """Return the positional operands that an op receives, from one value for each of `Kernel.operands`.
+
+    Floats are cast to the dtype of the arrays that come with them, and then the leaves are nested.
+    """
     if kernel.beside:
         leaves = values.Values(backend, None).narrowed(leaves, kernel.beside)
     return kernel.nest(leaves)
 
 
 def naming(kernel: Kernel | Named) -> str:
-    """Return the beginning of an error about a kernel."""
+    """Return the beginning of an error, as ``The op 'f', first recorded at model.py:3``."""
     return f"The op '{kernel.name}', first recorded at {kernel.site}"
 
 
 def raised(kernel: Kernel | Named, error: Exception, hint: str | None = None) -> LaunchError:
-    """Return the error of an op that raised another one."""
+    """Return, and don't raise, the error of an op that raised ``error``.
+
+    Without ``hint``, `hint_of` gives it.
+    """
     return LaunchError(
         f"{naming(kernel)}, raised {messages.error_text(error)}.", hint or hint_of(kernel, error)
     )
 
 
 def hint_of(kernel: Kernel | Named, error: Exception, otherwise: str | None = None) -> str | None:
-    """Return the hint for an error of an op: on shapes if these do not meet, else ``otherwise``."""
+    """Return the hint for what an op has raised: on shapes if these do not meet, else ``otherwise``.
+
+    Without ``otherwise`` it advises a breakpoint inside of the op.
+    """
     numbers = any(o.role in ("int", "float", "bool", "ragged") for o in getattr(kernel, "operands", ()))
     return hints.shapes_hint(error, numbers) or otherwise or hints.BREAKPOINT
 
 
 def refuse_no_program(program: Any) -> None:
-    """Refuse what is given in the place of a program, as traces that none was made of.
+    """Raise an error for anything but a `Program`, such as traces of which none was made.
 
     Raises
     ------
@@ -86,7 +98,10 @@ def refuse_no_program(program: Any) -> None:
 
 
 def has_passed(backend: Backend, op: Callable[..., Any], key: Hashable) -> bool:
-    """Return whether an op needs no trial of this key: it has passed, or is marked (`multifold.marks`)."""
+    """Return whether an op needs no trial: it is marked (`multifold.marks`), or has passed one of this key.
+
+    ``key`` says what the trial was like, as `begin_trial` and `verify_rows` make it.
+    """
     return mark_of(op) is not None or VERDICTS.has(backend, op, (key, True), ENOUGH)
 
 
@@ -98,9 +113,26 @@ def begin_trial(
     rows: int,
     lengths: Mapping[int, np.ndarray],
 ) -> Callable[[Any], None] | None:
-    """Return a function that a launch calls with its result, and that refuses an op which mixes its rows.
+    """Return what a launch calls with its result, to refuse an op that mixes its rows.
 
-    Asked before the launch, which may change the state of the op; None if the op needs no trial.
+    None without a trial. No trial is needed for an op that has passed or is marked, nor for a launch of one
+    row. Call this before the launch, which may change the state of the op. What it returns raises
+    `LaunchError`.
+
+    Parameters
+    ----------
+    backend : Backend
+        What runs the op.
+    kernel : Kernel
+        The kernel of the launch.
+    op : callable
+        The op as the model has it.
+    leaves : sequence
+        What the op receives, a value for each of ``kernel.operands``.
+    rows : int
+        How many rows the launch has.
+    lengths : mapping of int to array
+        The position of each ragged operand -> how many members each row has.
     """
     own = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
     batched = [leaf for leaf, rows_of_it in zip(leaves, own, strict=True) if rows_of_it]
@@ -123,10 +155,11 @@ def refuse_mixed(
     result: Any,
     maker: Callable[..., Any] | None = None,
 ) -> None:
-    """Refuse an op that mixes its rows, and remember the verdict; see `multifold._engine.ops.trial`.
+    """Raise `LaunchError` if ``result`` shows that an op mixes its rows; else remember that it has passed.
 
-    ``maker`` is what verdicts know the op by. An op that cannot be tried is believed, with a
-    warning.
+    ``result`` is what the op returned for the rows of ``trial``, or what it raised. ``key`` is what the
+    verdict holds for, and ``maker`` the callable it is kept for, the op of the trial if None. An op that
+    cannot be tried is believed, with a warning.
     """
     op = trial.op if maker is None else maker
     key = key, trial.has_values
@@ -146,9 +179,10 @@ def refuse_mixed(
 
 
 def watch_operands(backend: Backend, kernel: Kernel, leaves: Sequence[Any]) -> Callable[[], None]:
-    """Return a function that a launch calls after its op; it refuses an op that has written to an operand.
+    """Note the versions of the operands; return a function that raises if the op has written to one since.
 
-    Shared arrays are the user's own, as the running mean of a batch norm is, and an op may change them.
+    A launch calls that after its op. Shared arrays are the user's own, as the running mean of a batch norm
+    is, and an op may change them.
     """
     numbers = [i for i, operand in enumerate(kernel.operands) if operand.role not in ("shared", "static")]
     own = [leaves[i] for i in numbers]
@@ -182,12 +216,20 @@ class RowsSpec(NamedTuple):
 
     @property
     def key(self) -> Hashable:
-        """What of an operand belongs to the key of a verdict: all but the number of rows."""
+        """A hashable key: trailing shapes and dtypes of the arrays, and how they enter.
+
+        Not the number of rows.
+        """
         own = self.batched or self.members is not None
         return tuple([(shape[own:], str(dtype)) for shape, dtype in self.arrays]), own, self.members is None
 
     def drawn(self, backend: Backend, rng: np.random.Generator, rows: int) -> tuple[Any, np.ndarray]:
-        """Return the operand with drawn numbers, and how many rows each node has."""
+        """Draw random values of the operand for ``rows`` rows.
+
+        Return them, and how many members each row has. The values are a tuple of arrays, or a `Ragged` with
+        such a tuple for its values. The numbers of members are an int64 array, all 1 where the operand is
+        not ragged.
+        """
         arrays = tuple([backend.constant(drawn(rng, shape, dtype), None) for shape, dtype in self.arrays])
         if self.members is None:
             return arrays, np.ones(rows, np.int64)
@@ -255,14 +297,17 @@ def verify_rows(
 
 
 def kernel_key(kernel: Kernel) -> Hashable:
-    """Return the key by which the verdict of an op holds for a kernel: roles, nesting and static values."""
+    """Return a hashable key: kernels of one key share the verdict of an op, that it keeps rows apart.
+
+    It holds the roles of the operands, their nesting, and the static values.
+    """
     static = [operand.value for operand in kernel.operands if operand.role == "static"]
     roles = tuple(operand.role for operand in kernel.operands)
     return roles, str(kernel.structure), static_key([static, kernel.static])
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return numbers for a trial: floats from 0.5 to 1.5, where ``log`` and ``1 / x`` are finite; 0 and 1.
+    """Draw an array for a trial: floats from 0.5 to 1.5, where ``log`` and ``1 / x`` are finite.
 
     Integers and booleans are 0 and 1, since integers are often indices, and hardly a table has fewer rows.
     """
@@ -283,7 +328,7 @@ class SliceKey(NamedTuple):
 
 
 def hashable_steps(parts: Sequence[Part], number: int) -> Steps:
-    """Return the way to a part, as `multifold._engine.ops.values.steps_to` does, as a key of forms."""
+    """Return the steps to part ``number`` of a result, as `steps_to` does, with hashable slices."""
     return tuple(
         (SliceKey(key.start, key.stop, key.step) if isinstance(key, slice) else key, length)
         for key, length in values.steps_to(parts, number)
@@ -302,7 +347,10 @@ def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:
 
 
 def check_rows(kernel: Kernel, shape: tuple[Any, ...], rows: int) -> None:
-    """Refuse an array that an op returned for ``rows`` rows if it has another number of rows."""
+    """Raise `LaunchError` if an op that ran on ``rows`` rows returned an array of another number of rows.
+
+    ``shape`` is that of the array.
+    """
     instead = values.miscount(shape[0] if shape else None, rows)
     if instead:
         why = f"for {values.counted(rows, 'row')}" + (" (no operand is batched)" if kernel.solo else "")

@@ -42,11 +42,18 @@ class HolePlace(NamedTuple):
     high: int | None = None
 
     def cut(self, arrays: Sequence[Any]) -> Any:
-        """Return the rows, in arrays that the caller may change."""
-        return optree.tree_map(self.own, arrays[self.entry])
+        """Return a copy of this hole's rows of ``arrays[entry]``, an array or a structure of arrays.
 
-    def own(self, x: np.ndarray) -> np.ndarray:
-        """Return a copy of the rows of one array."""
+        A hole is the place of a row, or of a group of rows, in what `multifold.each` marks. Raises
+        `RecordError` if an array is too short.
+        """
+        return optree.tree_map(self.copied_rows, arrays[self.entry])
+
+    def copied_rows(self, x: np.ndarray) -> np.ndarray:
+        """Return a copy of ``x[low:high]``, or of all of ``x`` if ``high`` is None.
+
+        Raises `RecordError` if ``x`` has fewer than ``high`` rows.
+        """
         if self.high is None:
             return x.copy()
         if len(x) < self.high:
@@ -73,7 +80,11 @@ class ExampleParts:
     places: tuple[HolePlace, ...]
 
     def fill(self, result: Any) -> Any:
-        """Return what an executor returned, with an entry for each example in each marked place."""
+        """Put the parts that examples keep into ``result``, what an executor returned.
+
+        Each result that `multifold.each` marks becomes a list with an entry for each example. Raises
+        `RecordError` if the result has another structure, or too few rows.
+        """
         try:
             leaves = self.outputs.structure.flatten_up_to(result)
         except (TypeError, ValueError) as error:
@@ -95,7 +106,7 @@ class ExampleParts:
 
 
 def not_of_this_program(what: str) -> RecordError:
-    """Return the error of results that another program has computed, or that were changed since."""
+    """Return, and don't raise, the error for results of another program; ``what`` says what came."""
     return RecordError(
         f"Expected the results of this program, as its executor returned them. Received {what}.",
         "call each() of the program that was run, before anything else is done to its results.",
@@ -103,5 +114,5 @@ def not_of_this_program(what: str) -> RecordError:
 
 
 def entries(examples: int | None) -> int:
-    """Return how many entries a marked result has: one for each example, one for outputs of a recorder."""
+    """Return how many entries a marked result has: ``examples``, or 1 if that is None."""
     return 1 if examples is None else examples

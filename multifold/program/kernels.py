@@ -65,7 +65,10 @@ class Family:
         self.lacking: set[tuple[int, int]] = set()
 
     def number(self, key: tuple[Any, ...], signature: Signature, site: str) -> int:
-        """Return the number of a kernel, a new one for a new key."""
+        """Return the number of the kernel with this key; a new key gets the next number, from 0.
+
+        ``signature`` and ``site``, the line of its first call, are kept for a new key only.
+        """
         number = self.kernels.setdefault(key, len(self.signatures))
         if number == len(self.signatures):
             self.signatures.append(signature)
@@ -73,7 +76,10 @@ class Family:
         return number
 
     def root(self, key: Key) -> Key:
-        """Return what stands for all readers and sources that share a slab with this one."""
+        """Return the key that stands for all keys that share a slab with ``key``.
+
+        A new key is added to ``parents`` and stands for itself.
+        """
         parent = self.parents.setdefault(key, key)
         while parent != key:
             # Halve the path on the way: the next walk from here is half as long.
@@ -84,12 +90,18 @@ class Family:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """How much it holds, as counts. A family only grows: equal counts mean that nothing was added."""
+        """How much it holds: five counts, which only grow. Equal counts mean that nothing was added.
+
+        They count kernels, edges, keys of ``parents``, entries of ``lacking``, and keys that were linked.
+        """
         linked = sum(key != parent for key, parent in self.parents.items())
         return len(self.kernels), len(self.edges), len(self.parents), len(self.lacking), linked
 
     def take_in(self, other: Family) -> None:
-        """Take in all that another family holds, whose kernels may have other numbers there."""
+        """Add the kernels, edges, lacking operands and shared slabs of ``other`` to this family.
+
+        Its kernels get the numbers that their keys have here, or new ones.
+        """
         named = zip(other.kernels, other.signatures, other.sites, strict=True)
         numbers = [self.number(*kernel) for kernel in named]
         self.edges.update((numbers[source], numbers[reader]) for source, reader in other.edges)
@@ -103,31 +115,38 @@ class Family:
             self.link(renumbered(key), [renumbered(other.root(key))])
 
     def link(self, reader: Key, sources: Iterable[Key]) -> None:
-        """Let a reader and the sources that it reads share a slab."""
+        """Let ``reader`` and ``sources`` share one slab, with all that shared a slab with any of them."""
         root = self.root(reader)
         for source in sources:
             self.parents[self.root(source)] = root
 
 
 def kernel_key(signature: Signature) -> Key:
-    """Return what makes two calls one kernel: their signature, but for the values of shared arrays."""
+    """Return a hashable key: calls with equal keys may be rows of one kernel.
+
+    It holds all of the signature but the values of shared arrays, which a program carries as data.
+    """
     slots = tuple((slot.kind, None if is_shared_array(slot) else slot.key) for slot in signature.slots)
     return *op_key(signature), signature.structure, slots
 
 
 def op_key(signature: Signature) -> Key:
-    """Return op, nesting of the operands and static arguments of a signature as they are compared."""
+    """Return a hashable key of a signature's op, the nesting of its operands, and its static arguments."""
     op = signature.op if isinstance(signature.op, str) else freeze(signature.op)
     return op, nesting(signature.structure, len(signature.slots)), freeze(signature.static)
 
 
 def is_shared_array(slot: Any) -> bool:
-    """Return whether a slot is a shared array, which a program carries as data."""
+    """Return whether a `Slot` of a signature is a `multifold.shared` operand whose value has a dtype."""
     return slot.kind.shared and hasattr(slot.value, "dtype")
 
 
 def order_of(signature: Signature) -> str:
-    """Return a text that orders signatures alike whatever the order of the examples."""
+    """Return a text by which signatures are sorted, whatever the order of the examples.
+
+    It has the name, the kinds and values of the slots, the structure and the static arguments, but no value
+    of a shared operand.
+    """
     # The values of shared arrays are left out, since they are no part of a kernel (`kernel_key`).
     slots = [(slot.kind.name, "" if slot.kind.shared else str(slot.value)) for slot in signature.slots]
     return f"{signature.name} {slots} {signature.structure} {signature.static}"
@@ -157,7 +176,11 @@ class CalledKernels:
 
 
 def number_kernels(plan: Plan, family: Family, classes: Mapping[int, Hashable]) -> CalledKernels:
-    """Return the kernel of each call; kernels get the same numbers whatever the order of the examples."""
+    """Give each call that the plan runs a kernel of ``family``, which gets new kernels where it lacks some.
+
+    ``classes`` maps a type to what its rows have in common; types of other classes are other kernels. The
+    numbers do not depend on the order of the examples.
+    """
     columns = plan.columns
     # Sorted: the first call of each type is then the one that was recorded first, whose line errors name.
     calls = np.sort(plan.schedule.calls)
@@ -206,7 +229,12 @@ class PhaseLaunches(NamedTuple):
 
 
 def order_launches(plan: Plan, kernels: CalledKernels, family: Family) -> list[PhaseLaunches]:
-    """Return the phases: a circle of kernels is a loop, and any other kernel one launch."""
+    """Return the phases in the order in which they run, each with its launches of the schedule.
+
+    Kernels that read each other in a circle become a loop, and any other kernel a phase of one launch. A
+    solo kernel, whose launches make one row of any shape, divides a loop that it is in. Launches are
+    positions in ``plan.schedule``.
+    """
     schedule = plan.schedule
     count = len(kernels)
     component, circle = circles(plan, kernels, family)
@@ -245,7 +273,11 @@ def order_launches(plan: Plan, kernels: CalledKernels, family: Family) -> list[P
 
 
 def circles(plan: Plan, kernels: CalledKernels, family: Family) -> tuple[Integers, np.ndarray]:
-    """Return the component of each kernel, and of each component whether its kernels form a circle."""
+    """Find the circles of kernels that read each other. Adds the edges of the plan to ``family``.
+
+    Returns the component of each kernel, an int64 array, and a bool array: whether a component is a circle,
+    so that it has several kernels or one that reads itself. Readers have lower components than sources.
+    """
     count = len(kernels)
     sources, readers = (kernels.number[calls] for calls in plan.columns.edges)
     both = (sources >= 0) & (readers >= 0)
@@ -283,13 +315,19 @@ class KernelRows:
     kernel: Integers
 
     def first_of_launch(self, kernel: int) -> Integers:
-        """Return for each row of a kernel the first row of its launch."""
+        """Return for each row of a kernel the first row of its launch, in the order of the rows.
+
+        For launches of 2 and 3 rows it is ``[0, 0, 2, 2, 2]``.
+        """
         own = self.launches[self.kernel == kernel]
         return np.repeat(own[:, 1], own[:, 2])
 
 
 def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLaunches]) -> KernelRows:
-    """Return the row of each call in its kernel, and the table of launches."""
+    """Number the rows of each kernel, from 0, in the order of ``phases``, and list the launches.
+
+    A launch of a solo kernel (`Kernel.solo`) is one row, which all of its calls have.
+    """
     merged = [launches for phase in phases for launches in phase.launches]
     position = np.zeros(len(schedule), np.int64)
     for entry, launches in enumerate(merged):

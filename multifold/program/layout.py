@@ -60,7 +60,10 @@ class KernelOperand:
 
     @property
     def reads(self) -> bool:
-        """Whether the operand reads rows of a slab."""
+        """Whether the operand reads rows of a slab, by role ``"rows"`` or ``"ragged"``.
+
+        An operand that has never had a row reads none.
+        """
         return self.role in ("rows", "ragged") and self.index >= 0
 
 
@@ -104,17 +107,24 @@ class Kernel:
 
     @property
     def slabs(self) -> frozenset[int]:
-        """The slabs that it reads."""
+        """The numbers of the slabs whose rows its operands read; empty if it reads none."""
         # A set: an op may read two operands from one slab, as `join` reads its left and its right child.
         return frozenset(operand.index for operand in self.operands if operand.reads)
 
     @property
     def beside(self) -> tuple[int, ...]:
-        """The operands that are Python floats: a launch casts them to the dtype of arrays beside them."""
+        """The positions in ``operands`` of those with the role ``"float"``, ascending.
+
+        A launch casts these Python floats to the dtype of the arrays that the op receives with them.
+        """
         return tuple([i for i, operand in enumerate(self.operands) if operand.role == "float"])
 
     def nest(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Return the positional operands of the op from their leaves."""
+        """Nest the leaves of the positional operands as the op receives them.
+
+        ``leaves`` has one value for each of ``operands``, in their order. It comes back as it is where
+        ``structure`` is None.
+        """
         if self.structure is None:
             return leaves
         nested: Sequence[Any] = optree.tree_unflatten(self.structure, leaves)
@@ -248,12 +258,16 @@ class Form:
 
     @property
     def tiled(self) -> bool:
-        """Whether all sizes are fixed."""
+        """Whether each phase has a fixed number of launches, as in a program that `Tiler.tiled` made."""
         return all(phase.launches is not None for phase in self.phases)
 
     @property
     def begins(self) -> list[tuple[int, ...]]:
-        """Of a tiled program: for each phase the first row of each of its kernels that it computes."""
+        """Of a tiled program: for each phase the first row that it computes of each of its kernels.
+
+        Each entry is a tuple in the order of `Phase.kernels`. The rows of a kernel are counted from 0 over
+        all phases.
+        """
         done = [0] * len(self.kernels)
         found = []
         for phase in self.phases:
@@ -264,7 +278,7 @@ class Form:
 
     @property
     def stretches(self) -> tuple[list[int], list[int]]:
-        """Of a tiled program: where each source begins in its slab, and how many rows each slab has."""
+        """Of a tiled program: the first row of each source in its slab, and how many rows each slab has."""
         begins = []
         sizes = [0] * self.slabs
         for source in self.sources:
@@ -273,7 +287,10 @@ class Form:
         return begins, sizes
 
     def tiles(self) -> Iterator[TileSpan]:
-        """Yield the tiles in order, of a form whose kernels take turns."""
+        """Yield all tiles of a tiled form whose kernels take turns (`Phase.turn`), numbered from 0.
+
+        They come phase by phase, and a phase that is no loop is one tile.
+        """
         number = 0
         for phase, begins in zip(self.phases, self.begins, strict=True):
             done = list(begins)
@@ -287,15 +304,24 @@ class Form:
                 number += 1
 
     def sources_of(self, kernel: int) -> list[tuple[int, Source]]:
-        """Return number and source of everything that is read by rows from the results of a kernel."""
+        """Return pairs (entry in ``sources``, `Source`) for the sources that hold results of a kernel.
+
+        ``kernel`` is an entry of ``kernels``. The list is empty if no operand or group reads its rows.
+        """
         return [(number, source) for number, source in enumerate(self.sources) if source.kernel == kernel]
 
     def wholes_of(self, kernel: int) -> list[tuple[int, Steps]]:
-        """Return number and part of everything that is read whole from the results of a kernel."""
+        """Return pairs (entry in ``wholes``, steps to the part) for a kernel's values that are read whole.
+
+        ``kernel`` is an entry of ``kernels``. The list is empty if no value of it is read whole.
+        """
         return [(number, steps) for number, (owner, steps) in enumerate(self.wholes) if owner == kernel]
 
     def put_together(self, values: Sequence[Any]) -> Any:
-        """Return the results in the structure that was asked for, from the value of each group."""
+        """Put the value of each group, in the order of ``groups``, into ``structure``, as ``leaves`` says.
+
+        A leaf that is a tuple of groups becomes the list of their values.
+        """
         leaves = [
             [values[i] for i in leaf] if isinstance(leaf, tuple) else values[leaf] for leaf in self.leaves
         ]
@@ -303,9 +329,10 @@ class Form:
 
 
 def stretches(sources: Sequence[Source], rows: Integers) -> tuple[Integers, Integers]:
-    """Return where each source begins in its slab, and the rows of each slab.
+    """Return the first row of each source in its slab, and how many rows each slab has.
 
-    Sources come slab by slab, so a source begins after the rows of all sources before it in its slab.
+    ``rows`` has the number of rows of each source. Sources come slab by slab, so a source begins after the
+    rows of all sources before it in its slab.
 
     Examples
     --------
@@ -400,12 +427,12 @@ class Program:
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """Everything that an executor is handed beside the form, as one nested tuple."""
+        """All fields but ``form``, ``kept`` and ``unfit``, as one nested tuple in the fields' order."""
         names = [entry.name for entry in fields(self) if entry.name not in ("form", "kept", "unfit")]
         return tuple(getattr(self, name) for name in names)
 
     def each(self, result: Any) -> Any:
-        """Return the results of this program with an entry for each example in each marked place.
+        """Give each example its part of the results that `multifold.each` marks; return all results.
 
         Parameters
         ----------
@@ -445,7 +472,11 @@ class Program:
         return self.kept.fill(result)
 
     def lengths(self, kernel: int, first: int, rows: int) -> dict[int, np.ndarray]:
-        """Return how many members each of some rows of a kernel has, by the number of the operand."""
+        """Return how many members each of some rows of a kernel has, for each ragged operand.
+
+        The rows are ``first`` to ``first + rows - 1``. The key is the operand's position in
+        `Kernel.operands`, and the value an integer array of shape ``(rows,)``.
+        """
         return {
             i: np.diff(column.splits[first : first + rows + 1])
             for i, column in enumerate(self.columns[kernel])

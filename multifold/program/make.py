@@ -63,13 +63,18 @@ class Programs:
         self.budget = 8
 
     def __len__(self) -> int:
-        """The number of forms."""
+        """The number of distinct forms, not of programs."""
         return len(self.forms)
 
     def make(
         self, plan: Plan, traces: Sequence[Trace], backend: Backend, model: Any, *, pad: bool
     ) -> Program:
-        """Return the program of a plan; see `multifold.Fold.program`."""
+        """Make the program of a plan and count its form; see `multifold.Fold.program`.
+
+        It is tiled if the backend wants tiles. If that would take too much work, it stays ragged, says why
+        in ``unfit``, and is not counted. ``traces`` are what the plan is of, and empty for a plan of
+        outputs.
+        """
         program = self.lay_out(plan, traces, backend, model, self.families[model is not None])
         # A backend that compiles for sizes needs few of them, so its programs are tiled.
         if backend.tiles:
@@ -85,7 +90,10 @@ class Programs:
     def lay_out(
         self, plan: Plan, traces: Sequence[Trace], backend: Backend, model: Any, family: Family
     ) -> Program:
-        """Return the ragged program of a plan."""
+        """Make the ragged program of a plan, and count nothing; ``family`` takes in its kernels.
+
+        With a model, calls that read rows of different shapes or dtypes get different kernels (`refine`).
+        """
         classes = dict[int, Hashable]()
         promoted = None
         if model is not None:
@@ -100,7 +108,11 @@ class Programs:
         model: Any,
         exchange: Exchange | None,
     ) -> Shards:
-        """Return programs of one form for shards of some traces; see `multifold.Fold.program`."""
+        """Make one program for each shard of ``traces``, all of one form; see `multifold.Fold.program`.
+
+        ``planned`` returns the plan of some traces and its backend. ``exchange`` asks the other processes,
+        None if there are none.
+        """
         # Only programs of several processes may change what these agree on, in the same order on each.
         key = model is not None, exchange is not None
         agreement, shelf = self.agreements.setdefault(key, (Agreement(), Shelf()))
@@ -122,7 +134,7 @@ class Programs:
         return Shards(programs, examples, counts)
 
     def count(self, form: Form) -> None:
-        """Count a program; warn if its form is one too many."""
+        """Add 1 to ``forms[form]``; warn the user if a new form exceeds the budget."""
         # With a budget of 8 it warns at the 9th form, at the 17th, at the 33rd: whenever 8, 16, 32 are
         # exceeded.
         times, more = divmod(len(self.forms), max(self.budget, 1))
@@ -147,7 +159,10 @@ class Programs:
 
 
 def too_much_work(tiler: Tiler) -> str | None:
-    """Return why a program should not run in turns: too many tiles would be empty. None if it may."""
+    """Return why a program whose kernels take turns should stay ragged, as a text; None if it need not.
+
+    The reason is that it would cost more than `MOST_WORK` times what its tiles cost in their best order.
+    """
     own = tiler.own()
     work = cost(own) / max(cost(tiler.freed(own)), 1)
     if work <= MOST_WORK:
@@ -159,9 +174,10 @@ def too_much_work(tiler: Tiler) -> str | None:
 
 
 def sizes_of(form: Form) -> list[tuple[str, str]]:
-    """Return a label and a text of sizes for each phase, array of given rows and result of a form.
+    """Return pairs of texts, (label, sizes), for each phase, array of given rows and result of a form.
 
-    ``("loop join", "8 tiles of 16 rows")`` is a phase. A ragged form has empty texts, as it has no sizes.
+    ``("loop join", "8 tiles of 16 rows")`` is a phase. A ragged form has no sizes: those of its phases are
+    ``""``, and given rows and results are left out.
     """
     found = []
     for phase in form.phases:
@@ -180,7 +196,10 @@ def sizes_of(form: Form) -> list[tuple[str, str]]:
 
 
 def difference(form: Form, last: Form) -> str:
-    """Return what a form has that the form before it lacked, for a warning: the op 'f', or a size."""
+    """Return a text for a warning: what ``form`` has that ``last``, the form before it, lacked.
+
+    It names new ops, as ``the op 'f'``, or else the sizes that differ.
+    """
     if not set(form.kernels) - set(last.kernels) and form.kernels != last.kernels:
         return "other ops"
     names = [k.name for k in form.kernels[len(last.kernels) :]]

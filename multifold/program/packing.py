@@ -68,7 +68,10 @@ class SlabOwners:
             self.row[source.slab][low:] = np.arange(len(self.row[source.slab]) - low)
 
     def reads(self, kernel: int) -> tuple[Integers, Integers, Integers]:
-        """Return each read of a kernel: its own row, and the kernel and the row that it reads."""
+        """Return all rows that the calls of a kernel read, as three int64 arrays with one entry a read.
+
+        They hold the row of the reading call, the kernel that is read (-1 for given rows), and its row.
+        """
         found = [np.zeros((3, 0), np.int64)]
         operands = self.program.form.kernels[kernel].operands
         for operand, column in zip(operands, self.program.columns[kernel], strict=True):
@@ -88,14 +91,20 @@ class SlabOwners:
 
 
 def ragged_lengths(program: Program, kernel: int) -> list[Integers]:
-    """Return the number of members of each call, for each ragged operand of a kernel."""
+    """Return one array for each ragged operand of a kernel: how many members each row of the kernel has.
+
+    Ragged operands that read no slab are left out.
+    """
     pairs = zip(program.form.kernels[kernel].operands, program.columns[kernel], strict=True)
     ragged = (column for operand, column in pairs if operand.role == "ragged" and operand.reads)
     return [np.diff(column.splits) for column in ragged]
 
 
 def rows_of(launches: np.ndarray, entry: int) -> tuple[int, int]:
-    """Return the range of rows of a kernel that the launches of a phase compute; they follow each other.
+    """Return the first row of a kernel that the launches of a phase compute, and the row after the last.
+
+    ``launches`` are lines (entry of the kernel, first row, rows), and the rows of one kernel follow each
+    other. Without a launch of the kernel it is ``(0, 0)``.
 
     Examples
     --------
@@ -159,7 +168,10 @@ class LoopCalls:
         self.sources, self.readers = self.pairs(owners)
 
     def pairs(self, owners: SlabOwners) -> tuple[Integers, Integers]:
-        """Return each read within the loop: the call that is read, and the call that reads it."""
+        """Return the reads between calls of the loop: the calls that are read, and those that read them.
+
+        Both are int64 arrays of the numbers that calls have in the loop, with an entry for each read.
+        """
         sources = [np.zeros(0, np.int64)]
         readers = [np.zeros(0, np.int64)]
         # There is one entry more than kernels: given rows have the owner -1, which looks up the last one,
@@ -180,7 +192,10 @@ class LoopCalls:
         return np.concatenate(sources), np.concatenate(readers)
 
     def packed(self, turn: tuple[int, ...] = ()) -> Packing:
-        """Return the calls in tiles, in the better of two orders; or in turns, one of ``turn`` each."""
+        """Put the calls into tiles, in the better of two orders: the schedule's, or longest path first.
+
+        With a ``turn`` of several kernels, each tile is of the kernel whose turn it is, and may be empty.
+        """
         # With one kernel every tile is its turn, so the better order is a turn as well.
         if len(set(turn)) > 1:
             tiles = self.longest_first(turn)
@@ -200,7 +215,11 @@ class LoopCalls:
         return Packing(kernel, rows, np.bincount(kernel, minlength=len(rows)).tolist())
 
     def divided(self) -> Tiles:
-        """Return the launches of the loop in their order, divided into tiles."""
+        """Divide the launches of the loop into tiles, in the order of the schedule.
+
+        Returns a pair for each tile: the kernel, an entry of `Phase.kernels`, and the tile's rows of that
+        kernel.
+        """
         tiles: Tiles = []
         for entry, first, rows in self.launches.tolist():
             calls = np.arange(first, first + rows)
@@ -213,7 +232,8 @@ class LoopCalls:
     def fitting(self, entry: int, calls: Integers) -> int:
         """Return how many of ``calls``, from the first on, fit into one tile of the kernel ``entry``.
 
-        One always does: `members_of` leaves room for the longest call beside rows that pad.
+        Calls are counted from 0 among those of the kernel in this loop. One always fits: `members_of`
+        leaves room for the longest call where all other rows are padding.
         """
         count = min(len(calls), self.width[entry])
         for lengths, edges in zip(self.lengths[entry], self.edges[entry], strict=True):
@@ -224,7 +244,7 @@ class LoopCalls:
         return count
 
     def heights(self) -> Integers:
-        """Return the number of calls on the longest path that begins at each call."""
+        """Return for each call of the loop the number of calls on the longest path that begins with it."""
         height = np.ones(int(self.begin[-1]), np.int64)
         launch = np.zeros(len(height), np.int64)
         for number, (entry, first, rows) in enumerate(self.launches.tolist()):
@@ -240,9 +260,11 @@ class LoopCalls:
         return height
 
     def longest_first(self, turn: tuple[int, ...] = ()) -> Tiles:
-        """Return tiles of calls whose operands are done, those with the longest path ahead first.
+        """Fill tile after tile with calls whose operands are done, those with the longest path ahead first.
 
-        In turns, which name every kernel that is called, a tile may have no call.
+        Returns tiles as `divided` does. Without a ``turn`` each tile is of the kernel with the longest path
+        ahead. A ``turn`` names every kernel that is called, one for each tile of a turn, and a tile may
+        have no call.
         """
         total = int(self.begin[-1])
         kernels = range(len(self.kernels))
@@ -287,9 +309,11 @@ class LoopCalls:
 
 
 def turns_like(packing: Packing) -> list[tuple[int, ...]]:
-    """Return turns to choose from, in which the kernels have tiles in about the same ratio as in a packing.
+    """Return turns to choose from, in which kernels have tiles in about the same ratio as in a packing.
 
-    There is one for each number in `TURNS`: so many tiles of a turn are of the kernel that has most.
+    A turn has an entry of `Phase.kernels` for each of its tiles. There is one turn for each number in
+    `TURNS`: that is how many of its tiles the kernel with the most tiles has. Equal turns are returned
+    once.
 
     Examples
     --------
@@ -311,5 +335,5 @@ TURNS = (1, 2, 3, 4)
 
 
 def by_rank(calls: Integers, rank: Integers) -> Integers:
-    """Return calls in ascending order of their rank."""
+    """Sort calls by ``rank[call]``, ascending."""
     return calls[np.argsort(rank[calls])]

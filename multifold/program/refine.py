@@ -38,8 +38,9 @@ def refine(
 ) -> tuple[Plan, dict[int, Hashable], Promoted]:
     """Return a plan in which calls that read rows of different classes have different types.
 
-    It is the plan itself if no type had to be divided. The second value has the classes of each type, and
-    the third tells how rows are promoted (`Samples.promoted`).
+    A class is what rows have in common: structure, trailing shapes and dtypes. The plan is returned as it
+    is if no type has to be divided. The second value maps a type to the class of each row operand, None if
+    that has no row. The third is `Samples.promoted`.
     """
     samples = Samples(plan, backend, model)
     schedule = plan.schedule
@@ -81,11 +82,19 @@ class Samples(Replay):
         self.classes: dict[Hashable, int] = {}
 
     def class_of(self, value: Any) -> int:
-        """Return the number of the class of a value."""
+        """Return the number of a value's class, from 0; a new class gets the next number.
+
+        A class is what values have in common if their rows can be put together: structure, trailing shapes,
+        dtypes.
+        """
         return self.classes.setdefault(self.arrays.class_of(value), len(self.classes))
 
     def value(self, ref: int) -> Any:
-        """Return one row that stands for what a reference reads."""
+        """Return one row that stands for what a reference, ``part << 40 | call``, reads.
+
+        It is that part of the call's sample, the result of a call like it (`take`). Raises `LaunchError` if
+        there is no such part.
+        """
         call = ref & CALL_MASK
         steps = steps_to(self.columns.parts, ref >> PART_BITS)
         return follow(self.results[self.result[call]], steps, self.named(call))
@@ -93,7 +102,7 @@ class Samples(Replay):
     row = value  # whether it is one row shows when the program runs
 
     def classes_of(self, refs: Integers) -> Integers:
-        """Return the class of what each reference reads."""
+        """Return the number of the class of each reference's row, as an int64 array in their order."""
         # Calls with the same sample return alike, so one look for each sample and part will do.
         result = self.result[np.where(refs < 0, 0, refs & CALL_MASK)]
         codes = np.where(refs < 0, refs, result | refs >> PART_BITS << PART_BITS)
@@ -102,7 +111,11 @@ class Samples(Replay):
         return np.array(found, np.int64)[inverse.ravel()]
 
     def promoted(self, refs: Integers) -> tuple[tuple[Any, ...], Integers]:
-        """Return the dtypes that rows are promoted to, and which references are converted to them."""
+        """Return the dtypes that the rows of ``refs`` are promoted to, and which of them are converted.
+
+        There is a dtype for each leaf of a row, and the second value is a bool array with an entry for each
+        reference. Where rows stay as they are, the dtypes are ``()`` and the second value is ``refs``.
+        """
         numbers = self.classes_of(refs)
         distinct = set(numbers.tolist())
         names = list(self.classes)
@@ -114,7 +127,11 @@ class Samples(Replay):
         return dtypes, numbers != self.classes.get(found, -1)
 
     def take(self, calls: Integers) -> None:
-        """Set the sample of each call of a launch, and run new ones; what these calls read has samples."""
+        """Give each call of one launch a sample: the result of a call like it, which runs if it is new.
+
+        All calls that these ``calls`` read must have samples. Raises `LaunchError` if an op fails or mixes
+        rows.
+        """
         table = []
         for slot, position in self.signature(calls[0]).operands:
             if slot.kind.ref or slot.kind.ragged:
@@ -147,7 +164,11 @@ class Samples(Replay):
         self.result[calls] = np.array(numbers)[like]
 
     def ragged_class(self, number: int) -> int:
-        """Return the class of the rows of ragged operand ``number``; -1 if it has no row."""
+        """Return the number of the class of the rows of ragged operand ``number``; -1 if it has no row.
+
+        Rows of several classes have the class that they are promoted to. Raises `LaunchError` if there is
+        none.
+        """
         members = self.columns.rows_of(number)
         if not len(members):
             return -1
@@ -163,11 +184,14 @@ class Samples(Replay):
         return self.classes.setdefault(found, len(self.classes))
 
     def run(self, call: int) -> Any:
-        """Run one call on rows of samples, and return what its op returned."""
+        """Run the op of one call on samples of the rows that it reads, and return what the op returned."""
         return self.launch(self.signature(call), self.leaves_of(call), call)
 
     def launch(self, signature: Signature, leaves: list[Any], call: int) -> Any:
-        """Run one call; its error is that of a program, which has no row yet to show."""
+        """Run the op of one call on ``leaves``, and return what it returned.
+
+        If the op raises, this raises the `LaunchError` of a program, which names the op and its line.
+        """
         named = self.named(call)
         fn = resolve(self.arrays.backend, self.model, signature.op, named.site)
         try:
@@ -177,20 +201,27 @@ class Samples(Replay):
             raise raised(named, error) from error
 
     def aside(self, fn: Callable[..., Any]) -> AbstractContextManager[None]:
-        """Return the context in which an op leaves nothing behind."""
+        """Return a context manager: what ``fn`` changes inside of it is undone.
+
+        That is the state of the model, as running means, and that of random numbers.
+        """
         backend = self.arrays.backend
         return aside(backend, owners_of(backend, self.model, fn))
 
     def leaves_of(self, call: int) -> list[Any]:
-        """Return what the op of a call receives."""
+        """Return the operands of a call, leaf by leaf, with samples in the place of rows.
+
+        Floats are cast to the dtype of arrays, as a launch casts them.
+        """
         signature = self.signature(call)
         leaves = [self.operand_of(call, *operand) for operand in signature.operands]
         return [*self.arrays.narrowed(leaves, signature.beside)] if signature.beside else leaves
 
     def verify(self, calls: list[int]) -> None:
-        """Run the op of three calls on their rows, and refuse it if it mixes them.
+        """Run the op on the rows of three calls, and raise `LaunchError` if it mixes them.
 
-        Executors verify ops with ragged operands themselves, where they know the rows of each launch.
+        An op that passes is remembered. Ops without batched operands are not tried, nor ops with ragged
+        ones: executors try these themselves, where they know the rows of each launch.
         """
         call = calls[0]
         signature = self.signature(calls[0])
@@ -222,7 +253,7 @@ class Samples(Replay):
             refuse_mixed(named, trial, key, result)
 
     def operand_of(self, call: int, slot: Slot, position: int) -> Any:
-        """Return what a call receives for one of `Signature.operands`."""
+        """Return what a call receives for one pair (slot, position) of `Signature.operands`."""
         entry = self.columns.operand(slot, position, call)
         if slot.kind.ref:
             entry = int(entry)
@@ -231,15 +262,20 @@ class Samples(Replay):
         return self.operand(slot, entry)
 
     def signature(self, call: int) -> Signature:
-        """Return the signature of a call."""
+        """Look up the signature of a call in the columns of the plan."""
         return self.columns.signatures[self.columns.signature[call]]
 
     def named(self, call: int) -> Named:
-        """Return the name of a call's op and its line, for errors."""
+        """Return the name of a call's op and the line that recorded the call, for errors."""
         return Named(self.signature(call).name, self.plan.site(call))
 
     def divided(self) -> tuple[Integers, dict[int, Hashable]]:
-        """Return the types, divided where classes differ, and the classes that calls of each type read."""
+        """Return the type of each call, divided where classes differ, and the classes of each type.
+
+        The second maps a type to the class of each of its row operands, None where one has no row. The
+        types are ``plan.types`` itself if none is divided. Calls without ragged rows get the sample of
+        calls of their type that have some.
+        """
         by_type: dict[int, list[tuple[tuple[int, ...], int]]] = {}
         for (own_type, column), number in self.numbers.items():
             by_type.setdefault(own_type, []).append((column, number))
@@ -251,7 +287,9 @@ class Samples(Replay):
             # An empty ragged operand, of class -1, goes with any other.
             columns = zip(*(column for column, _ in found), strict=True)
             known = [sorted({c for c in column if c >= 0}) for column in columns]
-            if all(len(distinct) <= 1 for distinct in known) and self.as_said(own_type, found, known):
+            if all(len(distinct) <= 1 for distinct in known) and self.missing_rows_agree(
+                own_type, found, known
+            ):
                 classes[own_type] = tuple(names[distinct[0]] if distinct else None for distinct in known)
                 # In the launches of calls with rows, calls without any return what those return.
                 full = next((number for column, number in found if -1 not in column), None)
@@ -265,8 +303,12 @@ class Samples(Replay):
                 fresh += 1
         return types, classes
 
-    def as_said(self, own_type: int, found: list[Any], known: list[list[int]]) -> bool:
-        """Return whether ragged operands without rows may go with the rows of other calls of their type."""
+    def missing_rows_agree(self, own_type: int, found: list[Any], known: list[list[int]]) -> bool:
+        """Return whether calls of a type that lack ragged rows may share launches with those that don't.
+
+        ``found`` has pairs (classes of the row operands, number of the sample), and ``known`` the distinct
+        classes of each row operand. False if the recorded row shape is another than that of the rows.
+        """
         signature = self.signature(int(np.flatnonzero(self.plan.types == own_type)[0]))
         if not signature.says_rows:
             return True

@@ -40,7 +40,7 @@ class ProgramResults(NamedTuple):
 
 
 def lay_results(asked: Outputs, examples: int | None, groups: Sequence[Group]) -> ProgramResults:
-    """Return what an executor computes, and which groups make each leaf of the structure of its results.
+    """Choose the groups that an executor computes, and say which of them make each leaf of the results.
 
     Parameters
     ----------
@@ -74,7 +74,10 @@ def lay_results(asked: Outputs, examples: int | None, groups: Sequence[Group]) -
 
 
 def result_readers(asked: Outputs, examples: int | None) -> list[tuple[Any, ...] | None]:
-    """Return a `Key` of each group, equal in programs of all shards; None where examples have their own."""
+    """Return a `Key` for each group of ``asked``, in order, which is equal in the programs of all shards.
+
+    It is None for a group of a result in which each example has an entry of its own.
+    """
     forms = iter(asked.kept)
     readers: list[tuple[Any, ...] | None] = []
     for number, one in enumerate(asked.wanted):
@@ -87,10 +90,9 @@ def result_readers(asked: Outputs, examples: int | None) -> list[tuple[Any, ...]
 
 
 def join(groups: Sequence[Group]) -> tuple[list[Group], list[HolePlace]]:
-    """Return one group for all rows of each slab, and each whole value; and where each group is then.
+    """Put rows of groups that lie in one slab together; return the new groups, and where each old one is.
 
-    Slabs come in the order of their numbers, whatever the order of the examples: the form of a program
-    says which groups it has.
+    First comes one group for each slab, in the order of their numbers, then each whole value by itself.
     """
     slabs = sorted({group.slab for group, rows in groups if rows is not None})
     rows_of: list[list[np.ndarray]] = [[] for _ in slabs]

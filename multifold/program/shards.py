@@ -41,7 +41,11 @@ from multifold.sampling.weights import mean_weight
 
 
 def share_by_calls(traces: Sequence[Trace], shards: int) -> list[np.ndarray]:
-    """Return the numbers of the traces of each shard, so that all shards have about as many calls."""
+    """Share out traces so that all shards have about as many calls.
+
+    Returns an int64 array for each shard: the positions of its traces, ascending. Raises `RecordError` if
+    ``shards`` is no integer of at least 1.
+    """
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise RecordError(
             f"Expected shards to be an integer of at least 1. Received {shards!r}.",
@@ -82,12 +86,15 @@ class Shards(Sequence[Program]):
 
     @property
     def form(self) -> Form:
-        """What an executor compiles for; the form of each of the programs."""
+        """What an executor compiles for: the form that all of the programs have."""
         return self._programs[0].form
 
     @cached_property
     def arrays(self) -> tuple[Any, ...]:
-        """Everything that an executor is handed beside the form, stacked: axis 0 is the shards."""
+        """`Program.arrays` of all programs, stacked: the new axis 0 of each array is the shards.
+
+        Raises `RecordError` for ragged programs, whose arrays differ in length.
+        """
         if not self.form.tiled:
             raise RecordError(
                 "Expected programs of fixed sizes to stack. Received ragged ones, whose arrays differ in "
@@ -98,7 +105,10 @@ class Shards(Sequence[Program]):
 
     @cached_property
     def rows(self) -> int:
-        """The rows of a result that has one for each example, padding included."""
+        """How many rows each shard has of a result with one row for each example, padding included.
+
+        Without fixed sizes it is the number of examples of the largest shard of all processes.
+        """
         kept = self._programs[0].kept
         pairs = zip(self.form.leaves, kept.outputs.wanted if kept else (), strict=False)
         groups = (self.form.groups[leaf] for leaf, one in pairs if one == "row" and isinstance(leaf, int))
@@ -120,7 +130,7 @@ class Shards(Sequence[Program]):
         return "\n".join([*lines, *map(str, self)])
 
     def split(self, values: Any, fill: Any = 0) -> np.ndarray:
-        """Return what belongs to each example, such as its label, where its result will be.
+        """Arrange values of the examples, such as labels, as the results of the shards will be.
 
         Parameters
         ----------
@@ -150,7 +160,7 @@ class Shards(Sequence[Program]):
         return found
 
     def join(self, result: Any) -> Any:
-        """Return results with a row for each example in the order of the traces.
+        """Put results with a row for each example into the order of the traces, without padding.
 
         Parameters
         ----------

@@ -29,9 +29,10 @@ class Shelf:
         self.known: dict[tuple[Form, bool], list[Sizes]] = {}
 
     def choose(self, *tilers: Tiler, processes: Processes = ALONE) -> Sizes:
-        """Return sizes for a program: known ones if it fits into them without much waste.
+        """Choose sizes for programs of one form, and keep new ones in ``known``.
 
-        For several programs, here and in other processes, these are sizes that hold them all.
+        Sizes that are known are taken if all programs, here and in other processes, fit into them without
+        much waste (`WASTE`, `SPARE`). Raises `RecordError` if the programs have no common sizes.
         """
         form = tilers[0].form
         pad = tilers[0].pad
@@ -70,17 +71,20 @@ class Shelf:
 
 
 def cost(sizes: Sizes) -> int:
-    """Return what a program of these sizes costs, as the number of rows that would take as long."""
+    """Return the cost of a program of these sizes, in rows: the number of rows that would take as long."""
     return sum(map(phase_cost, sizes.phases)) + sum(sizes.given)
 
 
 def phase_cost(size: PhaseSize) -> int:
-    """Return what a phase costs, in rows: only tiles of a loop cost something beside their rows."""
+    """Return the cost of a phase in rows: all rows of its tiles, and `OVERHEAD` for each tile of a loop."""
     return size.launches * (size.tile + OVERHEAD * size.loop)
 
 
 def larger(own: Sizes, last: Sizes, pad: bool) -> Sizes | None:
-    """Return sizes that hold both, so that sizes only grow; None if tiles or results differ."""
+    """Return the larger of each of two sizes, so that sizes only grow.
+
+    None if their loops have other tiles or turns, or if results that are not padded have other rows.
+    """
     pairs = zip(own.phases, last.phases, strict=True)
     # Results that are not padded have exactly the rows that were asked for, so nothing may grow there.
     if (own.groups != last.groups and not pad) or any(
@@ -91,7 +95,9 @@ def larger(own: Sizes, last: Sizes, pad: bool) -> Sizes | None:
 
 
 def largest(several: Sequence[Sizes]) -> Sizes:
-    """Return the largest of each size; of loops whose tiles differ those of the most expensive one.
+    """Return sizes of which each is the largest of ``several``.
+
+    For a loop with tiles of several widths or turns, the most expensive one decides.
 
     Examples
     --------

@@ -60,7 +60,7 @@ class Sizes(NamedTuple):
 
 
 def bucket(count: int, least: int = 8) -> int:
-    """Return the size to pad to, of four sizes for each power of two.
+    """Round ``count`` up to one of four sizes for each power of two, and to ``least`` at least.
 
     Examples
     --------
@@ -73,9 +73,11 @@ def bucket(count: int, least: int = 8) -> int:
 
 
 def members_of(tile: int, lengths: Integers) -> int:
-    """Return how many members of a ragged operand a tile has.
+    """Return how many members, rows of a ragged operand, each tile of ``tile`` calls gets.
 
-    Enough for a full tile of calls of the mean length, and for the longest call beside rows that pad.
+    ``lengths`` has the members of each call. The number, rounded up by `bucket`, is enough for a full tile
+    of calls of the mean length, and for the longest call where all other rows are padding of one member
+    each.
     """
     most = int(lengths.max(initial=0))
     mean = int(lengths.sum()) / max(len(lengths), 1)
@@ -83,10 +85,10 @@ def members_of(tile: int, lengths: Integers) -> int:
 
 
 def covers(sizes: tuple[int, ...], needs: tuple[int, ...]) -> bool:
-    """Return whether each size is at least as large as the need in its place."""
+    """Return whether each of ``sizes`` is at least the entry of ``needs`` at the same position."""
     return all(size >= need for size, need in zip(sizes, needs, strict=True))
 
 
 def most_of(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the larger of each pair."""
+    """Return the larger entry at each position of two tuples of one length."""
     return tuple(map(max, a, b))

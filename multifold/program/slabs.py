@@ -24,7 +24,10 @@ class SlabClass(NamedTuple):
 
     @classmethod
     def of(cls, structure: Any, leaves: Sequence[Any]) -> SlabClass:
-        """Return the class of rows, given as arrays or as anything else with a shape and a dtype."""
+        """Return the class of rows, whose ``leaves`` are arrays or anything with a shape and a dtype.
+
+        Axis 0 counts rows, and is left out of the shapes. ``structure`` says how the leaves nest.
+        """
         return cls(structure, tuple((tuple(x.shape[1:]), x.dtype) for x in leaves))
 
     def __str__(self) -> str:
@@ -45,11 +48,14 @@ class SlabClasses:
         self.known: dict[int, SlabClass] = {}
 
     def __getitem__(self, slab: int) -> SlabClass:
-        """Return the class of a slab."""
+        """Return the class of a slab; raises KeyError if it is not known yet."""
         return self.known[slab]
 
     def declare(self, slab: int, found: SlabClass) -> None:
-        """Note the class of a slab; raise `LaunchError` if rows of another class lie there."""
+        """Note that ``found`` is the class of the rows in a slab.
+
+        Raises `LaunchError` if another class was noted or assumed for it before.
+        """
         known = self.known.setdefault(slab, found)
         if known != found:
             readers = [kernel for kernel in self.form.kernels if slab in kernel.slabs]
@@ -67,8 +73,8 @@ class SlabClasses:
     def in_order(self, kernels: Sequence[int], plain: Callable[[MissingRows], SlabClass]) -> Iterator[int]:
         """Yield the kernels of a phase, each as soon as the classes of the slabs that it reads are known.
 
-        The caller declares what each kernel returns before it asks for the next one. In a loop every
-        kernel may read its own results: the children of a tree's node are nodes of that tree. Then a ragged
+        The caller declares what each kernel returns before it asks for the next one. In a loop every kernel
+        may read its own results: the children of a tree's node are nodes of that tree. Then a ragged
         operand breaks the circle if its row shape was recorded, as in ``ragged(children, row_shape=(8,))``.
 
         Parameters
@@ -76,7 +82,7 @@ class SlabClasses:
         kernels : sequence of int
             The kernels of the phase.
         plain : callable
-            From what is said of such a row to its class.
+            Returns the class of a missing row, from what was recorded about it.
 
         Raises
         ------
@@ -95,7 +101,10 @@ class SlabClasses:
                 self.assume(pending, plain)
 
     def check_missing(self, kernel: Kernel, plain: Callable[[MissingRows], SlabClass]) -> None:
-        """Refuse a kernel if calls without rows would get another class of rows than by themselves."""
+        """Refuse a kernel if calls without rows would get another class of rows than by themselves.
+
+        ``plain`` turns what was recorded about missing rows into their class. Raises `LaunchError`.
+        """
         for operand in kernel.operands:
             if operand.lacks and operand.missing is not None and operand.reads:
                 known, own = self.known.get(operand.index), plain(operand.missing)
@@ -107,7 +116,11 @@ class SlabClasses:
                     )
 
     def assume(self, pending: Sequence[int], plain: Callable[[MissingRows], SlabClass]) -> None:
-        """Take recorded row shapes as the classes of slabs, for the first kernel that they complete."""
+        """Take recorded row shapes as the classes of slabs, for the first kernel that they complete.
+
+        Only slabs of that one of the ``pending`` kernels get a class; a class that is known stays.
+        ``plain`` turns `MissingRows` into a class. Raises `LaunchError` if no kernel can be completed so.
+        """
         for number in pending:
             kernel = self.form.kernels[number]
             told = {

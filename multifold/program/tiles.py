@@ -97,7 +97,11 @@ class Tiler:
     def packed(
         self, phase: int, tile: int, edges: tuple[tuple[int, ...], ...], turn: tuple[int, ...] = ()
     ) -> Packing:
-        """Return the calls of a phase in tiles."""
+        """Return the calls of a phase in tiles of ``tile`` rows and ``edges`` members.
+
+        Each packing is made once. ``phase`` is a number, ``edges`` has for each kernel and ragged operand
+        the members of a tile, and ``turn`` is that of `LoopCalls.packed`.
+        """
         # The same packing is asked for when sizes are chosen, when they are compared, and when rows are
         # laid out.
         key = phase, tile, edges, turn
@@ -113,13 +117,19 @@ class Tiler:
         return self.packings[key]
 
     def lengths(self, phase: int, entry: int) -> list[Integers]:
-        """Return the lengths of each ragged operand of a kernel of a phase, for its rows in that phase."""
+        """Return for each ragged operand of a kernel how many members each row has that a phase computes.
+
+        ``entry`` is the position of the kernel in `Phase.kernels`.
+        """
         low, high = rows_of(self.launches[phase], entry)
         lengths = ragged_lengths(self.program, self.form.phases[phase].kernels[entry])
         return [own[low:high] for own in lengths]
 
     def own(self, like: Sizes | None = None) -> Sizes:
-        """Return sizes that fit this program: in tiles and turns of ``like`` if that costs little more."""
+        """Choose sizes that fit this program.
+
+        The tiles and turns of ``like`` stay if those cost little more.
+        """
         phases = [
             self.loop_size(i, *((like.phases[i].tile, like.phases[i].turn) if like is not None else ()))
             if phase.loop
@@ -129,7 +139,7 @@ class Tiler:
         return Sizes(tuple(phases), self.given, self.groups)
 
     def within(self, sizes: Sizes) -> Sizes:
-        """Return the sizes of this program in tiles as wide as those of ``sizes``, with as many members."""
+        """Choose sizes of this program in the tiles of ``sizes``, with at least as many members in each."""
         phases = [
             self.packed_size(i, size.tile, size.edges, size.turn)
             if size.loop
@@ -140,7 +150,10 @@ class Tiler:
 
     @cached_property
     def given(self) -> tuple[int, ...]:
-        """The sizes of given rows; arrays of a framework stay as they are."""
+        """The number of rows of each array of `Program.given`, rounded up.
+
+        Arrays of a framework keep theirs.
+        """
         return tuple(
             bucket(len(rows)) if isinstance(rows, np.ndarray) else rows.shape[0]
             for rows in self.program.given
@@ -148,12 +161,15 @@ class Tiler:
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
-        """The number of rows of each result, rounded up if results are padded."""
+        """The number of rows of each result, in their order; rounded up if results are padded."""
         counts = [0 if rows is None else len(rows) for rows in self.program.groups]
         return tuple(bucket(count) if self.pad and count else count for count in counts)
 
     def once_size(self, number: int, least: int = 0) -> PhaseSize:
-        """Return the sizes of a phase of one launch, which has at least so many rows."""
+        """Return the sizes of a phase that is no loop: one tile, which has ``least`` rows at least.
+
+        ``number`` is that of the phase. A solo kernel, whose launches make one row, has exact sizes.
+        """
         edges = [int(lengths.sum()) for lengths in self.lengths(number, 0)]
         # A solo kernel makes one row of what it is given, and padding would change it: all sizes are exact.
         if self.form.kernels[self.form.phases[number].kernels[0]].solo:
@@ -163,7 +179,10 @@ class Tiler:
         return PhaseSize(False, size, 1, (1,), (tuple(bucket(edge + size - rows) for edge in edges),))
 
     def loop_size(self, number: int, before: int | None = None, turn: tuple[int, ...] = ()) -> PhaseSize:
-        """Return the sizes of a loop: the width that makes it cheapest, then as few tiles as fit."""
+        """Choose the sizes of loop ``number``: the cheapest width of tiles, then as few tiles as fit.
+
+        The width ``before`` is kept unless another one is far cheaper, and so is ``turn``.
+        """
         kernels = self.form.phases[number].kernels
         launches = self.launches[number]
         counts = [high - low for low, high in (rows_of(launches, e) for e in range(len(kernels)))]
@@ -186,9 +205,10 @@ class Tiler:
         least: tuple[tuple[int, ...], ...] | None = None,
         turn: tuple[int, ...] = (),
     ) -> PhaseSize:
-        """Return the sizes of a loop in tiles of a width: as few as fit, with at least so many members.
+        """Return the sizes of loop ``number`` in tiles of ``tile`` rows: as few tiles as fit.
 
-        Where kernels take turns, they do so as in ``turn`` unless other turns need far fewer tiles.
+        A tile has at least the members ``least``, given for each kernel and ragged operand. Where kernels
+        take turns, they do so as in ``turn`` unless other turns need far fewer tiles.
         """
         lengths = [ragged_lengths(self.program, kernel) for kernel in self.form.phases[number].kernels]
         edges = tuple(tuple(members_of(tile, x) for x in own) for own in lengths)
@@ -206,18 +226,21 @@ class Tiler:
         return own
 
     def in_turns(self, number: int, size: PhaseSize, turn: tuple[int, ...]) -> PhaseSize:
-        """Return the sizes of a loop whose kernels take such turns."""
+        """Return ``size`` of loop ``number`` with the tiles that it needs if its kernels take ``turn``."""
         count = -(-len(self.packed(number, size.tile, size.edges, turn).kernel) // len(turn))
         count = bucket(count, -(-FEWEST // len(turn)))
         tiles = tuple(count * turn.count(entry) for entry in range(len(size.kernels)))
         return size._replace(launches=count * len(turn), kernels=tiles, turn=turn)
 
     def calls_only(self, number: int, turn: tuple[int, ...]) -> bool:
-        """Return whether every kernel that a loop calls has a tile in the turn."""
+        """Return whether ``turn`` has a tile for every kernel that loop ``number`` calls.
+
+        False for ``()``.
+        """
         return set(self.launches[number][:, 0].tolist()) <= set(turn) and bool(turn)
 
     def freed(self, sizes: Sizes) -> Sizes:
-        """Return the sizes with the tiles of each loop in their best order, not in turns."""
+        """Return ``sizes`` with as many launches as each loop needs when its kernels take no turns."""
         phases = [
             size._replace(launches=bucket(len(self.packed(i, size.tile, size.edges).kernel), FEWEST))
             if size.turn
@@ -227,7 +250,7 @@ class Tiler:
         return sizes._replace(phases=tuple(phases))
 
     def fits(self, sizes: Sizes) -> bool:
-        """Return whether this program fits into some sizes."""
+        """Return whether this program fits into ``sizes``, those of a program of the same form."""
         if not (self.pad or sizes.groups == self.groups):
             return False
         if not covers(sizes.groups, self.groups) or not covers(sizes.given, self.given):
@@ -238,7 +261,7 @@ class Tiler:
         )
 
     def once_fits(self, number: int, size: PhaseSize) -> bool:
-        """Return whether a phase of one launch fits into some sizes."""
+        """Return whether phase ``number``, which is no loop, fits into ``size``."""
         if self.form.kernels[self.form.phases[number].kernels[0]].solo:
             return size == self.once_size(number)
         rows = int(self.launches[number][:, 2].sum())
@@ -247,7 +270,7 @@ class Tiler:
         return size.tile >= rows + bool(need) and covers(size.edges[0], need)
 
     def loop_fits(self, number: int, size: PhaseSize) -> bool:
-        """Return whether a loop fits into some sizes."""
+        """Return whether loop ``number`` fits into ``size``, by its tiles and by the members of each."""
         for entry, edges in enumerate(size.edges):
             longest = [int(x.max(initial=0)) for x in self.lengths(number, entry)]
             # The longest call must fit into a tile in which all other rows pad, with a member each.
@@ -259,7 +282,10 @@ class Tiler:
         return len(packing.kernel) <= size.launches and covers(size.kernels, tuple(packing.counts))
 
     def tiled(self, sizes: Sizes) -> Program:
-        """Return the program in some sizes, which it fits into."""
+        """Return a new program in ``sizes``, which this one must fit into (`fits`).
+
+        This program stays as it is.
+        """
         form = self.form
         program = self.program
         tiles = [KernelTiles(np.zeros(0, np.int64), 0, ()) for _ in form.kernels]
@@ -301,9 +327,10 @@ class Tiler:
     def phase_tiles(
         self, number: int, size: PhaseSize, before: Sequence[KernelTiles]
     ) -> tuple[Phase, Integers, dict[int, KernelTiles]]:
-        """Return a phase, its table of launches, and the rows of its kernels.
+        """Return phase ``number`` in tiles, its lines of `Program.launches`, and its kernels' rows.
 
-        ``before`` holds the rows of all kernels in earlier phases.
+        The rows are a dictionary: kernel -> its rows in tiles. ``before`` has the rows that earlier phases
+        compute, for each kernel.
         """
         phase = self.form.phases[number]
         tile = size.tile
@@ -332,7 +359,11 @@ class Tiler:
     def column_tiles(
         self, kernel: int, tiles: KernelTiles, moved: MovedRows
     ) -> list[tuple[KernelOperand, Any]]:
-        """Return the operands of a kernel and their columns in tiles."""
+        """Return a pair (operand, column in tiles) for each operand of a kernel.
+
+        ``tiles`` are the kernel's rows, and ``moved`` says where rows of slabs are now. A column may be
+        None.
+        """
         found: list[tuple[KernelOperand, Any]] = []
         edges = iter(tiles.edges)
         pairs = zip(self.form.kernels[kernel].operands, self.program.columns[kernel], strict=True)
@@ -349,7 +380,10 @@ class Tiler:
         return found
 
     def move(self, tiles: Sequence[KernelTiles], sizes: Sizes) -> MovedRows:
-        """Return where each row of the ragged program's slabs lies in those of the tiled one."""
+        """Find where each row of the slabs of the ragged program lies in the slabs of the tiled one.
+
+        ``tiles`` has the rows of each kernel in all phases.
+        """
         form = self.form
         program = self.program
         count = np.array(
@@ -370,12 +404,12 @@ class Tiler:
 
 
 def launches_of(size: PhaseSize) -> int:
-    """Return how many launches a phase has."""
+    """Return ``size.launches``; a key for `min`."""
     return size.launches
 
 
 def padded(count: int, size: int) -> Integers:
-    """Return the rows ``0 .. count - 1``, and -1 for padding.
+    """Return an int64 array of length ``size``: ``0 .. count - 1``, and then -1 for padding.
 
     Examples
     --------
@@ -388,13 +422,19 @@ def padded(count: int, size: int) -> Integers:
 
 
 def resized(rows: Any, size: int) -> Any:
-    """Return a NumPy array with its first row repeated up to a size; an array of a framework as it is."""
+    """Repeat the first row of a NumPy array until it has ``size`` rows.
+
+    Arrays of a framework stay as they are.
+    """
     fits = not isinstance(rows, np.ndarray) or len(rows) == size
     return rows if fits else repeated(rows, padded(len(rows), size), size)
 
 
 def repeated(column: np.ndarray, rows: Integers, tile: int) -> np.ndarray:
-    """Return a column in tiles; padding repeats the first row of its tile.
+    """Return ``column[rows]``, where -1 in ``rows`` is padding and repeats the first row of its tile.
+
+    A tile that is all padding repeats row 0 of the column. Of an empty column come zeros, or 0.5 for
+    floats.
 
     Examples
     --------
@@ -412,9 +452,10 @@ def repeated(column: np.ndarray, rows: Integers, tile: int) -> np.ndarray:
 
 
 def ragged_tiles(column: RaggedColumn, tiles: KernelTiles, moved: np.ndarray | None) -> RaggedColumn:
-    """Return a ragged column in tiles, each with as many members as `KernelTiles.edges` says.
+    """Return a ragged column in tiles, each with as many members as ``tiles.edges`` says.
 
-    Members that pad a tile belong to the rows that pad it, in equal shares, and repeat its first member.
+    ``moved`` says where the rows of its slab are now, None if they have not moved. Members that pad a tile
+    belong to the rows that pad it, in equal shares, and repeat its first member.
     """
     rows, tile, (edges,) = tiles
     count = len(rows) // tile

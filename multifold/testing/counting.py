@@ -14,7 +14,10 @@ from multifold.backend import Backend, TrainingKit
 
 
 def handed_on(method: str, counted: bool = False) -> Callable[..., Any]:
-    """Return a method that asks the inner backend the same, and counts the call if ``counted``."""
+    """Return a method for `Counting` that calls the method of this name of the inner backend.
+
+    It returns what that returns, and adds 1 to ``counts[method]`` if ``counted`` is true.
+    """
 
     def ask(self: Counting, *operands: Any) -> Any:
         if counted:
@@ -57,7 +60,7 @@ class Counting(Backend):
 
     @property
     def kit(self) -> TrainingKit:  # type: ignore[override]
-        """The kit of the inner backend."""
+        """The training kit of the inner backend, as it is: what the kit does is not counted."""
         return self.inner.kit
 
     def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[Any]:
@@ -83,7 +86,10 @@ class Counting(Backend):
 
     @contextlib.contextmanager
     def apart(self, owners: Sequence[Any]) -> Iterator[None]:
-        """Count nothing of a trial."""
+        """Return the context manager of the inner backend's `apart`.
+
+        What is asked inside of it is not counted.
+        """
         counts = self.counts.copy()
         try:
             with self.inner.apart(owners):

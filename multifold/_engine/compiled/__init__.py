@@ -118,7 +118,7 @@ in_use = not missing
 
 
 def state() -> str:
-    """Return a line about the compiled code: whether it runs, and if not, why.
+    """Return a line of text that says whether the compiled code runs, and if not, why.
 
     Examples
     --------

@@ -46,7 +46,9 @@ def ancestors(
     outputs : int64 array
         Calls whose values are wanted.
     refs, ref_starts, members, member_starts, ragged_starts : int64 arrays
-        The operands of all calls.
+        Call ``i`` has the references ``refs[ref_starts[i] : ref_starts[i + 1]]`` and the ragged operands
+        ``ragged_starts[i]`` to ``ragged_starts[i + 1] - 1``, and ragged operand ``j`` the rows
+        ``members[member_starts[j] : member_starts[j + 1]]``. A reference is ``part << 40 | call``.
 
     Examples
     --------
@@ -80,7 +82,10 @@ def ancestors(
 def mark_all(
     wanted: columns.Flags, outputs: columns.Read, refs: columns.Read, members: columns.Read
 ) -> columns.Int:
-    """Mark the outputs and all calls that others read, whether these are needed or not."""
+    """Set the flags of all outputs and of all calls that others read, whether these are needed or not.
+
+    Raises IndexError for an output or a reference to a call that is not there.
+    """
     mask = columns.CALL_MASK
     calls = len(wanted)
     ref: columns.Int
@@ -119,7 +124,7 @@ def mark_ancestors(
     member_starts: columns.Read,
     ragged_starts: columns.Read,
 ) -> columns.Int:
-    """Mark the calls that `outputs` need, and no others."""
+    """Set the flags of the calls that `outputs` need, themselves included, and clear all others."""
     calls = len(wanted)
     ref_count = len(refs)
     mask = columns.CALL_MASK
@@ -161,7 +166,7 @@ def mark_ancestors(
 @cython.boundscheck(False)
 @cython.exceptval(-1, check=True)
 def rows_begin(call: columns.Int, member_starts: columns.Read, ragged_starts: columns.Read) -> columns.Int:
-    """Return where the rows of a call's ragged operands begin."""
+    """Return where the rows of a call's ragged operands begin in ``members``."""
     if call >= len(ragged_starts) or not 0 <= ragged_starts[call] < len(member_starts):
         columns.missing()
     return member_starts[ragged_starts[call]]
@@ -175,10 +180,20 @@ def edges(
     member_starts: columns.Read,
     ragged_starts: columns.Read,
 ) -> Any:
-    """Return which of the pending calls read each other, as sources and readers.
+    """Return which of the pending calls read each other, as two int64 arrays: sources and readers.
 
-    Calls are numbered in the order of ``pending``. The edges come ordered by reader, and the edges of one
-    reader in the order of its operands: first its references, then the rows of its ragged operands.
+    Both are positions in ``pending``. The edges come ordered by reader, and the edges of one reader in the
+    order of its operands: first its references, then the rows of its ragged operands. Raises IndexError for
+    columns that refer to what is not there.
+
+    Parameters
+    ----------
+    pending : int64 array
+        The calls to look at; the others count as run.
+    refs, ref_starts, members, member_starts, ragged_starts : int64 arrays
+        Call ``i`` has the references ``refs[ref_starts[i] : ref_starts[i + 1]]`` and the ragged operands
+        ``ragged_starts[i]`` to ``ragged_starts[i + 1] - 1``, and ragged operand ``j`` the rows
+        ``members[member_starts[j] : member_starts[j + 1]]``. A reference is ``part << 40 | call``.
 
     Examples
     --------
@@ -215,7 +230,10 @@ def edges(
 # -1 is an answer, so the C function says by -2 that it has raised.
 @cython.exceptval(-2, check=False)
 def position_of(ref: columns.Int, number: columns.Write, reader: columns.Int) -> columns.Int:
-    """Return the position of the call that is read, -1 if it is not pending."""
+    """Look up the position among the pending calls of the call that `ref` reads; -1 if it is not pending.
+
+    `number` has the position of each call. Raises IndexError if the call does not come before its `reader`.
+    """
     call = ref & columns.CALL_MASK
     # A call reads only calls before it. All later loops over edges rely on that.
     if call >= len(number) or number[call] >= reader:
@@ -236,9 +254,9 @@ def write_edges(
     sources: columns.Write,
     readers: columns.Write,
 ) -> columns.Int:
-    """Write which pending calls read each other, by their positions in `pending`; return how many edges.
+    """Write which pending calls read each other, as positions in `pending`; return the number of edges.
 
-    `number` is room for the position of each call.
+    `number` is room for the position of each call, and `sources` and `readers` are filled from 0 on.
     """
     count = 0
     calls = len(number)
@@ -281,7 +299,7 @@ def write_edges(
 
 @cython.cfunc
 def count_types(types: columns.Read, sources: columns.Read, readers: columns.Read) -> columns.Int:
-    """Return how many types there are, and refuse edges of calls that are not there, as callers rely on."""
+    """Return one more than the highest type; raise IndexError if an edge has a call that is not there."""
     calls = len(types)
     if len(sources) != len(readers):
         columns.missing()
@@ -295,10 +313,10 @@ def count_types(types: columns.Read, sources: columns.Read, readers: columns.Rea
 @cython.boundscheck(False)
 @cython.exceptval(-1, check=True)
 def find_components(edge: columns.Flags, component: columns.Write) -> columns.Int:
-    """Number the strongly connected components of types as Tarjan (1972) finds them; return how many.
+    """Number the strongly connected components of types as Tarjan (1972) finds them; return their number.
 
     ``edge[a * count + b]`` tells whether type ``b`` reads type ``a``. `component` has -1 for each type at
-    first.
+    first, and gets the number of its component.
     """
     count = len(component)
     counter = 0
@@ -351,7 +369,7 @@ def find_components(edge: columns.Flags, component: columns.Write) -> columns.In
 
 
 def typed_levels(types: columns.Read, sources: columns.Read, readers: columns.Read) -> tuple[Any, Any, Any]:
-    """Return how many calls of its own type lie on the longest path to each call, and the cycles.
+    """Return how many calls of its own type lie on the longest path to each call, and the cycles of types.
 
     Parameters
     ----------
@@ -401,7 +419,10 @@ def count_levels(
     cycle: columns.Write,
     highest: columns.Write,
 ) -> columns.Int:
-    """Write the level of each call, and the cycle and the highest level of each type."""
+    """Write the typed level of each call, and the cycle and the highest level of each type.
+
+    See `typed_levels`.
+    """
     counters: columns.Int = COUNTERS
     count = len(cycle)
     component: columns.Write = columns.filled(count, -1)
@@ -450,7 +471,7 @@ def count_levels(
 def mark_loops(
     types: columns.Read, sources: columns.Read, readers: columns.Read, loop: columns.Flags
 ) -> columns.Int:
-    """Mark the types that read themselves."""
+    """Set the flag of each type of which a call reads a call of the same type."""
     for i in range(len(sources)):
         if types[sources[i]] == types[readers[i]]:
             loop[types[readers[i]]] = 1
@@ -466,7 +487,7 @@ def mark_types(
     edge: columns.Flags,
     count: columns.Int,
 ) -> columns.Int:
-    """Mark which types read each other."""
+    """Set flag ``a * count + b`` where a call of type ``b`` reads a call of type ``a``."""
     for i in range(len(sources)):
         edge[types[sources[i]] * count + types[readers[i]]] = 1
     return 0
@@ -475,7 +496,7 @@ def mark_types(
 @cython.cfunc
 @cython.boundscheck(False)
 def raise_highest(types: columns.Read, levels: columns.Read, highest: columns.Write) -> columns.Int:
-    """Find the highest level of each type."""
+    """Raise `highest` of each type to the highest level among its calls."""
     for i in range(len(types)):
         if levels[i] > highest[types[i]]:
             highest[types[i]] = levels[i]
@@ -492,7 +513,11 @@ def count_alone(
     cycle: columns.Read,
     levels: columns.Write,
 ) -> columns.Int:
-    """Count the calls on a path within one cycle: that of a type with itself, or one of very many types."""
+    """Write the levels of calls by their depth: the number of calls on the longest path within one cycle.
+
+    That is done for types that read themselves and no others in a circle, and for cycles of very many
+    types.
+    """
     counters: columns.Int = COUNTERS
     for i in range(len(sources)):
         source = sources[i]
@@ -515,7 +540,7 @@ def count_jointly(
     cycle: columns.Read,
     levels: columns.Write,
 ) -> columns.Int:
-    """Count type by type on each cycle of several types."""
+    """Write the levels of calls on cycles of several types, type by type; see `count_type`."""
     counters: columns.Int = COUNTERS
     count = 0
     within: columns.Write = columns.room(len(sources))  # the edges inside of such cycles
@@ -544,10 +569,11 @@ def count_type(
     counts: columns.Write,
     levels: columns.Write,
 ) -> columns.Int:
-    """Count the calls of one type over the edges of its cycle; `counts` is room for a number of each call.
+    """Write the levels of the calls of type `own`: how many of them lie on the longest path to each.
 
-    An edge comes after all edges to its source, so `counts` of the source is final then. A call that no
-    edge has reached yet has its own weight.
+    Only paths within the cycle count. `within` has the `size` edges of such cycles, and `counts` is room
+    for a number of each call. An edge comes after all edges to its source, so `counts` of the source is
+    final then. A call that no edge has reached counts 1 if it is of the type, else 0.
     """
     for i in range(size):
         source = sources[within[i]]
@@ -603,7 +629,10 @@ def bucket(codes: columns.Read, sources: columns.Read, readers: columns.Read) ->
 
 @cython.cfunc
 def place_in(distinct: Any, codes: Any) -> Any:
-    """Return the place of each code among the distinct ones, which ascend."""
+    """Return the position of each code in `distinct`, which is in ascending order.
+
+    Raises IndexError for a code that is not there.
+    """
     places = np.searchsorted(distinct, codes)
     if (places >= len(distinct)).any() or (distinct[places] != codes).any():
         columns.missing()
@@ -621,6 +650,10 @@ def schedule(
 ) -> tuple[Any, ...]:
     """Make one launch of all pending calls of one type and typed level: the policy "auto" in one step.
 
+    The typed level of a call is how many calls of its type lie on the longest path to it. Where these
+    launches read each other in a cycle, six values come back, which other policies need: the type of each
+    pending call, from 0, the two arrays of `edges`, and the three of `typed_levels`.
+
     Parameters
     ----------
     types : int64 array
@@ -628,7 +661,9 @@ def schedule(
     pending : int64 array
         The calls to run, in ascending order.
     refs, ref_starts, members, member_starts, ragged_starts : int64 arrays
-        The operands of all calls.
+        Call ``i`` has the references ``refs[ref_starts[i] : ref_starts[i + 1]]`` and the ragged operands
+        ``ragged_starts[i]`` to ``ragged_starts[i + 1] - 1``, and ragged operand ``j`` the rows
+        ``members[member_starts[j] : member_starts[j + 1]]``. A reference is ``part << 40 | call``.
 
     Returns
     -------
@@ -636,9 +671,6 @@ def schedule(
         Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``.
     lower_bound : int
         The launches that no schedule can go below.
-
-    Where launches read each other in a cycle, what other policies need: the type of each pending call, the
-    edges that `edges` returns, and what `typed_levels` says of them.
     """
     kinds: columns.Read = columns.opened(types)
     todo: columns.Read = columns.opened(pending)
@@ -668,7 +700,7 @@ def schedule(
 
 @cython.cfunc
 def in_circles(types: Any, pending: Any, sources: Any, readers: Any) -> tuple[Any, ...]:
-    """Return what `schedule` does for calls whose types may read each other in a circle."""
+    """Return what `schedule` returns, for calls whose types may read each other in a circle."""
     own = numbered(types[pending])
     levels, cycles, highest = typed_levels(own, sources, readers)
     first = highest.cumsum() - highest  # a bucket for each pair of a type and a level
@@ -683,7 +715,7 @@ def in_circles(types: Any, pending: Any, sources: Any, readers: Any) -> tuple[An
 
 @cython.cfunc
 def numbered(types: Any) -> Any:
-    """Return types numbered 0, 1, 2 and so on in their order, without those that no call has."""
+    """Renumber types 0, 1, 2 and so on in ascending order, without those that no call has."""
     if (
         types.max(initial=0) > 8 * len(types) + 65536
     ):  # a table of all types would be larger than what is read
@@ -724,7 +756,10 @@ class PlainSchedule:
         ragged_starts: columns.Read,
         width: columns.Int,
     ) -> columns.Int:
-        """Find the levels of pending calls, which ascend, and write which of them read each other."""
+        """Set the level of each pending call, the highest level of each type, and the edges between calls.
+
+        `pending` has to ascend. All types are below `width`.
+        """
         mask = columns.CALL_MASK
         last: columns.Int = -1
         count: columns.Int = 0
@@ -803,7 +838,10 @@ class PlainSchedule:
     @cython.boundscheck(False)
     @cython.exceptval(-1, check=True)
     def number_buckets(self, pending: columns.Read) -> columns.Bool:
-        """Number a bucket for each type and level in place of levels; return False if that will not do."""
+        """Number a bucket for each pair of type and level, and write it over the level of each call.
+
+        Returns False if there are too many buckets, or if types read each other in a circle.
+        """
         types: columns.Read = self.types
         levels: columns.Write = self.levels
         width = len(self.highest)
@@ -834,7 +872,10 @@ class PlainSchedule:
     @cython.cfunc
     @cython.boundscheck(False)
     def launches(self, pending: columns.Read) -> Any:
-        """Return the calls by launch, the bounds of launches, and how many launches there are."""
+        """Make a launch of each bucket.
+
+        Return the calls by launch, where launches begin, and their number.
+        """
         count: columns.Int = 0
         done: columns.Int = 0
         buckets = self.buckets
@@ -890,7 +931,7 @@ def launches_of(
     sources: columns.Read,
     readers: columns.Read,
 ) -> Any:
-    """Return the calls by launch and where launches begin, None if codes read each other in a cycle.
+    """Return the calls by launch and where launches begin; None if codes read each other in a cycle.
 
     Callers keep codes below `width`. Those of edges are checked here: a damaged edge may name a code that
     no call has.
@@ -947,9 +988,10 @@ def rank_buckets(
 ) -> columns.Int:
     """Rank buckets so that each comes after those that it reads (Kahn 1962); return how many have a rank.
 
-    Most edges repeat one before. So the edges to each bucket are chained, and then, from the last bucket to
-    the first, what leaves each bucket: each of these chains is in ascending order, and an edge that repeats
-    another one finds it at the head.
+    `number` is the bucket of each code, and `sources` and `readers` are codes. Most edges repeat one
+    before. So the edges to each bucket are chained, and then, from the last bucket to the first, what
+    leaves each bucket: each of these chains is in ascending order, and an edge that repeats another one
+    finds it at the head.
     """
     buckets = len(rank)
     edges = len(sources)

@@ -55,7 +55,7 @@ cdef struct Option:  # a state and the type that it may launch next
 
 
 cdef void *taken(list kept, int64_t size) except NULL:
-    """Return memory that lives as long as a list."""
+    """Return `size` bytes of memory, which live as long as the list `kept` does."""
     block = PyByteArray_FromStringAndSize(NULL, size)
     kept.append(block)
     return PyByteArray_AS_STRING(block)
@@ -82,7 +82,7 @@ cdef inline uint64_t mixed(uint64_t call) noexcept:
 
 @cython.final
 cdef class Beam:
-    """Some partial schedules of one problem. Each of them, a state, is a row of bytes.
+    """Some partial schedules of one problem, called states. Each state is a row of bytes.
 
     Ready calls of a type are a chain of links. A launch drops a whole chain, and a call that becomes ready gets a
     link in front, so states share links, and the copy of a state takes one byte for each call, which says for how
@@ -185,7 +185,7 @@ cdef class Beam:
         return 0
 
     cdef State state(self, int64_t slot) noexcept:
-        """Return where the parts of a state are."""
+        """Return pointers to the parts of the state in row `slot`."""
         cdef State it
         it.facts = <Facts *>(self.rows + slot * self.size)
         it.weights = <int64_t *>(it.facts + 1)
@@ -199,7 +199,7 @@ cdef class Beam:
         return it
 
     cdef void start(self) noexcept:
-        """Make state 0 one in which no call has run."""
+        """Write the state in which no call has run to row 0."""
         cdef int64_t i, own
         cdef State it = self.state(0)
         memset(self.rows, 0, self.size)
@@ -221,7 +221,7 @@ cdef class Beam:
                 self.links += 1
 
     cdef int reserve(self, int64_t more) except -1:
-        """Make room for some links."""
+        """Make room for `more` links after those that there are."""
         cdef Link *link = self.link
         if self.links + more > self.most_links:
             self.most_links = 2 * (self.links + more)
@@ -256,14 +256,14 @@ cdef class Beam:
         return 0
 
     cdef int64_t ready(self, State it) noexcept:
-        """Return how many calls of a state are ready."""
+        """Return how many calls are ready in a state: they wait for no other call, and have not run."""
         cdef int64_t i, count = 0
         for i in range(self.cells):
             count += it.ready_in[i]
         return count
 
     cdef int run(self, State it, int64_t own) except -1:
-        """Launch all ready calls of a type."""
+        """Launch all ready calls of type `own`: this changes the state."""
         self.reserve(self.calls - it.facts.done)
         # Local pointers, since the compiler takes a byte that is written for a part of any other object.
         cdef Call *calls = self.call
@@ -318,7 +318,7 @@ cdef class Beam:
         return 0
 
     cdef int64_t options(self, State it, int64_t state, Option *found) noexcept:
-        """Write what a state may launch next; return how many types that are."""
+        """Write an option to `found` for each type that has ready calls; return how many there are."""
         cdef int64_t own, count = 0, tallest
         for own in range(self.types):
             if it.head[own] < 0:
@@ -331,7 +331,7 @@ cdef class Beam:
         return count
 
     cdef int follow(self, list path, Writable launch) except -1:
-        """Write the launch of each call where types are launched in the order of a path."""
+        """Write the launch of each call, from 0, where `path` has the type of each launch."""
         cdef int64_t own, at, number = 0
         cdef State it = self.state(0)
         self.start()
@@ -350,7 +350,7 @@ cdef inline int64_t weight_of(Call call) noexcept:
 
 
 cdef inline void open(State it, Call call, int32_t *types, int64_t number, Link *links, int64_t new) noexcept:
-    """Let a call of a number be ready, by a link of another one."""
+    """Let call `number` be ready: link `new` goes to the front of the chain of its type."""
     cdef int64_t own = types[call.cell]
     links[new] = Link(number, it.head[own])
     it.head[own] = new
@@ -411,7 +411,7 @@ cdef int64_t choose(Beam beam, Option *options, int64_t count, int64_t limit, in
 
 
 cdef list grow(Beam it, int64_t most):
-    """Launch until a state has run all calls; return the types that it launched, None if they are more than `most`."""
+    """Launch until a state has run all calls; return the type of each launch, None if there are more than `most`."""
     cdef int64_t i, k, number, count, chosen, states = 1, width = it.width, spare = width - 1, used = 0
     cdef int64_t *slots = <int64_t *>taken(it.kept, 5 * width * sizeof(int64_t))
     cdef int64_t *after = slots + width
@@ -461,7 +461,7 @@ cdef list grow(Beam it, int64_t most):
 
 
 cdef list path_to(int64_t end, int32_t *path_type, int32_t *path_before):
-    """Return the types on a path."""
+    """Return the types that were launched up to step `end`, the first one first."""
     path = []
     while end >= 0:
         path.append(path_type[end])

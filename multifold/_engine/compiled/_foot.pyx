@@ -34,5 +34,5 @@ cdef extern from *:
 
 
 def at_foot(code):
-    """Call a function without arguments as the first one of its stack, and return what it returns."""
+    """Call `code()` as the first function of its stack, and return what it returns."""
     return multifold_at_foot(code)

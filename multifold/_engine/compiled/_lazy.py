@@ -34,9 +34,9 @@ else:
 @cython.cfunc
 @cython.inline
 def own(glue: Any) -> Any:
-    """Return its argument, which Cython then takes for any object.
+    """Return ``glue`` as it is: Cython takes what comes back for any object.
 
-    Methods of an adapter's subclass, which know the framework, are called through it.
+    So methods of an adapter's subclass, which know the framework, are called through it.
     """
     return glue
 
@@ -132,7 +132,11 @@ class LazyRecorderBase:
         self.shared = {}
 
     def dispatch(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
-        """Return what a function does that has met a pending value: answer it, or record it."""
+        """Return the result of a function that has met a pending value, one that is not computed yet.
+
+        A function in ``answers`` is answered, one of a known kind is recorded, and others go to
+        `dispatch_unknown`.
+        """
         answer: Any = self.answers.get(func)
         if answer is not None:
             return answer(*args, **kwargs) if kwargs else answer(*args)
@@ -146,12 +150,16 @@ class LazyRecorderBase:
         return self.again(recording, call, operands)
 
     def recorded(self, recording: Any, maker: Any, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Record a call; one that depends on no example runs at once.
+        """Record a call and return its pending value or values; run it at once if it depends on no example.
 
         Parameters
         ----------
+        recording : Recording
+            What the calls of an example are recorded in.
         maker : type or None
             What kind of cell ``func`` is; None for a function of the framework.
+        func, args, kwargs : callable, tuple, dict
+            The call. If its kind is new, `learn` finds out what it returns.
         """
         operands: list = []
         key = self.key(recording, func, maker, args, kwargs, operands)
@@ -165,7 +173,10 @@ class LazyRecorderBase:
 
     @cython.cfunc
     def key(self, recording: Any, func: Any, maker: Any, args: tuple, kwargs: Any, operands: list) -> tuple:
-        """Return the key that all calls of one kind share; append the call's operands to ``operands``."""
+        """Return the key that all calls of one kind share; append the call's operands to ``operands``.
+
+        These are its pending values, and what `key_of` adds, as arrays.
+        """
         parts: list = [func]
         for probe in self.probes:
             parts.append(probe())
@@ -189,7 +200,7 @@ class LazyRecorderBase:
 
     @cython.cfunc
     def add_key(self, x: Any, parts: list, operands: list) -> columns.Int:
-        """Append the key of an argument to ``parts``, and its operands to ``operands``."""
+        """Append what stands for ``x`` in a key to ``parts``, and the operands in it to ``operands``."""
         kind = type(x)
         if kind is self.pending:
             if self.is_stale(x):
@@ -216,7 +227,10 @@ class LazyRecorderBase:
 
     @cython.ccall
     def keys_of(self, arguments: list, operands: list) -> tuple:
-        """Return the key of some arguments, and append their operands to ``operands``."""
+        """Return what stands for the arguments in a key, as a tuple; append their operands.
+
+        These go to the end of ``operands``.
+        """
         parts: list = []
         for x in arguments:
             self.add_key(x, parts, operands)
@@ -224,7 +238,10 @@ class LazyRecorderBase:
 
     @cython.cfunc
     def again(self, recording: Any, call: KnownCall, operands: list) -> Any:
-        """Record a call of a known kind; return what stands for its result."""
+        """Record a call of a known kind by `Fold.add`; return a pending value, or a structure of them.
+
+        A kind that returns no array is not recorded: what it returns is known.
+        """
         # The function returns no array, but a shape, say, which is the same for all calls of the kind.
         if call.call is None:
             return call.result
@@ -251,23 +268,29 @@ class LazyRecorderBase:
 
     @cython.cfunc
     def depend_on_examples(self, operands: list) -> columns.Bool:
-        """Return whether an operand may differ from example to example: all but arrays that are shared."""
+        """Return whether an operand may differ from example to example: any but an array in ``shared``."""
         return any(type(x) is self.pending or id(x) not in self.shared for x in operands)
 
     @cython.cfunc
     def are_read(self, operands: list) -> columns.Bool:
-        """Return whether the values of all pending operands were read."""
+        """Return whether the value of each pending operand was read; True if no operand is pending."""
         return all(type(x) is not self.pending or x.host is not None for x in operands)
 
     @cython.ccall
     def is_stale(self, x: Any) -> columns.Bool:
-        """Return whether a pending value is out of date: its base or a view of it was changed in place."""
+        """Return whether a pending value is out of date: its base, or a view of it, was changed in place.
+
+        The base is the array that it is a view of, or None.
+        """
         base = x.base
         return x.version < 0 or (base is not None and x.seen != self.version(base))
 
     @cython.ccall
     def entry(self, recording: Any, x: Any, index: Any, form: Any) -> Any:
-        """Return a row of a form inside of a pending value, which costs no launch."""
+        """Return a new pending value for entry ``index`` along axis 0 of ``x``, which costs no launch.
+
+        ``form`` is that of the entry. Raises IndexError if there is no such entry.
+        """
         if self.is_stale(x):
             own(self).refuse_stale(x)
         size: columns.Int = x.form.shape[0]
@@ -282,12 +305,18 @@ class LazyRecorderBase:
 
     @cython.cfunc
     def version(self, x: Any) -> Any:
-        """Return how often an array, pending or computed, was changed in place."""
+        """Return how often an array was changed in place, be it pending or computed.
+
+        It is -1 for a pending one once a view of it was changed.
+        """
         return x.version if type(x) is self.pending else own(self).version_of(x)
 
     @cython.ccall
     def new(self, recording: Any, node: Any, form: Any, base: Any) -> Any:
-        """Return a pending value for a node; ``base`` is what it is a view of, or None."""
+        """Make a pending value of a form for a node, and note it in ``recording.made``.
+
+        ``base`` is the array that it is a view of, or None; for a view of a view it is the array below.
+        """
         x: Any = form.new()
         x.node = node
         x.form = form
@@ -307,7 +336,7 @@ class LazyRecorderBase:
 
     @cython.ccall
     def note_part(self, x: Any, whole: Any, index: Any) -> object:
-        """Note that a pending value is a part of another one, at an index."""
+        """Note that pending value ``x`` is ``whole[index]``; take its value from there if that was read."""
         x.place = whole, index
         if whole.host is not None:
             x.host = whole.host[index]
@@ -315,14 +344,14 @@ class LazyRecorderBase:
 
     @cython.ccall
     def note_value(self, x: Any, value: Any) -> object:
-        """Note the value of a pending one that was read."""
+        """Set the value that was read of a pending value."""
         x.host = value
         return None
 
 
 @cython.cfunc
 def line_of_program(recording: Any) -> Any:
-    """Return the innermost frame of the program's own code, and not of a library; None if there is none."""
+    """Return the innermost frame that is of the program, and not of a library; None if there is none."""
     frame: Any = sys._getframe()
     known: dict = recording.lines
     while frame is not None:

@@ -35,7 +35,7 @@ NO_FLOATS = np.zeros(0)
 @cython.cfunc
 @cython.inline
 def is_stored(number: columns.Int) -> columns.Bool:
-    """Return whether a column is one of integers."""
+    """Return whether column ``number`` of a trace is one of integers, and so lies in its ``integers``."""
     return number < FLOATS or number >= RESULTS
 
 
@@ -70,7 +70,7 @@ class TraceMerge:
         out: columns.Write,
         occurs: columns.Write,
     ) -> columns.Int:
-        """Begin with the first trace."""
+        """Set the columns to read from and to write to, before the first trace."""
         self.integers = integers
         self.signatures = signatures
         self.parts = parts
@@ -90,7 +90,10 @@ class TraceMerge:
         part_start: columns.Int,
         part_end: columns.Int,
     ) -> columns.Int:
-        """Take the numbers that the signatures and parts of a trace become."""
+        """Set where the vocabulary of the next trace lies in `signatures` and in `parts`.
+
+        Raises IndexError if that is outside of them.
+        """
         if not 0 <= signature_start <= signature_end <= len(self.signatures):
             columns.missing()
         if not 0 <= part_start <= part_end <= len(self.parts):
@@ -108,7 +111,11 @@ class TraceMerge:
     def references(
         self, begin: columns.Int, count: columns.Int, at: columns.Int, least: columns.Int
     ) -> columns.Int:
-        """Write references of a trace; loose values are not below `least`."""
+        """Write `count` references of a trace, from `begin` on, to `at`, renumbered for the merged graph.
+
+        Loose values are below 0; raises IndexError for one below `least`, or for a call or part that is not
+        there.
+        """
         integers: columns.RawRead = columns.raw_read(self.integers)
         parts: columns.RawRead = columns.raw_read(self.parts)
         out: columns.Raw = columns.raw(self.out)
@@ -136,7 +143,7 @@ class TraceMerge:
 
     @cython.cfunc
     def numbers(self, begin: columns.Int, count: columns.Int, at: columns.Int) -> columns.Int:
-        """Write the signatures of a trace, and count how often it has each one."""
+        """Write the signatures of `count` calls, from `begin` on, to `at`; count how often each occurs."""
         integers: columns.RawRead = columns.raw_read(self.integers)
         signatures: columns.RawRead = columns.raw_read(self.signatures)
         occurs: columns.Raw = columns.raw(self.occurs)
@@ -160,7 +167,10 @@ class TraceMerge:
     def lengths(
         self, begin: columns.Int, count: columns.Int, at: columns.Int, members: columns.Int
     ) -> columns.Int:
-        """Write the lengths of a trace's ragged operands, whose sum is the number of its members."""
+        """Write `count` lengths of ragged operands, from `begin` on, to `at`.
+
+        Raises IndexError if their sum is not `members`.
+        """
         for i in range(count):
             length = self.integers[begin + i]
             if not 0 <= length <= members:
@@ -173,7 +183,7 @@ class TraceMerge:
 
     @cython.cfunc
     def refuse_other_counts(self, column: columns.Int, size: columns.Int) -> columns.Int:
-        """Refuse a trace with more or fewer entries of a column than its calls take."""
+        """Raise IndexError unless the trace's calls take ``size`` entries of a column in all."""
         begin = column * self.signature_count
         for i in range(self.named):
             size -= self.occurs[i] * self.taken[begin + self.signatures[self.signature_start + i]]
@@ -184,7 +194,10 @@ class TraceMerge:
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def trace(self, sizes: columns.Int, filled: columns.Write) -> columns.Int:
-        """Write the trace whose sizes begin there to where its columns go on; return where it ends."""
+        """Write the trace whose sizes begin at `sizes`, each column from `filled` on.
+
+        Return where the trace ends. `filled` is raised by what each column got.
+        """
         at = sizes + len(filled)
         self.calls = self.integers[sizes + SIGNATURE]
         self.own_loose = self.integers[sizes + LOOSE]
@@ -231,8 +244,9 @@ def merge(
     Parameters
     ----------
     integers : int64 array
-        Of one trace after the other: the sizes of `COLUMNS`, of `KEPT` and of the results, and then
-        the columns and the results.
+        Of one trace after the other: the sizes of its columns, those named by
+        `multifold._engine.traces.trace.COUNTED`, and of its results; then its columns of integers and its
+        results.
     signatures, signature_starts : int64 arrays
         Signature ``n`` of vocabulary ``v`` becomes ``signatures[signature_starts[v] + n]``; there is
         a start after the last one.
@@ -241,7 +255,8 @@ def merge(
     vocabularies : int64 array of shape ``(traces,)``
         The vocabulary of each trace.
     taken : int64 array of shape ``(5, signatures)``
-        How many entries of each of `TAKEN` a call of each signature in the end takes.
+        How many entries a call of each signature of the merged graph has in each of
+        `multifold._engine.record.kinds.COLUMNS`.
     result_count : int
         How many results each trace has.
 
@@ -252,7 +267,8 @@ def merge(
     sizes : int64 array of shape ``(traces, columns)``
         The sizes of each trace.
     columns : list of int64 array
-        `COLUMNS` and the results, with the entries of all traces, one after the other.
+        Signatures, references, ints, lengths and members, and then each result, with the entries of all
+        traces, one after the other.
 
     Raises
     ------
@@ -312,7 +328,10 @@ def merge(
 def count_entries(
     integers: columns.Read, sizes: columns.Write, total: columns.Write, traces: columns.Int
 ) -> columns.Int:
-    """Count the entries of each trace in each column; refuse traces that do not fill their integers."""
+    """Write how many entries each trace has in each column, and their sums, to `sizes` and `total`.
+
+    Raises IndexError for traces that do not fill their integers.
+    """
     width = len(total)
     most: columns.Int = MOST_ENTRIES
     at: columns.Int = 0
@@ -353,7 +372,7 @@ class OwnNumbers:
 
     @cython.cfunc
     def begin(self, parents: Any, size: columns.Int) -> columns.Int:
-        """Begin with no example."""
+        """Set what each number comes after (None for nothing), and make room for ``size`` numbers."""
         self.parents = parents
         self.own = columns.zeros(size)
         self.stamp = columns.zeros(size)
@@ -362,7 +381,7 @@ class OwnNumbers:
 
     @cython.cfunc
     def begin_example(self) -> columns.Int:
-        """Begin with the next example."""
+        """Begin with the next example, which has met no number."""
         self.example += 1
         self.count = 0
         self.in_order = []
@@ -371,7 +390,10 @@ class OwnNumbers:
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def own_of(self, number: columns.Int) -> columns.Int:
-        """Return the example's own number for a number of the graph; its parent is met before it."""
+        """Return the example's own number for a number of the graph.
+
+        A new one gets the next, after its parent.
+        """
         if not 0 <= number < len(self.stamp):
             columns.missing()
         if self.stamp[number] != self.example:
@@ -400,7 +422,11 @@ def write_reads(
     end: columns.Int,
     shift: columns.Int,
 ) -> columns.Int:
-    """Write references that an example reads, with its own numbers; return where the next integers go."""
+    """Write the references ``values[low:high]`` from `at` on, as an example numbers its calls and parts.
+
+    Returns where the next integers go. The calls of the example are `first` to ``end - 1``; raises
+    IndexError for another one. `shift` is added to loose values.
+    """
     mask = columns.CALL_MASK
     bits = columns.PART_BITS
     if low < 0 or high > len(values):
@@ -451,7 +477,7 @@ def cut(
         How many entries a call of each signature has in the columns of
         `multifold._engine.record.kinds.COLUMNS`.
     parents : list of int
-        What each part is a part of; an example meets it before.
+        The number of the part that each part is a part of.
     results : list of int
         How many results each example has.
     sizes : list of int
@@ -468,8 +494,8 @@ def cut(
     lines : int64 array
         The line of each call.
     ends : list of (int, int, int, tuple, tuple)
-        Of each example where it ends in ``integers``, among the floats and among the arrays of the graph;
-        and the numbers on the graph of the signatures and of the parts that it met.
+        For each example where it ends in ``integers``, among the floats and among the arrays of the graph,
+        and the graph's numbers of the signatures and of the parts that it uses, in its own order.
 
     Raises
     ------

@@ -50,7 +50,7 @@ cdef frozenset ATOMS = _ATOMS
 
 
 cdef inline void set_entry(tuple made, Py_ssize_t i, x) noexcept:
-    """Fill in an entry of a tuple that PyTuple_New made."""
+    """Set entry `i` of a tuple that PyTuple_New made and that nothing else has seen."""
     # PyTuple_SET_ITEM takes a reference over, and does not count it.
     Py_INCREF(x)
     PyTuple_SET_ITEM(made, i, x)
@@ -87,7 +87,7 @@ cdef class Column:
         return 0
 
     cdef int grow(self) except -1:
-        """Make room for more items."""
+        """Make room for half as many items again; raise BufferError while an array shares the memory."""
         # Half as much again: then n appends copy about 2 n items in all. The 16 are for the first ones.
         cdef Py_ssize_t room = self.room + (self.room >> 1) + 16
         if self.views:
@@ -119,7 +119,7 @@ cdef class Column:
         return 0
 
     cdef Py_ssize_t position(self, Py_ssize_t i) except -1:
-        """Return where item ``i`` is; the last one is -1."""
+        """Return the position, from 0, of item ``i``, which may count from the end; raise IndexError if it is none."""
         if not -self.size <= i < self.size:
             raise IndexError("column index out of range")
         return i if i >= 0 else i + self.size
@@ -169,7 +169,7 @@ cdef class Column:
 
 
 cdef Column new_column(const char* format):
-    """Return an empty column."""
+    """Return an empty column of int64 (`INTEGERS`) or of double (`FLOATS`)."""
     cdef Column column = Column.__new__(Column)
     column.format = format
     return column
@@ -206,11 +206,11 @@ cdef class GraphBase:
         self.merged = {} if merges else None
 
     def route(self, str letters not None):
-        """Return what the quick path has to know of a form: its letters, as bytes."""
+        """Return what the quick path needs of a form: its letters, which `forms.py` lists, as bytes."""
         return letters.encode("ascii")
 
     def put(self, number, operands, frame):
-        """Append a call of a signature with the entries that `operands` has for each column, in one step."""
+        """Append a call of signature `number`, recorded at `frame`; `operands` has its entries of each column."""
         cdef Py_ssize_t loose = len(self.loose)
         self.refs.extend(operands.refs)
         self.ints.extend(operands.ints)
@@ -244,7 +244,7 @@ cdef class NodeBase:
 
     # A `__getattr__` would be called through two more lookups, at each `split` too.
     def __getattribute__(self, name):
-        """Return an attribute; the class says what it means that a node has none of that name."""
+        """Return an attribute; where a node has none of that name, `_lacks` of its class raises the error."""
         try:
             return PyObject_GenericGetAttr(self, name)
         except AttributeError:
@@ -264,12 +264,12 @@ cdef class NodeBase:
         return <Py_hash_t>(mixed ^ mixed >> 32)
 
     def __reduce__(self):
-        """Return what makes a copy; a subclass may have slots of its own."""
+        """Return what pickle and copy call to make a copy; a subclass may have slots of its own."""
         return type(self), (self._graph, self._ref), self.__getstate__()
 
 
 cdef tuple offsets_of(NodeBase node, n):
-    """Return what is added to the reference for each of n parts: known, or asked of `Node._offsets`."""
+    """Return what is added to the reference for each of n parts: looked up, or what `Node._offsets` returns."""
     cdef int64_t part = node._ref >> BITS
     cdef GraphBase graph
     if type(n) is not int or not isinstance(node._graph, GraphBase):
@@ -347,7 +347,7 @@ cdef object value_of(recorder, x):
 
 
 cdef tuple types_of(items):
-    """Return the type of each item of a list or tuple."""
+    """Return a tuple with the type of each item of a list or tuple."""
     cdef Py_ssize_t i
     types = PyTuple_New(len(items))
     for i in range(len(items)):
@@ -360,14 +360,14 @@ cdef struct Marks:
 
 
 cdef inline void mark(GraphBase graph, Marks* marks) noexcept:
-    """Note the lengths of the columns before a call."""
+    """Write the present length of each column to `marks`, for `undo` and `merge_key`."""
     marks.refs, marks.ints, marks.floats = graph.refs.size, graph.ints.size, graph.floats.size
     marks.lengths, marks.members = graph.lengths.size, graph.members.size
     marks.arrays, marks.loose = PyList_GET_SIZE(graph.arrays), PyList_GET_SIZE(graph.loose)
 
 
 cdef int undo(GraphBase graph, const Marks* marks) except -1:
-    """Take back what a call put into the columns."""
+    """Remove what was put into the columns since `mark`."""
     # A call counts once its signature is there, which is put last. So what was put before it is more than
     # `calls`.
     cdef Py_ssize_t calls = graph.signature.size
@@ -381,7 +381,7 @@ cdef int undo(GraphBase graph, const Marks* marks) except -1:
 
 
 cdef inline char* put_stretch(char* end, Column column, Py_ssize_t first) noexcept:
-    """Copy the items of a column from one on; return where they end."""
+    """Copy the items of a column from item `first` on to `end`; return where they end."""
     cdef size_t size = (column.size - first) * sizeof(Item)
     if size:
         memcpy(end, column.items + first, size)
@@ -389,7 +389,7 @@ cdef inline char* put_stretch(char* end, Column column, Py_ssize_t first) noexce
 
 
 cdef object merge_key(recorder, GraphBase graph, int64_t number, const Marks* marks):
-    """See `multifold._engine.compiled.forms.merge_key`; the entries of the call are those behind the marks."""
+    """See `multifold._engine.compiled.forms.merge_key`; the entries of the call are those after the marks."""
     cdef Py_ssize_t i, members = graph.members.size - marks.members
     cdef Py_ssize_t entries = 1 + members + (graph.refs.size - marks.refs) + (graph.ints.size - marks.ints)
     entries += (graph.lengths.size - marks.lengths) + (graph.floats.size - marks.floats)
@@ -430,7 +430,7 @@ cdef object merges_by(recorder, x):
 
 
 cdef int own_arrays(list values, Py_ssize_t first) except -1:
-    """Copy NumPy arrays from an entry of a list on: the caller may change them before the run."""
+    """Replace NumPy arrays in a list, from entry `first` on, by copies: the caller may change them before the run."""
     cdef Py_ssize_t i
     for i in range(first, PyList_GET_SIZE(values)):
         if isinstance(values[i], ndarray):
@@ -456,7 +456,7 @@ cdef int64_t put_merged(recorder, GraphBase graph, number, const Marks* marks) e
 
 
 cdef bint put_operands(recorder, GraphBase graph, bytes letters, PyObject** operands) except -1:
-    """Put the operands of a call into the columns."""
+    """Put the operands of a call into the columns; return False if one is not what its letter says."""
     cdef Py_ssize_t i
     cdef char letter
     cdef const char* known = PyBytes_AS_STRING(letters)
@@ -481,7 +481,7 @@ cdef bint put_operands(recorder, GraphBase graph, bytes letters, PyObject** oper
 
 
 cdef inline bint put_node(GraphBase graph, Column column, x) except -1:
-    """Put the reference of a node of this graph into a column."""
+    """Put the reference of a node into a column; return False for anything but a node of this graph."""
     if not isinstance(x, NodeBase) or (<NodeBase>x)._graph is not graph:
         return False
     column.put_integer((<NodeBase>x)._ref)
@@ -489,7 +489,7 @@ cdef inline bint put_node(GraphBase graph, Column column, x) except -1:
 
 
 cdef bint put_leaves(GraphBase graph, items) except -1:
-    """Put the items of a list or tuple into the columns: nodes, ints and floats."""
+    """Put the nodes, ints and floats of a list or tuple into the columns; return False at any other item."""
     for x in items:
         # A bool is an int: both go into one column, and the signature tells them apart.
         if isinstance(x, int):
@@ -502,7 +502,7 @@ cdef bint put_leaves(GraphBase graph, items) except -1:
 
 
 cdef bint put_rows(recorder, GraphBase graph, tuple items) except -1:
-    """Put the rows of a ragged operand into the columns: nodes, numbers and arrays."""
+    """Put the rows of a ragged operand into the columns; return False unless each is a node, number or array."""
     for x in items:
         if type(x) is graph.node_type:
             if not put_node(graph, graph.members, x):

@@ -91,7 +91,7 @@ class RowOrder:
 
     @cython.cfunc
     def take_launches(self, calls: columns.Write, bounds: columns.Read, parts: columns.Int) -> columns.Int:
-        """Take the calls of the launches, and how many parts a result may have."""
+        """Set the calls of the launches, where each launch begins, and how many parts a result may have."""
         self.calls = calls
         self.bounds = bounds
         self.parts = parts
@@ -99,7 +99,10 @@ class RowOrder:
 
     @cython.cfunc
     def take_places(self, launch: columns.Write, row: columns.Write) -> columns.Int:
-        """Take the columns for the launch and row of each call, which earlier launches have filled in."""
+        """Set the columns for the launch and row of each call.
+
+        Those of earlier launches are filled in already.
+        """
         self.launch = launch
         self.row = row
         return 0
@@ -113,7 +116,7 @@ class RowOrder:
         member_starts: columns.Read,
         ragged_starts: columns.Read,
     ) -> columns.Int:
-        """Take what the calls read."""
+        """Set the columns of what the calls read."""
         self.refs = refs
         self.ref_starts = ref_starts
         self.members = members
@@ -129,7 +132,10 @@ class RowOrder:
         layout_starts: columns.Read,
         batched: columns.Read,
     ) -> columns.Int:
-        """Find the signature of each launch, its operands, and whether it has rows."""
+        """Set for each launch its signature, its operands, and whether it has a row for each call.
+
+        The first call of a launch tells its signature.
+        """
         count = len(self.bounds) - 1
         size: columns.Int = 0
         at: columns.Int = 0
@@ -163,7 +169,10 @@ class RowOrder:
 
     @cython.cfunc
     def prepare(self, rows: list) -> columns.Int:
-        """Check the bounds of all launches, say in which launch each call is, and make room."""
+        """Check the bounds of all launches, write the launch of each call, and make room for what follows.
+
+        Appends to `rows` how many rows each new launch has.
+        """
         count = len(self.bounds) - 1
         longest: columns.Int = 0
         most: columns.Int = 0
@@ -224,7 +233,7 @@ class RowOrder:
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def count_reads(self, index: columns.Int) -> columns.Int:
-        """Write how many rows each operand of a launch has; return their sum."""
+        """Write how many rows each operand of launch `index` has; return their sum."""
         total: columns.Int = 0
         low = self.bounds[index]
         high = self.bounds[index + 1]
@@ -252,9 +261,10 @@ class RowOrder:
     @cython.inline
     @cython.boundscheck(False)
     def note(self, at: columns.Int, ref: columns.Int, launches: columns.Int) -> columns.Int:
-        """Note what is read at a place, by a launch of that number; it reads launches before it only.
+        """Note that launch `launches` reads `ref`, at position `at`; it reads earlier launches only.
 
-        Places are noted from the last one to the first, so that the first read of a call wins.
+        Raises IndexError for a later launch, or a call or part that is not there. Positions are noted from
+        the last one to the first, so that the first read of a call wins.
         """
         self.reads[at] = ref
         if ref < 0:  # a loose value
@@ -281,7 +291,7 @@ class RowOrder:
     @cython.cfunc
     @cython.boundscheck(False)
     def write_reads(self, index: columns.Int) -> columns.Int:
-        """Note what a launch reads, before what is known."""
+        """Note all that launch `index` reads, in the positions before those that are noted already."""
         at = self.position
         low = self.bounds[index]
         high = self.bounds[index + 1]
@@ -343,7 +353,7 @@ class RowOrder:
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def columns_of_sources(self, index: columns.Int, count: columns.Int) -> columns.Int:
-        """Put the launches that operands are read from side by side; return how many columns there are.
+        """Write for each operand the launch that each row is read from; return how many columns that are.
 
         Left out: an operand that is read from one launch, and one that repeats the operand before. 0 where
         no more operands are read from several launches than the launch has parts that are read.
@@ -382,9 +392,9 @@ class RowOrder:
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def key_by_source(self, index: columns.Int, count: columns.Int) -> columns.Int:
-        """Give each row of a launch the launches that it reads from as its key; return how many those are.
+        """Write a key for each row of a launch, made of the launches that it reads from.
 
-        0 where the order of the readers is the better one.
+        Returns how many launches these are; 0 where the order of the readers is the better one.
         """
         wide = self.columns_of_sources(index, count)
         if not wide:
@@ -413,7 +423,10 @@ class RowOrder:
     @cython.cfunc
     @cython.boundscheck(False)
     def order_launch(self, index: columns.Int) -> columns.Int:
-        """Put the rows of a launch into their order."""
+        """Sort the calls of launch `index` into the order of their rows, and write the row of each.
+
+        They are sorted by the first read of each, or by what they read where that saves more.
+        """
         begin = self.bounds[index]
         count = self.bounds[index + 1] - begin
         stretches: columns.Int = 1
@@ -444,7 +457,11 @@ class RowOrder:
 
     @cython.cfunc
     def run(self, asked: columns.Read, groups: columns.Read, rows: list) -> columns.Int:
-        """Order the rows of all launches, and note all that is read."""
+        """Order the rows of all launches, from the last to the first, and note all that is read.
+
+        `asked` has the references of the outputs, `groups` how many each output has, and `rows` gets those
+        of each new launch.
+        """
         operands = len(self.layout)
         total: columns.Int = len(asked)
         of_groups: columns.Int = 0
@@ -503,7 +520,7 @@ class ReadSections:
     @cython.cfunc
     @cython.boundscheck(False)  # all columns of reads are of one length, and `note` found all calls
     def group(self, it: RowOrder) -> columns.Int:
-        """Group what is read into sections."""
+        """Make the sections from all that `it` has noted, and choose how each is read."""
         count = len(it.reads)
         operands = len(it.sizes)
         mask = columns.CALL_MASK
@@ -592,7 +609,7 @@ class ReadSections:
     @cython.cfunc
     @cython.boundscheck(False)
     def sort_sections(self, order: columns.Small) -> columns.Int:
-        """Sort the rows of each section whose operand is permuted anyway, and note where each read goes.
+        """Sort the rows of each section whose operand is permuted anyway, and write where its reads go.
 
         Rows that follow each other when they are sorted are a slice, which needs no gather.
         """
@@ -631,7 +648,7 @@ class ReadSections:
 
     @cython.cfunc
     def choose(self, it: RowOrder) -> columns.Int:
-        """Say how each section is read.
+        """Write for each section whether it is read whole, as a slice, or by a gather.
 
         A result is split once, and each row goes into one piece. So of ranges that overlap, the first one
         is a slice, and the others are gathered.
@@ -662,7 +679,7 @@ class ReadSections:
 
     @cython.cfunc
     def copy(self, it: RowOrder) -> columns.Int:
-        """Turn the reading of a whole part into a gather, a copy, where readers must not share one array.
+        """Let a gather, which copies, replace the whole reading of a part where readers must not share it.
 
         Where one row stands for several calls, as the zeros do that a recurrent net begins with, each
         reader but the first gets a copy of its own: an op may write to its operand. So does each output but
@@ -685,7 +702,7 @@ class ReadSections:
 
     @cython.cfunc
     def size_of_indices(self, it: RowOrder) -> columns.Int:
-        """Return how many integers all index arrays have."""
+        """Return how many integers all index arrays, of permutations and of gathers, have together."""
         size: columns.Int = 0
         for i in range(len(self.moved)):
             if self.moved[i]:
@@ -697,7 +714,11 @@ class ReadSections:
 
     @cython.cfunc
     def operands(self, it: RowOrder, make: Any, made: Any, write: columns.Write, indices: list) -> list:
-        """Return the operands; write what permutes some of them."""
+        """Make all operands by `make((size, sections, permute))`, in order, and write the permutations.
+
+        `permute` is a position in `indices`, None for an operand that needs none. Arrays, parts of `made`,
+        are appended to `indices`.
+        """
         at: columns.Int = 0
         begin: columns.Int = 0
         end: columns.Int = 0
@@ -722,7 +743,11 @@ class ReadSections:
 
     @cython.cfunc
     def readings(self, it: RowOrder, make: Any, made: Any, write: columns.Write, indices: list) -> tuple:
-        """Return what sections are read from, how results are read, and loose values; write the gathers."""
+        """Return the source of each section, how results are read, and the loose values; write the gathers.
+
+        A source is (launch, part). The second maps a launch to what `make` has made for each part of it
+        that is read, and the third a section to its loose values. Arrays are appended to `indices`.
+        """
         low: columns.Int = 0
         parts = it.parts
         sources = []
@@ -754,7 +779,11 @@ class ReadSections:
 
     @cython.cfunc
     def reading(self, low: columns.Int, high: columns.Int, height: columns.Int) -> tuple:
-        """Return how some sections of one part of a result are read: ``low`` to ``high - 1``."""
+        """Return how the sections ``low`` to ``high - 1``, of one part of a result, are read.
+
+        That is: those that are the whole part, the sizes of its pieces, the section that each piece is
+        (None for one that is not read so), the sizes of the gathered sections, and these sections.
+        """
         of_slice: columns.Int = SLICE
         all_of: columns.Int = WHOLE
         slices = []
@@ -789,7 +818,10 @@ class ReadSections:
 
     @cython.cfunc
     def last_reads(self, it: RowOrder) -> list:
-        """Return which launch reads each result last; outputs are read after all of them."""
+        """Return for each result the new launch, from 0, that reads it last; -1 for none.
+
+        The number of launches stands for outputs, which are read after all of them.
+        """
         index: columns.Int = 0
         count = len(it.bounds) - 1
         last = [-1] * len(it.heights)
@@ -806,7 +838,7 @@ class ReadSections:
 
 @cython.cfunc
 def calls_of(asked: columns.Read) -> Any:
-    """Return the call of each reference, without loose values, which have none."""
+    """Return the call of each reference, in order; loose values, which have none, are left out."""
     count: columns.Int = 0
     found = columns.array(len(asked))
     write: columns.Write = columns.fresh(found)
@@ -841,8 +873,8 @@ def plan(
 
     Returns
     -------
-    `Planned`. Where types meet in a circle, a policy has to choose the launches: then the pending calls,
-    and what `schedule` returns of them.
+    `Planned`. Where types read each other in a circle, a policy has to choose the launches: then a tuple of
+    the pending calls and the six values that `schedule` returns.
     """
     # Three functions read these columns, so as Python they become lists only once.
     refs = columns.kept(refs)
@@ -890,7 +922,9 @@ def wire(
     calls, bounds : int64 arrays
         Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``.
     refs, ref_starts, members, member_starts, ragged_starts : int64 arrays
-        The operands of all calls.
+        Call ``i`` has the references ``refs[ref_starts[i] : ref_starts[i + 1]]`` and the ragged operands
+        ``ragged_starts[i]`` to ``ragged_starts[i + 1] - 1``, and ragged operand ``j`` the rows
+        ``members[member_starts[j] : member_starts[j + 1]]``. A reference is ``part << 40 | call``.
     asked, groups : int64 arrays
         What the outputs read, one group after the other, and how many rows each group has.
     signature : int64 array
@@ -971,7 +1005,7 @@ def wired(
     calls: Any,
     launch: Any,
 ) -> tuple:
-    """Return all that `wire` returns."""
+    """Make all that `wire` returns, from the rows in their order and the sections that were found."""
     count = len(it.bounds) - 1
     indices: list = []
     made = columns.array(sections.size_of_indices(it))

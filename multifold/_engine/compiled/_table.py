@@ -116,7 +116,7 @@ class TableBase:
 
     @cython.cfunc
     def _make_room(self, room: columns.Int) -> columns.Int:
-        """Make room for so many calls, and the line after the last of them."""
+        """Make room for `room` calls, and for the line after the last of them; what is known is copied."""
         made = np.zeros((room + 1, FACTS), np.int64)
         if self._size:
             made[: self._size + 1] = self._facts[: self._size + 1]
@@ -130,7 +130,7 @@ class TableBase:
 
     @cython.cfunc
     def _show(self) -> columns.Int:
-        """Show the results and the rows of all calls as arrays."""
+        """Set `result` and `row` to views of the table's memory."""
         facts = self._facts[: self._size]
         self.result = facts[:, RESULT]
         self.row = facts[:, ROW]
@@ -140,22 +140,28 @@ class TableBase:
     @cython.inline
     @cython.exceptval(-1, check=True)
     def _line(self, call: columns.Int) -> columns.Int:
-        """Return where that begins which is known of a call; refuse one that the table does not have."""
+        """Return the position at which the line of a call begins.
+
+        Raise IndexError if the table lacks the call.
+        """
         if not 0 <= call < self._size:
             columns.missing()
         return call * FACTS
 
     def reserve(self, calls: columns.Int) -> None:
-        """Make room for so many calls at once, in memory that is not touched before they are recorded.
+        """Make room for ``calls`` calls at once; nothing happens if there is room.
 
-        Room that has to double is copied, for which all requests of a server would wait.
+        The memory is not touched before they are recorded. Room that has to double later is copied, for
+        which all requests of a server would wait.
         """
         if calls > self._room:
             self._make_room(calls)
             self._show()
 
     def grow(self, widths: Integers) -> None:
-        """Append the calls that were recorded since the last time.
+        """Append the calls that the graph has recorded since the last time.
+
+        Raises IndexError for a call of a signature that ``widths`` lacks.
 
         Parameters
         ----------
@@ -188,7 +194,7 @@ class TableBase:
 
     @cython.cfunc
     def _grow_members(self, lengths: columns.Read) -> columns.Int:
-        """Note where the rows of the ragged operands begin that were recorded since the last time."""
+        """Note where the rows of each ragged operand begin that was recorded since the last time."""
         if len(lengths) + 1 > len(self._member_starts):
             made: columns.Write = columns.zeros(2 * len(lengths) + 1)
             columns.copy(made, 0, self._member_starts, 0, len(self._member_starts))
@@ -199,7 +205,10 @@ class TableBase:
         return 0
 
     def store(self, calls: columns.Read, result: columns.Int, row: columns.Read) -> None:
-        """Note which result holds the rows of some calls, and which rows these are."""
+        """Note that call ``calls[i]`` has row ``row[i]`` of result ``result``, for all of these calls.
+
+        Result 0 says that a call has not run. Raises IndexError for a call that the table lacks.
+        """
         own_calls: columns.Read = columns.opened(calls)
         rows: columns.Read = columns.opened(row)
         if len(own_calls) != len(rows):
@@ -210,7 +219,11 @@ class TableBase:
             self._lines[line + ROW] = rows[i]
 
     def at(self, column: columns.Int, calls: columns.Read) -> Integers:
-        """Return where some calls have their entries in one of `multifold._engine.record.kinds.COLUMNS`."""
+        """Return the positions of all entries that these calls have in a column, call after call.
+
+        ``column`` is a position in `multifold._engine.record.kinds.COLUMNS`. Raises IndexError for a call
+        or a column that is not there.
+        """
         size: columns.Int = 0
         place: columns.Int = 0
         own: columns.Read = columns.opened(calls)
@@ -230,7 +243,11 @@ class TableBase:
         return found
 
     def members_of(self, ragged: columns.Read) -> tuple[Integers, Integers]:
-        """Return the rows of some ragged operands, one after the other, and how many each of them has."""
+        """Return the rows of these ragged operands, one operand after the other, and how many each has.
+
+        ``ragged`` counts the operands in the order of recording. The rows are references; both results are
+        int64 arrays.
+        """
         size: columns.Int = 0
         place: columns.Int = 0
         own: columns.Read = columns.opened(ragged)
@@ -254,11 +271,12 @@ class TableBase:
 
     @cython.cfunc
     def _meet_all(self, awaited: columns.Read, reads: columns.Bool) -> columns.Int:
-        """Find what some calls need and what has not run; if `reads`, also the given calls that it reads.
+        """Find what these calls need and what has not run; if `reads`, also the given calls that it reads.
 
-        A call comes after all that it reads. So one walk from the last call to the first meets each call
-        before it comes to it, and finds them in their order. It skips 64 calls at a time where none of them
-        was met.
+        The calls to run come to stand at the end of `_ran`, `pending` of them, and the given ones at the
+        end of `_had`, `_given` of them; both ascend. A call comes after all that it reads. So one walk from
+        the last call to the first meets each call before it comes to it. It skips 64 calls at a time where
+        none of them was met.
         """
         self._refs = columns.opened(self.graph.refs)
         self._members = columns.opened(self.graph.members)
@@ -287,7 +305,10 @@ class TableBase:
     @cython.cfunc
     @cython.inline
     def _meet(self, call: columns.Int, reader: columns.Int, reads: columns.Bool) -> columns.Int:
-        """Mark a call that another one reads, or an example awaits, so that the walk comes to it."""
+        """Mark a call that `reader` reads, or an example awaits: the walk of `_meet_all` comes to it.
+
+        Raises IndexError if it does not come before its reader.
+        """
         if call >= reader:
             columns.missing()
         if self._lines[self._line(call) + RESULT] <= 0 or reads:
@@ -299,7 +320,7 @@ class TableBase:
 
     @cython.cfunc
     def _come_to(self, call: columns.Int, reads: columns.Bool) -> columns.Int:
-        """Note a call that was met, and meet those that it reads if it has to run."""
+        """Note a marked call as given or to be run, and mark those that it reads if it has to run."""
         mask = columns.CALL_MASK
         line = self._line(call)
         if self._lines[line + RESULT] > 0:
@@ -320,7 +341,7 @@ class TableBase:
 
     @cython.cfunc
     def _let_go(self) -> columns.Int:
-        """Let go of the columns that were read: an array cannot grow while it is read."""
+        """Drop the columns of the graph that were opened: an array cannot grow while it is read."""
         self._refs = None
         self._members = None
         return 0
@@ -357,7 +378,7 @@ class TableBase:
 
     @cython.cfunc
     def _selected(self, awaited: columns.Read, signatures: columns.Int) -> tuple:
-        """Return what `window` returns."""
+        """Return what `window` returns; it drops the opened columns afterwards."""
         self._meet_all(awaited, True)
         signature: columns.Read = columns.opened(self.graph.signature)
         given = self._given
@@ -389,7 +410,7 @@ class TableBase:
     def frontier(
         self, awaited: columns.Read, rank: columns.Read, last: columns.Int
     ) -> tuple[Integers, Integers] | None:
-        """Find which calls may run in the next round, which launches every signature once, by its rank.
+        """Find which calls may run in the next round, which has one launch of each signature, in an order.
 
         A call runs as early as it can. Of two chains ``leaf, add, add`` whose first has run its leaf, the
         other leaf and the first ``add`` of both run next.
@@ -424,7 +445,7 @@ class TableBase:
 
     @cython.cfunc
     def _ready(self, awaited: columns.Read, rank: columns.Read, last: columns.Int) -> object:
-        """Return what `frontier` returns."""
+        """Return what `frontier` returns; it drops the opened columns afterwards."""
         signature: columns.Read = columns.opened(self.graph.signature)
         ranks = len(rank)
         for i in range(len(awaited)):
@@ -465,7 +486,7 @@ class TableBase:
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def _slot_of(self, call: columns.Int, rank: columns.Int) -> columns.Int:
-        """Return when a call of a rank runs, ``round << 32 | rank``: when all that it reads has run."""
+        """Return when a call of a rank runs, as ``round << 32 | rank``: once all that it reads has run."""
         last: columns.Int = -1
         line = self._line(call)
         for i in range(self._lines[line + STARTS + AT_REFS], self._lines[line + FACTS + STARTS + AT_REFS]):
@@ -482,7 +503,10 @@ class TableBase:
     @cython.inline
     @cython.exceptval(-2, check=True)
     def _slot_read(self, ref: columns.Int) -> columns.Int:
-        """Return when what a reference reads runs; -1 if that is there."""
+        """Return when the call that `ref` reads runs, as `_slot_of` does.
+
+        -1 if it has run, or is a loose value.
+        """
         if ref < 0:
             return -1
         line = self._line(ref & columns.CALL_MASK)
@@ -638,7 +662,10 @@ class TableBase:
         out: columns.Write,
         at: columns.Int,
     ) -> tuple:
-        """Fill in the calls of a launch by the sources that they read, and the row of each operand."""
+        """Write the calls of a launch to `order`, by what they read, and their operands' rows to `out`.
+
+        Returns the sources of each group, one group after the other, and where each group begins.
+        """
         groups: columns.Int = 0
         end = 2 * count + 1
         own: columns.Write = columns.part(self._work, 0, count)
@@ -682,9 +709,9 @@ class TableBase:
         to: columns.Int,
         out: columns.Write,
     ) -> columns.Int:
-        """Write the sources of a call to `sources`, from `to` on, and their rows to `out`.
+        """Write what each operand of a call reads, ``part << 40 | result``, to `sources` from `to` on.
 
-        Operand k of the call at place p has its row at ``at + k * count + p``.
+        The rows of these go to `out`: that of operand k goes to ``at + k * count + place``.
         """
         mask = columns.CALL_MASK
         first = self._lines[self._line(call) + STARTS + AT_REFS]
@@ -698,7 +725,10 @@ class TableBase:
     @cython.cfunc
     @cython.inline
     def _seek(self, call: columns.Int, column: columns.Int) -> columns.Int:
-        """Set `_low` and `_high`: between them a call has its entries in a column, or its ragged rows."""
+        """Set `_low` and `_high` to where a call's entries in a column begin and end.
+
+        For `ROWS` these are the rows of its ragged operands.
+        """
         at = self._line(call) + STARTS + (AT_RAGGED if column == ROWS else column)
         self._low = self._lines[at]
         self._high = self._lines[at + FACTS]
@@ -711,9 +741,10 @@ class TableBase:
     def _entries(
         self, kept: columns.Read, column: columns.Int, values: columns.Read, are_refs: columns.Bool
     ) -> tuple:
-        """Return what the calls that are run have in a column, one after the other, and where each begins.
+        """Return what the calls that are run have in a column, call after call, and where each call begins.
 
-        The given ones have nothing. Of references the calls are renumbered.
+        The given calls have nothing. `values` is the column of the graph; references get the numbers of the
+        round.
         """
         size: columns.Int = 0
         at: columns.Int = 0
@@ -740,14 +771,14 @@ class TableBase:
     @cython.inline
     @cython.exceptval(-1, check=True)
     def _number_of(self, ref: columns.Int) -> columns.Int:
-        """Return a reference to the number that a call has in this round; loose values stay as they are."""
+        """Return a reference with the number that its call has in this round; a loose value as it is."""
         if ref < 0:
             return ref
         mask = columns.CALL_MASK
         return ref & ~mask | self._lines[self._line(ref & mask) + NUMBER]
 
     def renumbered(self, refs: columns.Read) -> Integers:
-        """Return references with the numbers that calls have in the last selection.
+        """Return a copy of references with the numbers that calls have in the last selection (`window`).
 
         Negative ones stay: they stand for numbers and arrays, as in ragged operands.
         """
@@ -762,7 +793,9 @@ class TableBase:
     def place(
         self, given: columns.Read, calls: columns.Int
     ) -> tuple[Integers, Integers, Integers, Integers]:
-        """Return where the given calls of a round are, which are the first of its calls.
+        """Return which results, and which rows of them, hold the given calls of a round.
+
+        Those are the first calls of the round, which earlier rounds have run.
 
         Parameters
         ----------
@@ -807,7 +840,10 @@ NOTHING = columns.array_of_zeros(0)
 @cython.inline
 @cython.exceptval(-1, check=True)
 def group_like(sources: columns.Write, groups: columns.Int, width: columns.Int) -> columns.Int:
-    """Return which of some groups has the sources of the one after them; that one itself if none has."""
+    """Return the first of `groups` groups that has the sources of the one after them; `groups` if none has.
+
+    A group has `width` sources.
+    """
     for group in range(groups):
         k = 0
         while k < width and sources[group * width + k] == sources[groups * width + k]:
@@ -819,7 +855,7 @@ def group_like(sources: columns.Write, groups: columns.Int, width: columns.Int) 
 
 @cython.cfunc
 def few(values: columns.Read) -> object:
-    """Return what `distinct` does, for integers of any size; None if more than `FEWEST` are distinct."""
+    """Return what `distinct` returns, for integers of any size; None if more than `FEWEST` are distinct."""
     found: columns.Int = 0
     count = len(values)
     numbers = columns.array(FEWEST)
@@ -855,7 +891,9 @@ def few(values: columns.Read) -> object:
 
 
 def distinct(values: columns.Read) -> tuple[Integers, Integers, Integers]:
-    """Return the distinct ones of some integers, which of them each is, and how often each of them occurs.
+    """Return the distinct integers, ascending, which of them each one is, and how often each occurs.
+
+    "Which" is a position among the distinct ones. All three are int64 arrays.
 
     Examples
     --------

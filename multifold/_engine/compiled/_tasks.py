@@ -74,13 +74,13 @@ class Owners:
 
     @property
     def of_calls(self) -> Integers:
-        """The example that has recorded each call."""
+        """The example that has recorded each call, as an int64 array in the order of recording."""
         columns.closed(self.made, self.owner)
         return self.made[: self.size]
 
     @cython.ccall
     def note(self, example: columns.Int) -> object:
-        """Note that an example has recorded the calls that no example owns yet."""
+        """Note that ``example`` has recorded all calls of the graph that were not noted before."""
         begin = self.size
         size: columns.Int = len(self.graph.signature)
         if size == begin:
@@ -105,7 +105,10 @@ class Owners:
         return None
 
     def end(self, example: columns.Int) -> int:
-        """Count an example no more, whatever it goes on to record; return how many calls it had."""
+        """Stop counting an example in ``total`` and ``load``; return how many calls were counted for it.
+
+        What it records from then on belongs to it, and is not counted.
+        """
         self.reach(example)
         count = max(self.counts[example], 0)
         self.counts[example] = -1
@@ -115,7 +118,7 @@ class Owners:
 
     @cython.cfunc
     def reach(self, example: columns.Int) -> columns.Int:
-        """Have an entry for an example."""
+        """Make room for an entry of an example; raise IndexError for a negative number."""
         if example < 0:
             columns.missing()
         if example >= len(self.counts):
@@ -141,19 +144,20 @@ def run_ready(
     ready : deque of (task, callable, object)
         Tasks, and what is called in the context of each, with which argument; taken from the front.
     waits : dict
-        All open tasks, and the request that each waits for; filled in. Other tasks do not run.
+        Open task -> the request that it waits for, which is set here. Other tasks do not run.
     kind, graph : type, object
-        What the request of a task that waits for values is: of this class, and for nodes of this graph.
+        A task waits for values if its request is of this class, and for nodes of this graph.
     context, outside : callable, Hashable
-        What the framework's ``with`` statements have changed, now and before. If that was nothing that
-        can change, it is false.
+        ``context()`` returns what the framework's ``with`` statements have changed now, and ``outside`` is
+        what it was before; false if nothing can change.
     owners : Owners or None
         What notes after each step of a task the calls that its example has recorded.
 
     Returns
     -------
     task, request, error
-        The task that does something else: what it waits for, or what it has raised. None if all tasks wait.
+        The task that does something else, what it awaits, and what it has raised, None if it has not. None
+        in place of the three if all tasks wait.
     """
     while ready:
         task, method, argument = ready.popleft()
@@ -182,7 +186,7 @@ def run_ready(
 
 
 def awaited(waiting: list, shared: type) -> tuple[Integers, Integers, list[int], list[int]]:
-    """Return what tasks wait for.
+    """Return what the tasks wait for, as integers, task after task and node after node.
 
     Parameters
     ----------
@@ -198,7 +202,7 @@ def awaited(waiting: list, shared: type) -> tuple[Integers, Integers, list[int],
     sizes : list of int
         How many nodes each task waits for.
     whole : list of int
-        The positions of those whose whole result is wanted.
+        The positions in ``refs`` of those whose whole result is wanted.
     """
     at: columns.Int = 0
     count: columns.Int = 0
@@ -228,12 +232,12 @@ def awaited(waiting: list, shared: type) -> tuple[Integers, Integers, list[int],
 def located(
     refs: columns.Read, launch: columns.Read, row: columns.Read, rows: list
 ) -> tuple[list[tuple[int, int, int]], Integers, Integers, bool]:
-    """Return which parts of results hold the rows of some references, and where.
+    """Return which parts of results hold the rows that some references read, and which row each reads.
 
     Parameters
     ----------
     refs : int64 array
-        What is read.
+        What is read, ``part << 40 | call``; none is negative.
     launch, row : int64 arrays
         The launch and the row of each call.
     rows : list of int
@@ -242,9 +246,9 @@ def located(
     Returns
     -------
     sources : list of (int, int, int)
-        The launches and parts that are read, and how many of the references read each of them.
+        For each part that is read: its launch, its number, and how many of the references read it.
     source, at : int64 arrays
-        Of each reference, which of these, and the row in it.
+        For each reference which of these sources it reads, from 0, and which row of it.
     straight : bool
         Whether the references are all rows of one part, in their order: then nothing has to be moved.
 

@@ -22,7 +22,7 @@ DENSE = 1 << 22
 
 
 def starts(widths: Integers) -> Integers:
-    """Return where each of some stretches of these widths begins, and where the last one ends.
+    """Return where each of some stretches of these widths begins, and where the last one ends, as int64.
 
     Examples
     --------
@@ -35,7 +35,9 @@ def starts(widths: Integers) -> Integers:
 
 
 def ranges(begin: Integers, length: Integers) -> Integers:
-    """Return the integers of all ranges ``begin[i] .. begin[i] + length[i]``, one after the other.
+    """Return the integers ``begin[i]``, ``begin[i] + 1`` and so on, ``length[i]`` of them, for each ``i``.
+
+    They come one range after the other, as one int64 array.
 
     Examples
     --------
@@ -48,7 +50,10 @@ def ranges(begin: Integers, length: Integers) -> Integers:
 
 
 def by_launch(launch: Integers) -> tuple[Integers, Integers]:
-    """Return the calls ordered by launch, and where each launch begins, from the launch of each call.
+    """Sort calls by the launch of each.
+
+    Return the calls, and where each launch begins and the last one ends. The calls are positions in
+    ``launch``. Those of one launch stay in their order.
 
     Examples
     --------
@@ -62,7 +67,9 @@ def by_launch(launch: Integers) -> tuple[Integers, Integers]:
 
 
 def unique_pairs(first: Integers, second: Integers, count: int) -> tuple[Integers, Integers]:
-    """Return the distinct pairs of integers below ``count``, in ascending order.
+    """Return the distinct pairs ``first[i], second[i]`` as two int64 arrays, in ascending order.
+
+    All integers are from 0 to ``count - 1``.
 
     Examples
     --------
@@ -82,6 +89,9 @@ def unique_pairs(first: Integers, second: Integers, count: int) -> tuple[Integer
 
 def strong_components(count: int, sources: Integers, targets: Integers) -> Integers:
     """Return the strongly connected component of each vertex (Tarjan 1972, without recursion).
+
+    Vertices are 0 to ``count - 1``, and edge ``i`` leads from ``sources[i]`` to ``targets[i]``. Components
+    are numbered from 0; each has a higher number than those that its edges lead to.
 
     Examples
     --------

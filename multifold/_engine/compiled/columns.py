@@ -67,86 +67,92 @@ class cython:  # noqa: N801 - in the place of Cython's module of this name, whic
 
     @staticmethod
     def cfunc(function: T) -> T:
-        """Make a C function, which Python does not see."""
+        """Mark a C function, which Python does not see; as Python, return it as it is."""
         return function
 
     @staticmethod
     def ccall(function: T) -> T:
-        """Make a C function that Python sees, too."""
+        """Mark a C function that Python sees, too; as Python, return it as it is."""
         return function
 
     @staticmethod
     def declare(*_: Any, **__: Any) -> Any:
-        """Say what a field is, and that Python sees it."""
+        """Say what a field is, and that Python sees it; as Python, return None."""
 
     @staticmethod
     def cclass(kind: T) -> T:
-        """Make an extension type, whose annotations are its fields."""
+        """Mark an extension type, whose annotations are its fields; as Python, return it as it is."""
         return kind
 
     @staticmethod
     def final(kind: T) -> T:
-        """Let no class inherit from this one, so that its methods are called directly."""
+        """Mark a class that none inherits from, so that its methods are called directly.
+
+        Return it as it is.
+        """
         return kind
 
     @staticmethod
     def inline(function: T) -> T:
-        """Ask the C compiler to put the function in where it is called."""
+        """Ask the C compiler to put the function in where it is called; as Python, return it as it is."""
         return function
 
     @staticmethod
     def boundscheck(_: bool) -> Callable[[T], T]:
-        """Leave out the check of each index."""
+        """Say whether each index is checked; as Python, return a decorator that changes nothing."""
         return lambda function: function
 
     @staticmethod
     def exceptval(*_: Any, **__: Any) -> Callable[[T], T]:
-        """Say which value a C function returns where it raises."""
+        """Say which value a C function returns where it raises.
+
+        As Python, return a decorator that changes nothing.
+        """
         return lambda function: function
 
 
 def missing() -> None:
-    """Raise the error of a damaged column."""
+    """Raise the IndexError of a damaged column, which refers to what is not there."""
     raise IndexError("A column of calls refers to what is not there.")
 
 
 def opened(column: Any) -> Any:
-    """Return a column for reading."""
+    """Return a column for reading: a list of the integers of an array, or the same list."""
     return column if type(column) is list else np.asarray(column).tolist()
 
 
 def writable(column: Any) -> Any:
-    """Return a column for reading and writing."""
+    """Return a column for reading and for writing in place; `closed` writes it into the array."""
     return opened(column)
 
 
 def fresh(made: Integers) -> Any:
-    """Return a column for writing the integers of a new array, whatever is in that now."""
+    """Return a column of zeros, as long as ``made``, a new array; `closed` writes it into the array."""
     return [0] * len(made)
 
 
 def closed(made: Any, column: Any) -> None:
-    """Write a column into the array that it was made for."""
+    """Write a column into ``made``, the array that it was made for."""
     pack_into(f"{len(column)}q", made, 0, *column)  # NumPy would look at each integer by itself
 
 
 def array(size: int) -> Integers:
-    """Return an array of that many integers, whose values are arbitrary until they are written."""
+    """Return an int64 array of length ``size``, whose integers are arbitrary until they are written."""
     return np.empty(size, np.int64)
 
 
 def array_of_zeros(size: int) -> Integers:
-    """Return an array of that many zeros."""
+    """Return an int64 array of ``size`` zeros."""
     return np.zeros(size, np.int64)
 
 
 def zeros(size: int) -> Any:
-    """Return that many zeros."""
+    """Return a column of ``size`` zeros."""
     return [0] * size
 
 
 def filled(size: int, value: int) -> Any:
-    """Return that many times a value."""
+    """Return a column that has ``value`` at each of ``size`` positions."""
     return [value] * size
 
 
@@ -155,22 +161,25 @@ room = zeros
 
 
 def flags(size: int) -> Any:
-    """Return that many flags, which are 0."""
+    """Return ``size`` flags, which are all 0."""
     return bytearray(size)
 
 
 def marks(made: Any) -> Any:
-    """Return flags to write instead of a new array of flags; `marked` copies them into it."""
+    """Return a column of flags, all 0, as long as ``made``, a new array of bools.
+
+    `marked` copies them there.
+    """
     return [0] * len(made)
 
 
 def marked(made: Any, column: Any) -> None:
-    """Write flags into the array that they were made for."""
+    """Write flags into ``made``, the array of bools that they were made for."""
     made[:] = column
 
 
 def all_marked(column: Any) -> bool:
-    """Return whether all flags are set."""
+    """Return whether no flag is 0."""
     return 0 not in column
 
 
@@ -180,7 +189,10 @@ def kept(column: Any) -> Any:
 
 
 def width(column: Any, most: int) -> int:
-    """Return one more than the largest integer; refuse one that is negative, or not below ``most``."""
+    """Return one more than the largest integer of a column, 0 for an empty one.
+
+    Raises IndexError for an integer that is negative, or not below ``most``.
+    """
     if not column:
         return 0
     largest: int = max(column)
@@ -190,7 +202,7 @@ def width(column: Any, most: int) -> int:
 
 
 def raw_read(column: Any) -> Any:
-    """Return a column for reading at places that the caller has checked."""
+    """Return a column for reading at positions that the caller has checked."""
     return column
 
 
@@ -199,12 +211,15 @@ raw = raw_read
 
 
 def lines_of(made: Any) -> Any:
-    """Return the memory of an array of two dimensions as one row of integers; both stay in use."""
+    """Return an int64 array of two dimensions as one column of its rows, which shares its memory."""
     return memoryview(made).cast("B").cast("q")
 
 
 def part(column: Any, low: int, high: int) -> Any:
-    """Return a part of scratch memory, to write before it is read. As Python it is a new list of zeros."""
+    """Return the positions ``low`` to ``high - 1`` of scratch memory, to write before they are read.
+
+    As Python it is a new list of zeros.
+    """
     return [0] * (high - low)
 
 
@@ -216,22 +231,25 @@ small_part = part
 
 
 def copied(made: Integers, column: Any) -> Any:
-    """Return a column for writing in the place of an array, with the integers of another one."""
+    """Return a column with the integers of ``column``; `closed` writes it into the array ``made``."""
     return column.copy() if type(column) is list else column.tolist()
 
 
 def fill(column: Any, low: int, high: int, value: int) -> None:
-    """Write a value to each place from ``low`` on and before ``high``; these are in the column."""
+    """Write ``value`` to the positions ``low`` to ``high - 1``, which have to be in the column."""
     column[low:high] = [value] * (high - low)
 
 
 def has(column: Any, low: int, high: int, value: int) -> bool:
-    """Return whether a value is at some place from ``low`` on and before ``high``."""
+    """Return whether ``value`` is at one of the positions ``low`` to ``high - 1``."""
     return value in column[low:high]
 
 
 def sort(keys: Any, values: Any, scratch: Any, count: int) -> None:
-    """Sort the first ``count`` pairs ``keys[i], values[i]`` stably by key; ``scratch`` holds as many."""
+    """Sort the first ``count`` pairs ``keys[i], values[i]`` stably by key, in place.
+
+    ``scratch`` is room for twice as many integers, which only compiled code needs.
+    """
     order = sorted(range(count), key=keys.__getitem__)
     keys[:count] = [keys[i] for i in order]
     values[:count] = [values[i] for i in order]
@@ -253,7 +271,10 @@ def order_by(keys: Any, order: Any, limit: int) -> None:
 
 
 def copy(column: Any, at: int, other: Any, begin: int, count: int) -> None:
-    """Copy some integers of another column to a place; the caller keeps the place inside the column."""
+    """Copy ``other[begin : begin + count]`` to ``column[at : at + count]``.
+
+    Raises IndexError if ``other`` is shorter; the caller keeps the target inside of the column.
+    """
     own = other[begin : begin + count]
     # A slice of a list is cut short without a word where the list ends, and -1 would count from its end.
     if begin < 0 or len(own) != count:
@@ -262,40 +283,40 @@ def copy(column: Any, at: int, other: Any, begin: int, count: int) -> None:
 
 
 def bit(number: int) -> int:
-    """Return 2 to the power of a number below 64."""
+    """Return 2 to the power of ``number``, which is from 0 to 63."""
     return 1 << number
 
 
 def highest_bit(word: int) -> int:
-    """Return the number of the highest bit that is set in a word, which is not 0."""
+    """Return the position, from 0, of the highest bit that is set in ``word``, which is not 0."""
     return word.bit_length() - 1
 
 
 def varies(column: Any, low: int, count: int) -> bool:
-    """Return whether a stretch of a column has different integers."""
+    """Return whether the ``count`` integers of a column from ``low`` on are not all equal."""
     return len(set(column[low : low + count])) > 1
 
 
 def differs(column: Any, low: int, other: int, count: int) -> bool:
-    """Return whether two stretches of a column differ."""
+    """Return whether the ``count`` integers from ``low`` on differ from those from ``other`` on."""
     first: list[int] = column[low : low + count]
     second: list[int] = column[other : other + count]
     return first != second
 
 
 def lowest(column: Any, count: int) -> int:
-    """Return the lowest of the first integers of a column."""
+    """Return the lowest of the first ``count`` integers of a column."""
     return min(column[:count])
 
 
 def highest(column: Any, count: int) -> int:
-    """Return the highest of the first integers of a column."""
+    """Return the highest of the first ``count`` integers of a column."""
     return max(column[:count])
 
 
 def count_distinct(column: Any, count: int, stamp: Any, mark: int) -> int:
     """Return how many of the first ``count`` integers of a column are distinct.
 
-    Compiled, ``stamp[x] = mark`` notes each integer ``x`` that was met; no stamp may have the mark before.
+    Compiled, ``stamp[x] = mark`` notes each integer ``x`` that was met; no stamp may be ``mark`` before.
     """
     return len(set(column[:count]))

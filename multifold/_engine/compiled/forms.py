@@ -42,12 +42,13 @@ def own(x: Any) -> Any:
 
 
 def merge_key(recorder: Any, number: int, operands: Any) -> Hashable:
-    """Return a key that two calls share only if they are equal, for graphs that merge equal calls.
+    """Return a key that two calls have in common only if they are equal, for graphs that merge equal calls.
 
-    These are the number of the signature and the entries of the columns as bytes, so that numbers are told
-    apart by their types and bits: 0.0 is not -0.0. The signature says how many entries of each column there
-    are, but for ``members``, of which ``lengths`` says it. Arrays and what is loose count by
-    ``recorder._merges_by``, since the caller may have changed an array between the two calls.
+    ``number`` is the call's signature, and ``operands`` has its entries of each column as attributes, as
+    `GraphBase.since` returns them. Both are joined as bytes, so that numbers are told apart by their types
+    and bits: 0.0 is not -0.0. The signature says how many entries of each column there are, but for
+    ``members``, of which ``lengths`` says it. Arrays and loose values count by ``recorder._merges_by``,
+    since the caller may have changed an array between the two calls.
     """
     # As bytes, NaN equals itself and 0.0 is not -0.0, and a key of any length is hashed at once.
     whole = array("q", [number, *operands.refs, *operands.ints, *operands.lengths, *operands.members])
@@ -57,14 +58,22 @@ def merge_key(recorder: Any, number: int, operands: Any) -> Hashable:
 
 
 def quick_key(op: Any, operands: tuple[Any, ...], static: Mapping[str, Any]) -> tuple[Hashable, ...]:
-    """Return the key of a call's form. Each value stands after its type, so that 1 is not True."""
+    """Return the key of a call's form: op, types of operands, then names, types and values of ``static``.
+
+    >>> quick_key("f", (1, 2.5), {"axis": 0})
+    ('f', <class 'int'>, <class 'float'>, ('axis',), <class 'int'>, 0)
+    """
     values = static.values()
     names = (tuple(static), *map(type, values), *values) if static else ()
     return (op, *map(type, operands), *names)
 
 
 def values_of(recorder: Any, letters: str, operands: tuple[Any, ...]) -> tuple[Hashable, ...]:
-    """Return the values of a call's operands that belong to its signature."""
+    """Return the values of a call's operands that belong to its signature, in the order of the operands.
+
+    ``letters`` has a letter for each operand, as the table at the top of this module says: of form ``"sn"``
+    only the string counts.
+    """
     pairs = zip(letters, operands)  # noqa: B905 - of one length; the hot loop
     return tuple([READ[letter](recorder, x) for letter, x in pairs if letter in READ])
 

@@ -16,7 +16,10 @@ SOURCES = ("_calls", "_rows", "_merging", "_table", "_tasks", "_lazy")
 
 
 def uncompiled() -> dict[str, ModuleType]:
-    """Load each module from its source, and let later imports find it; return all by name."""
+    """Load each of `SOURCES` from its ``.py`` file; return name -> module.
+
+    Later imports find these modules. Raises ImportError if a file is not there.
+    """
     found = {}
     for name in SOURCES:
         full = f"multifold._engine.compiled.{name}"
@@ -30,7 +33,7 @@ def uncompiled() -> dict[str, ModuleType]:
 
 
 def require_compiled() -> None:
-    """Raise ImportError if the source of one of the modules runs, and not the compiled module."""
+    """Raise ImportError if one of `SOURCES` was imported from its ``.py`` file."""
     for name in SOURCES:
         if str(sys.modules[f"multifold._engine.compiled.{name}"].__file__).endswith(".py"):
             raise ImportError(f"multifold._engine.compiled.{name} was not compiled")

@@ -88,13 +88,19 @@ class ValuesRequest(Unawaited):
         self.structure = structure  # None for the one node of `Fold.value`
 
     def answer(self, values: Iterator[Any]) -> Any:
-        """Return what ``await`` gives; take a value for each node from the front of ``values``."""
+        """Take a value for each node from the front of ``values``, and return what ``await`` gives.
+
+        That is one value for `Fold.value`, and for `Fold.values` the structure that it was given.
+        """
         if self.structure is None:
             return next(values)
         return optree.tree_unflatten(self.structure, islice(values, len(self.nodes)))
 
     def problem(self, recorder: Awaiting) -> tuple[str, str] | None:
-        """Return why a run of ``recorder`` can't answer this, as message and hint; None if it can."""
+        """Return why a run of ``recorder`` can't answer this, as (message, hint); None if it can.
+
+        It can't if the request is of another fold, or of nodes from before a reset.
+        """
         if self.recorder is not recorder:
             return OF_ANOTHER_FOLD
         return None if self.graph is recorder._graph else FORGOTTEN
@@ -110,17 +116,20 @@ class GatherRequest(Unawaited):
         self.coroutines: list[Coroutine[Any, Any, Any]] | None = coroutines
 
     def taken(self) -> None:
-        """Let go of the coroutines, which are tasks now. Awaited a second time, the request is refused."""
+        """Set ``coroutines`` to None: they are tasks now. Awaited a second time, the request is refused."""
         self.coroutines = None
 
     def problem(self, recorder: Awaiting) -> tuple[str, str] | None:
-        """Return why a run of ``recorder`` can't answer this, as message and hint; None if it can."""
+        """Return why a run of ``recorder`` can't answer this, as (message, hint); None if it can.
+
+        It can't if the request is of another fold, or was awaited before.
+        """
         if self.recorder is not recorder:
             return OF_ANOTHER_FOLD
         return TWICE if self.coroutines is None else None
 
     def close(self) -> None:
-        """Close the coroutines if no task runs them yet, so that Python does not warn of them."""
+        """Close the coroutines, so that Python does not warn of them; nothing happens after `taken`."""
         for coroutine in self.coroutines or ():
             coroutine.close()
         self.taken()
@@ -233,7 +242,7 @@ class Awaiting:
             raise
 
     def _refuse_node(self, node: Any) -> None:
-        """Refuse what is no node of this recorder."""
+        """Raise `RecordError` for anything but a node of this recorder."""
         if not isinstance(node, Node):
             raise RecordError(
                 f"Expected a node, whose value can be awaited. Received {type_of(node)}.",
@@ -244,7 +253,10 @@ class Awaiting:
 
     @contextlib.contextmanager
     def _awaitable(self) -> Iterator[None]:
-        """Allow values to be awaited until the context is left."""
+        """Return a context manager; inside of it values may be awaited.
+
+        Raises `RecordError` if a run is in progress.
+        """
         if self._in_progress:  # another thread has begun in the meantime
             self._refuse_within("other run of the same fold")
         self._in_progress = True
@@ -270,7 +282,10 @@ class Awaiting:
 
 
 def coroutines_of(awaitables: Sequence[Awaitable[Any]]) -> list[Coroutine[Any, Any, Any]]:
-    """Return a coroutine for each awaitable; refuse anything else, and a coroutine that comes twice."""
+    """Return a coroutine for each awaitable, in order: itself, or one that awaits it.
+
+    Raises `RecordError` for what can't be awaited, and for a coroutine that comes twice.
+    """
     refused = [x for x in awaitables if not inspect.isawaitable(x)]
     coroutines = list(filter(inspect.iscoroutine, awaitables))
     if refused or len(set(coroutines)) < len(coroutines):  # Python runs a coroutine only once
@@ -284,5 +299,5 @@ def coroutines_of(awaitables: Sequence[Awaitable[Any]]) -> list[Coroutine[Any, A
 
 
 async def awaiting(awaitable: Awaitable[Any]) -> Any:
-    """Return what an awaitable gives: a coroutine, which a task can run, around anything awaitable."""
+    """Await anything awaitable, and return what it gives; a call of this is a coroutine for a task."""
     return await awaitable

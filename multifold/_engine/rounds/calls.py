@@ -54,12 +54,12 @@ class Selection(NamedTuple):
 
     @property
     def given(self) -> Integers:
-        """The calls that were computed and are read, in the order of recording."""
+        """The calls that this round reads and earlier ones ran: their numbers in the table, ascending."""
         return self.kept[: self.first]
 
     @property
     def calls(self) -> Integers:
-        """The calls to be run, in the order of recording."""
+        """The calls that this round runs: their numbers in the table, ascending."""
         return self.kept[self.first :]
 
 
@@ -91,23 +91,29 @@ class CallTable(TableBase):
         self._last = 0
 
     def read_whole(self, calls: Integers) -> None:
-        """Note that the whole results of some calls are wanted."""
+        """Note that the whole results of these calls are wanted, as `Node.no_batch` asks for."""
         if len(calls):
             self._whole.update(calls.tolist())
 
     def is_whole(self, calls: Integers) -> bool:
-        """Return whether the whole result of one of some calls is read."""
+        """Return whether the whole result of at least one of these calls is read; see `read_whole`."""
         return bool(self._whole) and not self._whole.isdisjoint(calls.tolist())
 
     def alone(self, selection: Selection) -> Integers:
-        """Return the calls that a selection runs and whose whole results are read, as numbers in it."""
+        """Return the calls that a round runs and whose whole results are read, as an int64 array.
+
+        They have their numbers in the round, which count the given calls first.
+        """
         if not self._whole:
             return NO_INTEGERS
         whole = [i for i, call in enumerate(selection.kept.tolist()) if call in self._whole]
         return np.array([i for i in whole if i >= selection.first], np.int64)
 
     def note_signatures(self) -> bool:
-        """Take in new signatures; return whether any signature, new or old, reads a result whole."""
+        """Read the signatures that the graph has got since the last time.
+
+        Returns whether any signature, new or old, has an operand that is a whole result.
+        """
         signatures = self.graph.signatures
         if len(self._widths) < len(signatures):
             self._widths = np.array([[getattr(s, name) for name in COLUMNS] for s in signatures], np.int64)
@@ -117,7 +123,10 @@ class CallTable(TableBase):
         return bool(self._reads_whole)
 
     def extend(self) -> None:
-        """Append the calls that were recorded since the last time."""
+        """Append the calls that the graph has recorded since the last time.
+
+        Calls that they read whole are noted.
+        """
         graph = self.graph
         first = len(self)
         if first == len(graph.signature):
@@ -131,30 +140,44 @@ class CallTable(TableBase):
                 self._whole.update([graph.refs[i] & CALL_MASK for i in at.ravel().tolist()])
 
     def signature_of(self, calls: Integers) -> Integers:
-        """Return the signature's number of each of some calls."""
+        """Look up the signature of each of these calls; return its number in `Graph.signatures`.
+
+        The numbers are an int64 array in the order of ``calls``.
+        """
         found: Integers = np.asarray(self.graph.signature)[calls]
         return found
 
     def places(self, column: int, calls: Integers, position: int) -> Integers:
-        """Return where each of some calls of one signature has operand ``position`` of a column."""
+        """Return where these calls have operand ``position`` in a column of the graph, in their order.
+
+        All calls have one signature. ``column`` is `REFS`, `INTS`, `FLOATS`, `ARRAYS` or `RAGGED`.
+        """
         return self.at(column, calls).reshape(len(calls), -1)[:, position]
 
     def numbers(self, name: str, calls: Integers, position: int) -> np.ndarray:
-        """Return the number that each of some calls has as operand ``position`` of the column ``name``."""
+        """Return the numbers that these calls have as operand ``position`` of a column, in their order.
+
+        All calls have one signature. ``name`` is ``"ints"`` or ``"floats"``.
+        """
         found: np.ndarray = np.asarray(getattr(self.graph, name))[
             self.places(COLUMNS.index(name), calls, position)
         ]
         return found
 
     def ragged_rows(self, calls: Integers, position: int) -> tuple[Integers, Integers]:
-        """Return the rows of a ragged operand of some calls, one after the other, and how many each has."""
+        """Return the rows of ragged operand ``position`` of these calls, and how many each call has.
+
+        All calls have one signature. The rows are references, call after call; both are int64 arrays.
+        """
         return self.members_of(self.places(RAGGED, calls, position))
 
     def next_calls(self, awaited: Integers) -> tuple[Integers, Integers]:
-        """Return which calls may run next, one launch of each signature in their `order`; see `frontier`.
+        """Return which calls may run next, with one launch of each signature, and where each launch begins.
 
-        Signatures that examples wait for come last in that order. Then an example passes from one value
-        that it waits for to the next in one round, if between them it needs one launch of each op.
+        The launches stand in the `order` of the signatures, in which those that examples wait for come
+        last. Then an example passes from one value that it waits for to the next in one round, if between
+        them it needs one launch of each op. See `frontier`, which has the shapes. Appends new calls to the
+        table first.
         """
         self.extend()
         # None says that `order` is out of date: a signature is new, or is awaited for the first time.
@@ -167,19 +190,27 @@ class CallTable(TableBase):
         return found
 
     def select(self, read: Integers) -> Selection:
-        """Return what has to be run for some calls, and what that reads; number these calls."""
+        """Find what has to run for the calls ``read`` and what that reads, and number these calls from 0.
+
+        The table keeps the numbers until the next selection: `columns`, `outputs` and `renumbered` use
+        them.
+        """
         return Selection(*self.window(read, len(self.graph.signatures)))
 
     def given(self, selection: Selection, store: Any, last: Any) -> tuple[Integers, Place]:
-        """Return the results that a round reads, and where its calls are in them.
+        """Return the numbers of the results that a round reads, and the place of each of its calls.
+
+        A place is which of these results, and which row of it. The store may divide the results first, join
+        them or move them to pages, and notes that in the table.
 
         Parameters
         ----------
         selection : Selection
             The calls of the round.
-        store, last : Store, Values or None
-            What holds the results, and puts them in order first; and how the last round has put values
-            together.
+        store : Store
+            What holds the results.
+        last : Values or None
+            What has put values together in the last round; None before the first one.
         """
         given = selection.given
         count = len(selection.kept)
@@ -190,7 +221,10 @@ class CallTable(TableBase):
         return numbers, Place(launch, row, store.rows(numbers))
 
     def outputs(self, asked: Outputs) -> Outputs:
-        """Return what is asked for, with the numbers that calls have in the last selection."""
+        """Return ``asked`` with references that have the calls' numbers in the last selection (`select`).
+
+        Its groups and loose values are taken over, and nothing else of it.
+        """
         groups: list[Integers | int] = []
         for group in asked.groups:
             refs = self.renumbered(np.atleast_1d(group))
@@ -198,7 +232,7 @@ class CallTable(TableBase):
         return Outputs(groups=groups, loose=asked.loose)
 
     def columns(self, selection: Selection) -> Columns:
-        """Return the small graph of the last selection: its given calls without operands, then the others.
+        """Return the columns of the last selection: its given calls without operands, then the others.
 
         References have the numbers of the round, which count the given calls first.
         """
@@ -228,5 +262,5 @@ class CallTable(TableBase):
 
 
 def without_operands(signature: Signature) -> Signature:
-    """Return what stands for a signature where a call is given: its name, and no operands."""
+    """Make a signature with the op of another one and no operands, for a call that does not run again."""
     return Signature(signature.op, (), None, {})

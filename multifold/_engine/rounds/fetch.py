@@ -28,7 +28,10 @@ LEAF = optree.tree_structure(0)
 
 
 def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
-    """Return the value of each reference on the host: a row, or a whole result.
+    """Copy awaited values to the host; return one for each reference, in order: a row, or a whole result.
+
+    A row that is a single number is a number of Python's, any other one a NumPy array, or a container of
+    these.
 
     Parameters
     ----------
@@ -54,7 +57,10 @@ def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
 
 @contextmanager
 def readable(backend: Backend) -> Iterator[None]:
-    """Turn what a framework raises where it has no values to give into a `LaunchError`."""
+    """Raise what a framework raises inside of the context as a `LaunchError`; errors of either sort pass.
+
+    A framework raises where it has no values to give, as inside ``jax.jit``.
+    """
     try:
         yield
     except (LaunchError, *backend.passes):  # type: ignore[misc]  # a tuple of classes
@@ -89,7 +95,11 @@ class HostRows:
 
 
 def host_rows(run: Run, refs: Integers) -> HostRows:
-    """Return the row of each reference on the host."""
+    """Copy the row of each of ``refs`` to the host; they have the numbers of calls in the round.
+
+    Of a result of which fewer than half of the rows are read, only these are copied. Raises `LaunchError`
+    for a part that is not there, or has a wrong number of rows.
+    """
     place = run.place
     values = []
     sources, source, at, straight = compiled.located(refs, place.launch, place.row, place.rows)
@@ -114,12 +124,18 @@ def host_rows(run: Run, refs: Integers) -> HostRows:
 
 
 def rows_of(run: Run, refs: Integers) -> list[Any]:
-    """Return the row of each reference: numbers of Python's, or arrays."""
+    """Copy the row of each reference to the host; return a list in their order.
+
+    A row is a number of Python's, an array, or a container of these.
+    """
     return separate(host_rows(run, refs))
 
 
 def separate(found: HostRows) -> list[Any]:
-    """Return each row by itself: numbers of Python's, or arrays."""
+    """Return each row by itself, as a list in the order of the references.
+
+    A row is a number of Python's, an array, or a container of these.
+    """
     source = found.source
     taken = []
     for number, (leaves, structure) in enumerate(zip(found.leaves, found.structures, strict=True)):
@@ -134,7 +150,10 @@ def separate(found: HostRows) -> list[Any]:
 
 
 def on_host(run: Run, leaves: list[Any]) -> list[np.ndarray]:
-    """Return arrays on the host; arrays of one trailing shape and dtype are copied together."""
+    """Return NumPy copies of the arrays ``leaves``, in their order.
+
+    Arrays of one trailing shape and dtype are joined on the device and copied together.
+    """
     backend = run.backend
     classes: dict[Any, list[int]] = {}
     for i, leaf in enumerate(leaves):
@@ -151,7 +170,11 @@ def on_host(run: Run, leaves: list[Any]) -> list[np.ndarray]:
 
 
 def taken_apart(hosts: list[np.ndarray], structure: Any, count: int) -> list[Any]:
-    """Return the rows of a value, given its leaves on the host; without leaves there are ``count`` rows."""
+    """Return a list of the rows of one value: a number of Python's, an array, or a container for each.
+
+    ``hosts`` has the leaves of the value, of shapes ``(rows, *s)``, and ``structure`` nests them. Without
+    leaves there are ``count`` empty containers.
+    """
     if not hosts:  # the op returned nothing but None, or an empty tuple
         return [optree.tree_unflatten(structure, ()) for _ in range(count)]
     columns = [host.tolist() if host.ndim == 1 else list(host) for host in hosts]  # numbers of Python's
@@ -163,12 +186,18 @@ def taken_apart(hosts: list[np.ndarray], structure: Any, count: int) -> list[Any
 
 
 def whole_on_host(backend: Backend, value: Any) -> Any:
-    """Return a whole result on the host; what is no array of the backend stays what it is."""
+    """Copy the arrays of a whole result to the host; what is no array of the backend stays what it is.
+
+    An array without dimensions becomes a number of Python's.
+    """
     return optree.tree_map(lambda x: plain(backend.to_numpy(x)) if backend.owns(x) else x, value)
 
 
 def hosted(backend: Backend, x: Any) -> Any:
-    """Return results with arrays of NumPy in the place of the framework's; all else stays as it is."""
+    """Return results with NumPy arrays in the place of the backend's; all else stays as it is.
+
+    ``x`` may be an array, any container that optree opens, or what `multifold.each` has made.
+    """
     if backend.owns(x):
         return backend.to_numpy(x)
     inner = each_of(x, lambda value: hosted(backend, value))
@@ -179,5 +208,5 @@ def hosted(backend: Backend, x: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return an array, or a Python number where it has no dimensions."""
+    """Return a number of Python's for an array without dimensions, and any other array as it is."""
     return value.item() if np.ndim(value) == 0 else value

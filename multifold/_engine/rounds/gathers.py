@@ -118,10 +118,11 @@ class Gathers:
         self._reads: dict[tuple[int, Sources], LaunchReads] = {}  # by number of the signature
 
     def learn(self, loop: Loop, calls: Integers) -> None:
-        """Note where the result of a launch that has run by a plan went, if others can be gathered.
+        """Move the result of a launch that has run by a plan to a page; then the next ones may be gathered.
 
-        That is not so where an operand is a shared node, whose value is one row for all calls, or where
-        the signature says how many rows there are: only a plan puts these together.
+        The page is noted for the signature of ``calls``, those of the launch: the next ones write there. It
+        is not where an operand is a shared node, whose value is one row for all calls, or where the
+        signature says how many rows there are: only a plan puts these together.
         """
         self.loop = loop
         table = self.table
@@ -142,18 +143,18 @@ class Gathers:
         note: Note,
         stop: Callable[[], bool] | None = None,
     ) -> int:
-        """Run launches until one has to be planned; return how many ran.
+        """Run launches, the first ones first, until one has to be planned; return how many ran.
 
         Parameters
         ----------
         ready : int64 array
             The calls of all launches.
         launches : Launches
-            Each of them.
+            The signature of each, and where its calls begin and end in ``ready``.
         note : callable
-            Is told of each launch that has run.
+            Is called with the calls and the times of each launch that has run.
         stop : callable, optional
-            Asked after each launch whether it is the last one.
+            Is called after each launch, and returns whether it is the last one.
         """
         done = 0
         again = True
@@ -170,7 +171,7 @@ class Gathers:
         note: Note,
         stop: Callable[[], bool] | None,
     ) -> tuple[int, bool]:
-        """Run the first of some launches; return how many, and whether the one after them may run here."""
+        """Run the first of ``launches``; return how many ran, and whether to try the next ones again."""
         table = self.table
         signatures = table.graph.signatures
         first = launches[0][1]
@@ -210,7 +211,7 @@ class Gathers:
                 page.give_back(new[own])
 
     def _target(self, loop: Loop, number: int) -> Page | None:
-        """Return the page to which results of a signature go; None if that is not known."""
+        """Look up the page to which results of signature ``number`` go; None if that is not known."""
         page = self._targets.get(number)
         if page is None and self._homes:
             signature = self.table.graph.signatures[number]
@@ -222,10 +223,11 @@ class Gathers:
     def _plan(
         self, values: Values, launches: Launches, pages: Sequence[Page], rows: Integers, groups: Groups
     ) -> tuple[list[LaunchReads], Iterator[Any], bool]:
-        """Return how the first of some launches read, and whether the one after them may run then.
+        """Return how the first of ``launches`` read, their row numbers, and whether to try the next one.
 
-        The iterator has the row numbers of each gather and write: on the device, after one upload, if
-        NumPy does not see the pages.
+        The row numbers come as an iterator of one array for each gather and write, in order. They are on
+        the device, after one upload, if NumPy does not see the pages. The next launch may run once these
+        have run.
         """
         found: list[LaunchReads] = []
         arrays: list[Integers] = []
@@ -260,9 +262,10 @@ class Gathers:
         return found, iter(index), again
 
     def _reads_of(self, backend: Backend, number: int, sources: Sources) -> LaunchReads | None:
-        """Return how to gather the operands of a launch whose groups read some sources.
+        """Look up or make the `LaunchReads` of a launch of signature ``number``.
 
-        None if some of these are in no page, or an operand is of several classes.
+        ``sources`` is what the groups of its calls read. None if some of these are in no page, or an
+        operand has rows of several classes.
         """
         key = number, sources
         if (known := self._reads.get(key)) is not None:
@@ -279,7 +282,7 @@ class Gathers:
         return reads
 
     def _moved(self, values: Values, sources: Sources) -> bool:
-        """Move the results that some sources are parts of to pages; return whether any was elsewhere."""
+        """Move the results that ``sources`` are parts of to pages; return whether one was moved."""
         moved = [self.store.move(x, values) for x in {source & CALL_MASK for source in sources}]
         return any(moved)
 
@@ -293,7 +296,9 @@ class Gathers:
         reads: LaunchReads,
         index: Iterator[Any],
     ) -> LaunchTimes | None:
-        """Run some calls and keep what they return; return when, or None where a plan is needed.
+        """Run the op on some calls; write what it returns to the page, or store it if the forms differ.
+
+        Returns when the steps of the launch took place; None, and nothing has run, if a plan is needed.
 
         Parameters
         ----------
@@ -356,9 +361,10 @@ class Gathers:
         classes: tuple[Hashable, ...],
         surplus: int,
     ) -> Operands | None:
-        """Return what the op receives, ``nodes`` among it; None where a plan is needed.
+        """Return all that the op of a launch receives; None where a plan is needed.
 
-        The last call is repeated for a ``surplus`` of rows.
+        ``nodes`` has the rows of its node operands, and ``classes`` the class of each. The last call is
+        repeated ``surplus`` times, so that the launch is padded.
         """
         if surplus:
             calls = np.append(calls, np.repeat(calls[-1:], surplus))
@@ -395,10 +401,11 @@ class Gathers:
     def _ragged(
         self, values: Values, calls: Integers, position: int, surplus: int
     ) -> tuple[Ragged, Hashable, np.ndarray] | None:
-        """Return a ragged operand, the class of its rows, and its lengths on the host.
+        """Return a ragged operand of some calls, the class of its rows, and how many each call has.
 
-        None if some of its rows are in no page, or they are of several classes. The last ``surplus`` of the
-        calls are padding: the last of these gets the padding rows, and the others none.
+        None if there are no rows, some are in no page, or they are of several classes. ``position`` counts
+        the ragged operands. ``calls`` ends with ``surplus`` calls that pad: the last of these gets the
+        padding rows, and the others none.
         """
         table = self.table
         backend = values.backend
@@ -455,7 +462,7 @@ class LaunchReads:
         self._whole = [[parts[0][i] for parts in self._leaves] for i in (0, 1)] if one_each else None
 
     def sizes(self, begins: Sequence[int]) -> list[int]:
-        """Return how many rows each gather brings, and at last how many the launch writes.
+        """Return how many rows each gather brings, in order, and at last how many rows the launch writes.
 
         ``begins`` has where each group of calls begins, and at last how many calls there are.
         """
@@ -465,10 +472,11 @@ class LaunchReads:
         return [size for parts in self._counts(begins) for size in parts] + [count]
 
     def padded(self, rows: Integers, begins: Sequence[int], size: int) -> list[Integers]:
-        """Return the row numbers of each gather and those that the launch writes, in ``size`` rows each.
+        """Return the row numbers of each gather, and at last of the write, as arrays of length ``size``.
 
         ``rows`` has the rows that all calls read as their first operand, then as their second, and so on,
-        and at last those that they write.
+        and at last those that they write. ``begins`` has where each group of calls begins, and how many
+        there are.
         """
         *reads, new = rows.reshape(-1, begins[-1])
         found: list[Integers] = []
@@ -477,7 +485,10 @@ class LaunchReads:
         return [*found, padded(self._backend, new, SPARE, size)]
 
     def node_rows(self, index: Iterator[Any]) -> list[Any]:
-        """Return the rows of each node operand; ``index`` has the numbers for each gather, in order."""
+        """Gather the rows of each node operand; return an array for each, in order.
+
+        Takes the row numbers of each gather from the front of ``index``.
+        """
         backend = self._backend
         if self._whole is not None:
             return [*map(Page.read, *self._whole, index)]
@@ -490,13 +501,20 @@ class LaunchReads:
         return nodes
 
     def _counts(self, begins: Sequence[int]) -> list[list[int]]:
-        """Return how many calls each stretch of each operand has, from where each group of calls begins."""
+        """Return how many calls each stretch has, operand by operand.
+
+        A stretch is some groups next to each other that read one leaf. ``begins`` has where each group of
+        calls begins, and at last how many calls there are.
+        """
         bounds = [[begins[i] for i in accumulate(groups, initial=0)] for groups in self._groups]
         return [[end - begin for begin, end in pairwise(own)] for own in bounds]
 
 
 def looked_up(loop: Loop, signature: Signature) -> bool:
-    """Look up the op that launches of earlier tables have called; return whether there is one."""
+    """Return whether the launcher knows the op of a signature, or of one with the same key.
+
+    In the second case the op is noted for this signature, too.
+    """
     ops = loop.launcher.ops
     if signature not in ops:
         found = next((op for known, op in ops.items() if known.key == signature.key), None)
@@ -507,22 +525,23 @@ def looked_up(loop: Loop, signature: Signature) -> bool:
 
 
 def size_of(backend: Backend, signature: Signature, count: int) -> int:
-    """Return in how many rows so many calls of a signature run."""
+    """Return in how many rows ``count`` calls of a signature run: more if the backend pads."""
     # A ragged operand is padded by rows, too, and these rows need a padding call that they belong to.
     return backend.padded_rows(count + bool(signature.ragged)) if backend.pads else count
 
 
 def one_class(leaves: Sequence[Leaf | None]) -> Hashable | None:
-    """Return the class of the rows of some leaves; None if they have several, or a leaf is missing."""
+    """Return the class of the rows in ``leaves``; None if there are several, or a leaf is None."""
     classes = {None if leaf is None else leaf[0].classes[leaf[1]] for leaf in leaves}
     return classes.pop() if len(classes) == 1 else None
 
 
 def indices_of(leaves: Sequence[Leaf], which: Integers, rows: Integers, size: int) -> list[Integers]:
-    """Return the indices by which `gathered` puts rows of leaves together, in arrays of one size.
+    """Return the index arrays by which `gathered` puts rows of leaves together, each of length ``size``.
 
-    Rows in two leaves are gathered from each, and then from both. If the size is 4, row 5 of the one and
-    row 7 of the other (``which`` is ``0 1``) are rows ``5 7 7 7`` of each, and ``0 5 5 5`` of these eight.
+    Row ``rows[i]`` lies in leaf ``which[i]``. Of one leaf there is one array. Rows in two leaves are
+    gathered from each, and then from both. If the size is 4, row 5 of the one and row 7 of the other
+    (``which`` is ``0 1``) are rows ``5 7 7 7`` of each, and ``0 5 5 5`` of these eight.
     """
     at = np.minimum(np.arange(size), len(rows) - 1)
     if len(leaves) == 1:
@@ -531,6 +550,9 @@ def indices_of(leaves: Sequence[Leaf], which: Integers, rows: Integers, size: in
 
 
 def gathered(backend: Backend, leaves: Sequence[Leaf], index: Iterator[Any]) -> Any:
-    """Return rows of leaves, by the next ``index`` for each, and one more if there are several leaves."""
+    """Return rows of ``leaves`` as one array.
+
+    Takes the index arrays that `indices_of` has made for them from the front of ``index``.
+    """
     found = [backend.gather(page.leaves[leaf], next(index)) for page, leaf in leaves]
     return found[0] if len(found) == 1 else backend.gather(backend.concat(found), next(index))

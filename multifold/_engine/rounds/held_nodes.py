@@ -41,16 +41,16 @@ class HeldNodes:
 
     @property
     def are_known(self) -> bool:
-        """Whether `calls` finds all nodes: whether nothing was frozen since there are nodes."""
+        """Whether `calls` would find all nodes: False if `gc.freeze` may have hidden some of them."""
         if self._witness is None:
             return gc.get_freeze_count() == 0
         return any(x is self._witness for x in gc.get_objects())
 
     def calls(self) -> Integers:
-        """Return the calls of all nodes that are alive, with repeats.
+        """Return the calls of all nodes that are alive, as an int64 array in any order, with repeats.
 
-        Python's collector must not run meanwhile: ``gc.get_referrers`` goes through the collector's own
-        lists, and some objects of TensorFlow allocate when they are asked what they refer to.
+        Python's collector is off meanwhile: ``gc.get_referrers`` goes through the collector's own lists,
+        and some objects of TensorFlow allocate when they are asked what they refer to.
         """
         collects = gc.isenabled()
         gc.disable()

@@ -92,7 +92,10 @@ class Page:
         self._free: Integers = np.arange(rows, dtype=np.int64)[::-1].copy()
 
     def _keep(self, leaves: Sequence[Any]) -> None:
-        """Keep arrays of all rows, and NumPy's view of each if it has one."""
+        """Keep ``leaves`` as the arrays of the page, and in ``hosts`` NumPy's view of each.
+
+        ``hosts`` becomes None if an array has no view, or none that is contiguous.
+        """
         self.leaves = [*leaves]
         if self.hosts is not None:
             hosts = list(map(self._values.backend.host_view, leaves))
@@ -100,12 +103,15 @@ class Page:
             self.hosts = hosts if all(x is not None and x.flags.c_contiguous for x in hosts) else None
 
     def leave_host(self) -> None:
-        """Let the framework read and write the rows, not NumPy."""
+        """Set ``hosts`` to None: from now on the framework reads and writes the rows, not NumPy."""
         self.hosts = None
 
     @property
     def value(self) -> Any:
-        """The page as a result, whose rows stay: a copy where `Backend.put` gives the array up."""
+        """All rows of the page, as an array or a tuple of arrays of shapes ``(rows, *s)``.
+
+        Where `Backend.put` gives an array up, so that a later write would end it, these are copies.
+        """
         values = self._values
         value = self.leaves[0] if self.single else tuple(self.leaves)
         if values.backend.writeable:
@@ -113,7 +119,10 @@ class Page:
         return values.gather(value, values.upload([np.arange(self.rows)], int)[0])
 
     def take(self, rows: Integers) -> None:
-        """Fill an array with rows that are free, which are not free any more."""
+        """Fill ``rows``, an int64 array, with the numbers of free rows, which are then not free any more.
+
+        A page with too few free rows is doubled until it has enough.
+        """
         count = len(rows)
         while self._left < count:
             self._keep([self._values.backend.concat([x, x]) for x in self.leaves])
@@ -125,27 +134,32 @@ class Page:
         rows[:] = self._free[self._left : self._left + count]
 
     def give_back(self, rows: Integers) -> None:
-        """Note that nothing reads some rows any more."""
+        """Let the rows of these numbers be free: a later `take` may hand them out."""
         self._free[self._left : self._left + len(rows)] = rows
         self._left += len(rows)
 
     def clear(self) -> None:
-        """Let all rows be free."""
+        """Let all rows be free, but row `SPARE` where launches are padded; the arrays stay as they are."""
         self._written = self.calls[:0], ()
         self._free = np.arange(self.rows, dtype=np.int64)[::-1].copy()
         self._left = self.rows - self._kept
 
     def read(self, leaf: int, rows: Any) -> Any:
-        """Return rows of a leaf; their numbers are on the device, or NumPy's where there are `hosts`."""
+        """Return a new array of the rows ``rows`` of a leaf, in the order of these numbers.
+
+        ``leaf`` is a position in ``leaves``. The numbers are an array of the framework, or NumPy's if there
+        are ``hosts``.
+        """
         backend = self._values.backend
         if self.hosts is None:
             return backend.gather(self.leaves[leaf], rows)
         return backend.from_host(self.hosts[leaf].take(rows, 0))
 
     def write(self, index: Any, leaves: Sequence[Any], rows: Integers) -> None:
-        """Write the leaves of a result: NumPy, if it sees the page, to ``rows``, and else the framework.
+        """Write the leaves of a result, one array for each leaf of the page, to the rows ``rows``.
 
-        The framework is given ``index``, an array of its own of the same rows, which may be padded.
+        NumPy writes if there are ``hosts``, else the framework. The framework gets the same row numbers as
+        ``index``, an array of its own, which may be padded.
         """
         if self.hosts is None:
             self.leaves = [*map(self._values.backend.put, self.leaves, repeat(index), leaves)]
@@ -156,7 +170,7 @@ class Page:
             host[rows] = self._values.backend.to_numpy(leaf) if view is None else view
 
     def host(self, leaf: int, rows: Integers) -> np.ndarray:
-        """Return rows of a leaf on the host."""
+        """Return the rows ``rows`` of a leaf as a NumPy array, in the order of these numbers."""
         values = self._values
         if self.hosts is not None:
             return np.take(self.hosts[leaf], rows, 0)
@@ -169,21 +183,25 @@ class Page:
 
     @property
     def used(self) -> int:
-        """How many rows hold something."""
+        """How many rows are neither free nor `SPARE`."""
         return self.rows - self._kept - self._left
 
 
 def padded(backend: Backend, rows: Integers, surplus: int, size: int = 0) -> Integers:
-    """Return numbers of rows, padded by the number ``surplus`` to the size that the backend has for them.
+    """Append ``surplus``, the number of a row, to ``rows`` until there are as many as the backend wants.
 
-    ``size`` is that of a launch which is padded already.
+    That is ``size``, the size of a launch that is padded already, or else `Backend.padded_rows`. Backends
+    that don't pad get ``rows`` as it is.
     """
     more = (size or backend.padded_rows(len(rows))) - len(rows) if backend.pads else 0
     return np.append(rows, np.full(more, surplus)) if more else rows
 
 
 def numbers_in(value: Any) -> int:
-    """Return how many numbers the arrays of a value hold; 0 where no shape is known."""
+    """Return how many numbers the arrays of a value hold: 6 for shape ``(3, 2)``.
+
+    0 where no shape is known.
+    """
     try:
         if not isinstance(value, CONTAINERS):
             return math.prod(getattr(value, "shape", (0,)))

@@ -33,7 +33,10 @@ Agreed = Callable[[Collection[Hashable]], Hashable | None]
 def merged_results(
     recorder: Any, tasks: Tasks, compute: Compute, classes_of: Classes, agreed: Agreed
 ) -> Outputs | None:
-    """Return what all finished examples of a run ask for, as the outputs of one minibatch.
+    """Take apart what each finished example returned, and put all of it together as one `Outputs`.
+
+    Raises `RecordError` if an example returned another structure than the first, unless failures are
+    collected.
 
     Parameters
     ----------
@@ -77,7 +80,10 @@ def merged_results(
 
 
 def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> None:
-    """Refuse what an example returned if it has another structure than what the first one did."""
+    """Raise `RecordError` if an example returned another structure than the first one did.
+
+    ``model`` is what example ``first`` returned, and ``other`` what ``example`` did.
+    """
     if other.structure != model.structure or other.wanted != model.wanted:
         raise RecordError(
             "Expected all examples of a run to return one structure. Received "
@@ -93,9 +99,11 @@ def fail_misfits(
     agreed: Agreed,
     tasks: Tasks,
 ) -> None:
-    """Fail the examples whose rows can't be put together with the rows of earlier examples.
+    """Fail each example whose rows can't be put together with the rows of earlier examples.
 
-    The first example with rows in a group says of which class they are: others may have none in it.
+    See `Tasks.fail`. ``taken`` maps the number of an example to its outputs. The first example with rows in
+    a group says of which class they are: others may have none in it. Examples that have failed already are
+    left out.
     """
     known: dict[int, Any] = {}  # by the number of the group
     for example, outputs in taken.items():
@@ -119,9 +127,10 @@ def fail_misfits(
 
 
 def merge(taken: Mapping[int, Outputs], loose: list[Any]) -> Outputs:
-    """Return the outputs of all examples as those of one minibatch.
+    """Join the outputs of all examples, in their order, as the outputs of one minibatch.
 
-    ``loose`` holds the loose values of these examples, and of any that failed after they were counted.
+    ``taken`` maps the number of an example to its outputs, and is not empty. ``loose`` holds the loose
+    values (numbers and arrays in groups) of all of them, and of any that failed after they were counted.
     """
     model = next(iter(taken.values()))
     groups: list[Integers | int] = []

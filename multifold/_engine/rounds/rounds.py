@@ -102,13 +102,19 @@ class Rounds:
             self.gather(None)
 
     def gather(self, before: Gathers | None) -> None:
-        """Write rows in place; ``before`` are the gathers of a run before this one."""
+        """Write rows into pages from now on, so that launches gather their operands.
+
+        ``before`` are the gathers of an earlier run, whose pages are used again; None if there are none.
+        """
         self.gathers = Gathers(self.table, before)
         self.store = self.gathers.store
         self.loop = self.gathers.loop
 
     def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
-        """Run all examples; return what they returned, put together."""
+        """Call ``fn(fold, example)`` for all examples, run all rounds, and put together what they return.
+
+        None if all examples failed and failures are collected. Raises `RecordError` if there is no example.
+        """
         tasks = self.tasks
         for example in examples:
             tasks.start(fn, self.recorder, example)
@@ -123,7 +129,10 @@ class Rounds:
         return put_together(asked, self.last(asked), len(tasks.results))
 
     def attempt(self, waiting: Sequence[Ask]) -> None:
-        """Run a round for some tasks; if a launch fails, raise that in those tasks that need it."""
+        """Run a round for these tasks.
+
+        If a launch fails, find the tasks that need it and raise its error in them.
+        """
         by_halves(
             waiting,
             self.run_and_answer,
@@ -134,15 +143,19 @@ class Rounds:
         )
 
     def run_and_answer(self, waiting: list[Ask]) -> None:
-        """Run a round for some tasks, and give them the values that they wait for."""
+        """Run what these tasks wait for, and let them go on with the values.
+
+        Raises what a launch raises.
+        """
         refs, examples, _, whole = compiled.awaited(waiting, SharedNode)
         values = self.values_of(refs, examples, whole)
         self.tasks.answer([task for task, _ in waiting], iter(values))
 
     def refuse_together(self, waiting: list[Ask], error: MultifoldError) -> None:
-        """Raise an error that is one of the batch, as a wrong number of rows: no half fails by itself.
+        """Raise an error that these tasks have only together, as a wrong number of rows.
 
-        It ends the run, except where failures are collected: then both halves have their values now.
+        No half of them fails alone. Nothing is raised where failures are collected: then both halves have
+        their values now.
         """
         if not self.tasks.collect:
             examples = dict.fromkeys(str(task.example) for task, _ in waiting)
@@ -150,10 +163,10 @@ class Rounds:
             raise error
 
     def values_of(self, refs: Integers, examples: Integers, whole: list[int]) -> list[Any]:
-        """Run what some references need; return their values on the host.
+        """Run the calls that ``refs`` need; return the value of each reference on the host, in order.
 
-        ``examples`` says who waits for each reference, and ``whole`` holds the positions of those that are
-        read whole.
+        ``examples`` has the number of the example that waits for each reference, and ``whole`` the
+        positions of those whose whole result is wanted.
         """
         calls = refs & CALL_MASK
         found = None
@@ -167,7 +180,10 @@ class Rounds:
     def gathered_values(
         self, gathers: Gathers, values: Values, refs: Integers, examples: Integers
     ) -> list[Any] | None:
-        """Run what some references need by gathers; return their values, None where a plan is needed."""
+        """Run the calls that ``refs`` need by gathers; return the value of each on the host, in order.
+
+        None where a plan is needed. ``examples`` says who waits for each.
+        """
         notes = Notes({"record": perf_counter() - self.idle})
         ready, launches = self.launches(refs & CALL_MASK)
         if not launches:
@@ -191,19 +207,22 @@ class Rounds:
 
     @property
     def stop(self) -> Callable[[], bool] | None:
-        """What is asked between two launches whether the round ends there; None if it runs to its end."""
+        """A function that is called between two launches and returns whether the round ends there.
+
+        None here. A subclass whose rounds may end early returns one.
+        """
         return None
 
     @property
     def gives_up(self) -> bool:
-        """Whether too many launches needed a plan."""
+        """Whether too many launches needed a plan, so that gathers are not tried any more; see `MISSES`."""
         return self.misses > MISSES + self.hits // MISSES
 
     def launches(self, calls: Integers) -> tuple[Integers, Launches | None]:
-        """Return what some calls need, and its launches.
+        """Return the calls that have to run for ``calls``, launch after launch, and the launches.
 
         The launches are None, and a plan is needed, if only a policy can tell them (`by_level`), or if too
-        many needed a plan before (`gives_up`).
+        many needed a plan before (`gives_up`). Appends new calls to the table, and may sweep the store.
         """
         if self.gives_up:
             return NO_INTEGERS, None
@@ -216,15 +235,20 @@ class Rounds:
         return (ready, launches) if len(ready) == table.pending else self.by_level(calls)
 
     def next_launches(self, calls: Integers) -> tuple[Integers, Launches]:
-        """Return what may run next for some calls, and its launches, one of each signature."""
+        """Return the calls that may run next for ``calls``, and their launches, one of each signature.
+
+        A launch is (number of the signature, where its calls begin, where they end).
+        """
         ready, begins = self.table.next_calls(calls)
         bounds = zip(self.table.order, pairwise(begins.tolist()), strict=True)
         return ready, [(number, begin, end) for number, (begin, end) in bounds if begin < end]
 
     def by_level(self, calls: Integers) -> tuple[Integers, Launches | None]:
-        """Return what some calls need, and its launches, one for each signature and typed level.
+        """Return what `launches` does, with a launch for each signature and typed level.
 
-        None for these if the signatures read each other in a circle in which these launches have no order.
+        The typed level of a call is how many calls of its signature lie on the longest path to it. The
+        launches are None, and the calls empty, if signatures read each other in a circle in which these
+        launches have no order.
         """
         selection = self.table.select(calls)
         columns = self.table.columns(selection)
@@ -239,7 +263,10 @@ class Rounds:
         return order, [(number, begin, end) for number, (begin, end) in zip(numbers, bounds, strict=True)]
 
     def run_launches(self, gathers: Gathers, ready: Integers, launches: Launches, notes: Notes) -> None:
-        """Run launches by gathers, or by plans where one is needed, until all ran or the round stops."""
+        """Run launches by gathers, or by plans where one is needed, until all ran or the round stops.
+
+        ``ready`` has the calls of all launches; ``notes`` gets those that ran, with their times.
+        """
         stop = self.stop
         while launches:
             ran = gathers.run(ready, launches, notes.launched, stop)
@@ -263,7 +290,7 @@ class Rounds:
         last: bool = False,
         only: bool = False,
     ) -> Sections:
-        """Run what some calls need, as one minibatch.
+        """Run what some calls need as one minibatch, by a plan; keep the results unless ``last`` is true.
 
         Where the round may `stop`, what ran before is kept, and also if a launch has failed.
 
@@ -323,7 +350,11 @@ class Rounds:
         return done
 
     def report(self, notes: Notes, alone: Integers, waits: Waits) -> Report:
-        """Return the report of a round, whose calls have their numbers in the graph."""
+        """Make the report of a round that has run.
+
+        ``notes`` and ``alone``, the calls that ran alone, have calls by their numbers in the graph.
+        ``waits`` has the examples and the references that they wait for.
+        """
         launcher = self.loop.launcher  # type: ignore[union-attr]  # it has run
         graph = self.graph
         return Report(
@@ -338,10 +369,11 @@ class Rounds:
         )
 
     def keep(self, numbers: Integers, given: int, run: Run) -> Notes:
-        """Keep the results of the launches that ran by a plan, and return its notes, renumbered.
+        """Store the results of a run, and return its notes with the numbers that calls have in the graph.
 
-        The first ``given`` launches ran before. Learn from it how to gather, if each op ran in one launch:
-        else the examples do not go in step yet.
+        Call ``i`` of the run is call ``numbers[i]``, and its first ``given`` launches are results of rounds
+        before. If each op ran in one launch, gathers learn where its results go: else the examples do not
+        go in step yet.
         """
         self.store.keep(numbers, given, run)
         notes = run.notes.renumbered(numbers, given)
@@ -355,7 +387,10 @@ class Rounds:
         return notes
 
     def whose(self, call: int) -> str:
-        """Return what messages call the first example whose result needs a call."""
+        """Return ``"example 3"``, the first example whose result needs a call, for messages.
+
+        ``""`` if none does.
+        """
         for example, result in sorted(self.tasks.results.items()):
             asked = take_apart(self.recorder, result, 0, fewest=0)
             if call in self.table.select(asked.calls).kept:
@@ -363,7 +398,10 @@ class Rounds:
         return ""
 
     def attempt_results(self, taken: dict[int, Outputs]) -> None:
-        """Run what the results of some examples need; fail the examples for which that fails."""
+        """Run what the results of some examples need; fail the examples for which that fails.
+
+        ``taken`` maps the number of an example to what it returned.
+        """
 
         def run(examples: list[int]) -> None:
             asked = Outputs(groups=[group for example in examples for group in taken[example].groups])
@@ -373,7 +411,11 @@ class Rounds:
         by_halves(taken, run, self.tasks.fail)
 
     def row_classes(self, refs: Integers, loose: list[Any]) -> list[Any]:
-        """Return what rows must have in common to be put together; `attempt_results` computed them."""
+        """Return the classes of the rows that ``refs`` read.
+
+        Rows are put together if these agree (`agreed`). Each part of a result comes once, and then the
+        loose values: reference ``-1 - i`` is ``loose[i]``. The list is empty before anything has run.
+        """
         if self.loop is None:
             return []  # no example has any row
         values = self.loop.values
@@ -381,9 +423,9 @@ class Rounds:
         return classes + [values.class_of_loose(loose[i]) for i in (-1 - refs[refs < 0]).tolist()]
 
     def agreed(self, classes: Collection[Hashable]) -> Hashable | None:
-        """Return the class of rows of these classes when they are put together; None if they can't be."""
+        """Return the class that rows of these classes get when they are joined; None if they can't be."""
         return None if self.loop is None else self.loop.values.agreed(classes)
 
     def last(self, asked: Outputs) -> list[Any]:
-        """Run the last round; return the value of each group."""
+        """Run the last round; return the value of each group of ``asked``, in order."""
         return self.compute(asked.calls, asked.whole_calls, asked, waits=NOBODY, last=True).outputs()

@@ -78,7 +78,7 @@ class Stored:
         self.numbers = numbers_in(self.value)
 
     def row_class(self, values: Values) -> Hashable:
-        """Return what results must have in common to be put together; found out once."""
+        """Return the class of the value: results of one class may be joined. It is found once and kept."""
         if self._row_class is None:
             self._row_class = values.class_of(self.value)
         return self._row_class
@@ -117,7 +117,7 @@ class Store:
         self._held = self._held_before = 0
 
     def keep(self, calls: Integers, first: int, run: Run) -> None:
-        """Keep the results of a round that was run.
+        """Store the result of each launch that a round has run and kept.
 
         Parameters
         ----------
@@ -140,26 +140,36 @@ class Store:
                 self.add(value, rows, own, place.row[members], known)
 
     def _is_whole(self, rows: int, calls: Integers) -> bool:
-        """Return whether a result is read whole: `Node.no_batch` gives the object that the op returned."""
+        """Return whether a result has one row, and is the whole result that `Node.no_batch` asks for.
+
+        Then that gives the object that the op returned.
+        """
         return rows == 1 and self.table.is_whole(calls)
 
     def add(
         self, value: Any, rows: int, calls: Integers, row: Integers, row_class: Hashable = None
     ) -> None:
-        """Store a result, which has ``row[i]`` for ``calls[i]``."""
+        """Store a result under the next number; call ``calls[i]`` has its row ``row[i]``.
+
+        The table notes so. ``row_class`` is the result's class, if that is known.
+        """
         stored = self.results[self._next] = Stored(value, rows, calls, row_class)
         self.table.store(calls, self._next, row)
         self._next += 1
         self._held += stored.numbers
 
     def _drop(self, number: int) -> Stored:
-        """Let go of a stored result, and return it."""
+        """Remove and return the result of this number; the table is not told."""
         stored: Stored = self.results.pop(number)
         self._held -= stored.numbers
         return stored
 
     def move(self, number: int, values: Values) -> bool:
-        """Move a stored result to the page of its form; return whether it was moved."""
+        """Move a result to the page of its form, and note so in the table; return whether it was moved.
+
+        A page is an array with the rows of many results, written in place. Nothing is moved if the number
+        is that of a page or of no result, if the result is read whole, or if it can have no page.
+        """
         stored = self.results.get(number)
         if not isinstance(stored, Stored) or self._is_whole(stored.rows, stored.calls):
             return False
@@ -182,7 +192,11 @@ class Store:
         return True
 
     def page_of(self, values: Values, value: Any, rows: int) -> Page | None:
-        """Return the page for a result of so many rows; None if it can have none."""
+        """Look up or make the page for a result of so many rows; return None if it can have none.
+
+        A page is an array, or a flat tuple of arrays, with the rows of many results of one form. A result
+        that nests deeper, or holds anything but arrays of the backend with ``rows`` rows, has none.
+        """
         backend = values.backend
         leaves = arrays_of(value)
         if not leaves or not all(map(backend.owns, leaves)) or values.mismatch(value, rows) is not None:
@@ -206,7 +220,10 @@ class Store:
         return page
 
     def free(self, calls: Integers) -> None:
-        """Let the rows of calls be taken by others; a call that is asked for again runs again."""
+        """Let the rows that these calls have in pages be taken by others.
+
+        A call that is asked for again runs again.
+        """
         table = self.table
         results = table.result[calls]
         for page in self.pages.values():
@@ -216,7 +233,9 @@ class Store:
                 table.result[mine] = 0
 
     def settle(self, numbers: Integers, counts: Integers, given: Integers, values: Values | None) -> bool:
-        """Divide results that a round reads, and put them together; return whether rows have moved.
+        """Divide results that a round reads sparsely, and join small ones; or move them all to pages.
+
+        Returns whether any rows have moved, so that the table has other places for them.
 
         Parameters
         ----------
@@ -241,21 +260,28 @@ class Store:
         return self._next != before or bool(moved)
 
     def rows(self, numbers: Integers) -> list[int]:
-        """Return how many rows some results have."""
+        """Return how many rows the results of these numbers have, in their order."""
         return [self.results[number].rows for number in numbers.tolist()]
 
     def values(self, numbers: Integers) -> dict[int, Any]:
-        """Return what is stored under some numbers, by position."""
+        """Return a dictionary: position in ``numbers`` -> the result of that number."""
         return {i: self.results[number].value for i, number in enumerate(numbers.tolist())}
 
     def parts(self, refs: Integers) -> list[Any]:
-        """Return the parts of results that hold the rows of some references, each of them once."""
+        """Return the parts of results that hold the rows of these references, each part once.
+
+        They come in the order of the references that read them first, and no reference is negative. Raises
+        `LaunchError` for a part that is not there.
+        """
         numbers = self.table.result[refs & CALL_MASK].tolist()
         parts = (refs >> PART_BITS).tolist()
         return [opened(self._part(*key)) for key in dict.fromkeys(zip(numbers, parts, strict=True))]
 
     def _part(self, number: int, part: int) -> Any:
-        """Return a part of a result; refuse one that is not there, or holds nothing."""
+        """Return a part of the result of a number. ``part`` is a position in `Graph.parts`; 0 is the whole.
+
+        Raises `LaunchError` if the part is not there, or holds None.
+        """
         graph = self.table.graph
         call = int(self.results[number].calls[0])
 
@@ -269,7 +295,11 @@ class Store:
         return value
 
     def leaf(self, source: int) -> tuple[Page, int] | None:
-        """Return the page and the leaf of a source, ``part << 40 | result``; None if it has none."""
+        """Return the page that a source lies in, and which of its arrays it is.
+
+        None if it is no array of a page. A source is a part of a result, ``part << 40 | result``. The
+        answer is kept for the next time.
+        """
         if source not in self._leaf_of:
             self._leaf_of[source] = self._find_leaf(source)
         return self._leaf_of[source]
@@ -285,7 +315,10 @@ class Store:
         return None if leaf is None else (page, leaf)
 
     def host_rows(self, sources: Integers, which: Integers, rows: Integers) -> HostRows | None:
-        """Return rows that `CallTable.arrived` has found, on the host; None if some are not in a page."""
+        """Copy rows of pages to the host; None if a source is in no page.
+
+        ``sources``, ``which`` and ``rows`` are what `CallTable.arrived` has returned.
+        """
         found = [x for x in map(self.leaves_of, sources.tolist()) if x is not None]
         if len(found) < len(sources):
             return None
@@ -302,7 +335,10 @@ class Store:
         return HostRows(hosts, structures, which, at, straight)
 
     def leaves_of(self, source: int) -> tuple[Page, Sequence[int], Any] | None:
-        """Return the page of a source, its leaves there, and how they nest; None if it has none."""
+        """Return the page of a source, the positions of its arrays there, and how they nest.
+
+        None if it has none. A source is ``part << 40 | result``; part 0 is all of the result.
+        """
         leaf = self.leaf(source)
         if leaf is not None:
             return leaf[0], leaf[1:], LEAF
@@ -312,7 +348,10 @@ class Store:
         return page, range(len(page.leaves)), page.structure
 
     def refuse_batched(self, calls: Integers) -> None:
-        """Refuse to read whole what was computed in a launch with others."""
+        """Raise `RecordError` if one of these calls has run in a launch of several rows.
+
+        Such a result can't be read whole any more.
+        """
         graph = self.table.graph
         for call in calls.tolist():
             number = int(self.table.result[call])
@@ -326,7 +365,11 @@ class Store:
                 )
 
     def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, values: Values) -> None:
-        """Divide the results of which a round reads few rows, until none of them is too sparse."""
+        """Divide each result of more than `SMALL` rows of which a round reads less than one in `SPARSE`.
+
+        That is repeated for the results that come out. ``counts`` has how many of the calls ``given`` lie
+        in each of ``numbers``.
+        """
         while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
             sparse = [
                 number
@@ -341,7 +384,7 @@ class Store:
             numbers, _, counts = compiled.distinct(self.table.result[given])
 
     def _divide(self, number: int, values: Values) -> None:
-        """Store each of `SPARSE` stretches of rows as a result of its own."""
+        """Divide a result into `SPARSE` stretches of rows, and store each as a result of its own."""
         stored = self._drop(number)
         row = self.table.row[stored.calls]  # ascending, as the calls are in the order of the rows
         bounds = np.linspace(0, stored.rows, SPARSE + 1).astype(np.int64)
@@ -352,7 +395,10 @@ class Store:
             self.add(value, sizes[i], stored.calls[mine], row[mine] - bounds[i])
 
     def _put_together(self, numbers: Sequence[int], values: Values) -> None:
-        """Put small results that are read together, and whose rows fit together, into one."""
+        """Join results of one class, of up to `TOGETHER` rows in all, into one result.
+
+        The old ones are dropped. Pages, large results and those that are read whole stay as they are.
+        """
         if values.backend.pads:
             return  # it compiles for each number of rows, and these would be new in every round
         groups: dict[Hashable, list[int]] = {}
@@ -382,9 +428,7 @@ class Store:
             self.add(value, end, calls, np.concatenate(row), row_class)
 
     def keep_only(self, wanted: np.ndarray, first: int = 0) -> None:
-        """Drop the results of which no call is wanted.
-
-        A call of a dropped result counts as one that has not run: if anything asks for it, it runs again.
+        """Drop the results of which no call is wanted, and free the rows of pages that no wanted call has.
 
         Parameters
         ----------
@@ -403,27 +447,27 @@ class Store:
 
     @property
     def used(self) -> int:
-        """How many results are kept, and rows of pages."""
+        """How many rows of pages are taken, plus one for each other result."""
         return sum(x.used if type(x) is Page else 1 for x in self.results.values())
 
     @property
     def held(self) -> int:
-        """How many numbers the results hold."""
+        """How many numbers the arrays of all results and pages hold."""
         return self._held + sum(page.rows * page.width for page in self.pages.values())
 
     def clear(self) -> None:
-        """Drop all results. Pages stay, with all of their rows free."""
+        """Drop all results, without telling the table. Pages stay, with all of their rows free."""
         self.results = {}
         self._held = 0
         for page in self.pages.values():
             page.clear()
 
     def sweep(self) -> None:
-        """Drop the results that no node can ask for any more, now and then.
+        """Drop the results that no node can ask for any more, if it is time to look for them.
 
-        A result is read again only through a node that the user still holds, or through a call that has
-        not run yet and that such a node needs. The next sweep comes after `MANY` calls, or when the results
-        hold twice as many numbers as the last one has left.
+        A result is read again only through a node that the user still holds, or through a call that has not
+        run yet and that such a node needs. It is time after `MANY` calls, or when the results hold twice as
+        many numbers as the last sweep has left.
         """
         heavy = self.held > max(HEAVY, 2 * self._held_before)
         if not heavy and len(self.table.graph.signature) - self._swept < MANY:
@@ -441,5 +485,5 @@ class Store:
 
 
 def arrays_of(value: Any) -> Sequence[Any]:
-    """Return the arrays of a result that may have a page: itself, or those of a flat tuple."""
+    """Return the arrays of a result that may have a page: a tuple as it is, else ``(value,)``."""
     return value if type(value) is tuple else (value,)

@@ -65,7 +65,10 @@ class ExampleTask:
         self._children: dict[ExampleTask, Any] = {}  # and what each of them returned
 
     def begin(self, _: None) -> Any:
-        """Run the coroutine for the first time; refuse one that another task, as its parent, runs."""
+        """Run the coroutine for the first time, and return what it awaits.
+
+        Raises `RecordError` if it has begun already, as one has that another task runs.
+        """
         if inspect.getcoroutinestate(self.coroutine) != inspect.CORO_CREATED:
             raise RecordError(
                 "Expected coroutines that have not begun in fold.gather(...). Received one that runs "
@@ -75,20 +78,26 @@ class ExampleTask:
         return self.send(None)
 
     def join(self, coroutines: list[Coroutine[Any, Any, Any]]) -> Iterable[ExampleTask]:
-        """Make a task of each of some coroutines, and wait for all of them."""
+        """Make a task of each coroutine and wait for all of them; return the tasks, in order."""
         tasks = [ExampleTask(self.example, x, self.context.copy(), self) for x in coroutines]
         self._children = dict.fromkeys(tasks)
         self._left = len(tasks)  # children that have not returned yet
         return tasks
 
     def returned(self, child: ExampleTask, result: Any) -> bool:
-        """Keep what a child returned; return whether all children have returned now."""
+        """Keep what a child returned, a task that this one waits for.
+
+        Return whether it was the last one.
+        """
         self._children[child] = result
         self._left -= 1
         return not self._left
 
     def leave(self) -> dict[ExampleTask, Any]:
-        """Stop waiting for the children; return each of them with what it returned."""
+        """Stop waiting for the children.
+
+        Return child -> what it returned, None if it has not, in their order.
+        """
         children = self._children
         self._children = {}
         return children
@@ -135,7 +144,10 @@ class Tasks:
         self._open: dict[ExampleTask, ValuesRequest | None] = {}
 
     def start(self, fn: Callable[..., Any], *arguments: Any) -> None:
-        """Call the function of the next example; if it returns a coroutine, that becomes a task."""
+        """Call ``fn(*arguments)`` for the next example; if it returns a coroutine, that becomes a task.
+
+        Else what it returns is the example's result. What it raises is raised, or kept in ``failures``.
+        """
         example = self.started
         self.started += 1
         context = copy_context()
@@ -162,7 +174,7 @@ class Tasks:
             raise
 
     def refuse_none(self) -> None:
-        """Refuse a run without examples: what it returns would have no structure."""
+        """Raise `RecordError` if no example was started: what the run returns would have no structure."""
         if not self.started:
             raise RecordError(
                 "Expected at least one example to run. Received none.",
@@ -172,7 +184,8 @@ class Tasks:
     def proceed(self) -> list[tuple[ExampleTask, list[Node]]]:
         """Run all tasks until each of them has finished or waits for values.
 
-        Return the tasks that wait, and for which nodes, in the order in which they were made.
+        Returns the tasks that wait, each with the nodes it waits for, in the order in which the tasks were
+        made.
 
         Raises
         ------
@@ -187,16 +200,19 @@ class Tasks:
             self._take(*found)
 
     def is_open(self, task: ExampleTask) -> bool:
-        """Return whether a task has neither returned nor failed."""
+        """Return whether a task has not finished: it has neither returned, failed nor been closed."""
         return task in self._open
 
     def waits_for(self, task: ExampleTask, nodes: list[Node]) -> bool:
-        """Return whether a task still waits for the nodes that `proceed` has returned with it."""
+        """Return whether a task still waits for ``nodes``, the list that `proceed` returned with it."""
         request = self._open.get(task)
         return request is not None and request.nodes is nodes
 
     def answer(self, tasks: Iterable[ExampleTask], values: Iterator[Any]) -> None:
-        """Let tasks go on with the values that they wait for; each takes as many from ``values``."""
+        """Give these tasks the values that they wait for, so that the next `proceed` goes on with them.
+
+        Takes one value for each node from the front of ``values``, task after task.
+        """
         waits = self._open
         ready = self._ready
         for task in tasks:
@@ -206,12 +222,15 @@ class Tasks:
             ready.append((task, task.send, value))
 
     def throw(self, task: ExampleTask, error: Exception) -> None:
-        """Raise what a launch raised where a task waits for its values."""
+        """Run a task by raising ``error``, of a launch, at the ``await`` where it waits for values."""
         self._open[task] = None
         self._step(task, task.coroutine.throw, error)
 
     def fail(self, example: int, error: Exception) -> None:
-        """Give an example up, whatever it waits for."""
+        """Close all tasks of an example, drop its result, and keep or raise ``error``.
+
+        It is kept in ``failures`` if failures are collected.
+        """
         for task in [task for task in self._open if task.example == example]:
             self._close(task, error)
         self.results.pop(example, None)
@@ -219,9 +238,10 @@ class Tasks:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Let the recorder's values be awaited until the context is left; then close what did not finish.
+        """Return a context manager; inside of it the recorder's values may be awaited.
 
-        What an example raises while it is closed becomes a note of the exception that ended the run.
+        If the body raises, all tasks that have not finished are closed. What an example raises while it is
+        closed becomes a note of the exception that ended the run.
         """
         # Inside a running event loop, its hooks would adopt the async generators of the examples and close
         # them after the run, when values can't be awaited any more.
@@ -243,11 +263,11 @@ class Tasks:
             sys.set_asyncgen_hooks(*hooks)
 
     def named(self, example: int) -> str:
-        """Return what messages call an example."""
+        """Return the name of an example in messages: ``"example 3 of fold.run"``."""
         return f"example {example} of fold.run"
 
     def ends(self, example: int, error: BaseException) -> Exception:
-        """Return what an example has failed with; raise what ends the whole run, as `KeyboardInterrupt`."""
+        """Return ``error`` if an example may fail with it; raise one such as `KeyboardInterrupt`."""
         if isinstance(error, Exception):
             return error
         raise error
@@ -257,7 +277,7 @@ class Tasks:
         self._ready.append((task, task.begin, None))
 
     def _step(self, task: ExampleTask, method: Callable[[Any], Any], argument: Any) -> None:
-        """Run a task until it waits, returns or raises."""
+        """Run a task by ``method(argument)`` until it waits, returns or raises, and act on that."""
         raised: BaseException | None
         try:
             request = task.context.run(method, argument)
@@ -270,12 +290,15 @@ class Tasks:
         self._take(task, request, raised)
 
     def _note(self, task: ExampleTask) -> None:
-        """Note that the calls recorded in a step are those of the task's example."""
+        """Tell ``owners``, if there is one, which example has recorded the calls of the last step."""
         if self.owners is not None:
             self.owners.note(task.example)
 
     def _take(self, task: ExampleTask, request: Any, error: BaseException | None) -> None:
-        """Take in what a step has come to: the request of a task, or what it has raised."""
+        """Act on the end of a step: ``request`` is what the task awaits, ``error`` what it raised instead.
+
+        If that raises, the request is closed.
+        """
         try:
             self._understand(task, request, error)
         except BaseException:  # a key press may come before the coroutines of a gather are tasks
@@ -284,10 +307,13 @@ class Tasks:
             raise
 
     def _understand(self, task: ExampleTask, request: Any, error: BaseException | None) -> None:
-        """Act on a step: the task has returned, has raised, or waits; see `_take`."""
+        """Act on the end of a step: the task has returned (`StopIteration`), has raised, or waits.
+
+        See `_take`.
+        """
         if isinstance(error, StopIteration):
             if self._left_open():
-                self._failed(task, in_a_with(self.named(task.example)))
+                self._failed(task, with_left_open(self.named(task.example)))
             else:
                 self._finished(task, error.value)
         elif error is not None:
@@ -300,14 +326,14 @@ class Tasks:
             # makes the task leave it, so `outside` stays as it is.
             if isinstance(request, Unawaited):
                 request.close()
-            self._step(task, task.coroutine.throw, in_a_with(self.named(task.example)))
+            self._step(task, task.coroutine.throw, with_left_open(self.named(task.example)))
         else:
             self._wait(task, request)
 
     def _left_open(self) -> bool:
-        """Return whether a task that has ended left a framework's ``with`` statement open.
+        """Return whether the last step left a framework's ``with`` statement open (`Backend.context`).
 
-        Compare with what it left from then on, so that no other example is blamed for it.
+        What is open now counts as outside from then on, so that no other example is blamed for it.
         """
         before = self.outside
         if before:
@@ -315,7 +341,10 @@ class Tasks:
         return self.outside != before
 
     def _wait(self, task: ExampleTask, request: Any) -> None:
-        """Note what a task has just begun to wait for; start the coroutines that it joins."""
+        """Note the request that a task has just made; make tasks of the coroutines that it gathers.
+
+        A task that awaits anything else gets a `RecordError` at its ``await``.
+        """
         if not isinstance(request, (ValuesRequest, GatherRequest)):
             error = RecordError(
                 f"Expected {self.named(task.example)} to await values of nodes. Received {request!r}.",
@@ -347,7 +376,10 @@ class Tasks:
             self._ready.append((parent, parent.send, [*parent.leave().values()]))
 
     def _failed(self, task: ExampleTask, error: Exception) -> None:
-        """Raise an error of a task in the one that joins it, after closing all that it joins besides."""
+        """Raise an error of a task in its parent, after closing all else that the parent waits for.
+
+        Without a parent the example has failed.
+        """
         del self._open[task]
         if task.parent is None:
             self._example_failed(task.example, error)
@@ -375,9 +407,9 @@ class Tasks:
         self.failures[example] = error
 
     def _close(self, task: ExampleTask, reason: BaseException) -> None:
-        """Close a coroutine; one that awaits again while it is closed is left to itself.
+        """Close a task that has not finished; one that awaits again while it is closed is left to itself.
 
-        What it raises becomes a note of the reason, which must not be lost.
+        What it raises becomes a note of ``reason``, which must not be lost.
         """
         if task in self._open:
             del self._open[task]
@@ -392,8 +424,11 @@ class Tasks:
                 self._note(task)
 
 
-def in_a_with(example: str) -> RecordError:
-    """Return what to say when an example stops inside of a framework's ``with`` statement."""
+def with_left_open(example: str) -> RecordError:
+    """Return, and don't raise, the error of an example that stops in a framework's ``with`` statement.
+
+    ``example`` is its name in messages.
+    """
     return RecordError(
         f"Expected {example} to leave the framework's `with` statements, as those that "
         "turn gradients off, before it waits or returns. It did not, so that the other examples would go "
@@ -404,13 +439,17 @@ def in_a_with(example: str) -> RecordError:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an exception, unless it refuses any change."""
+    """Add a note to an exception; one that refuses any change stays as it is."""
     with contextlib.suppress(Exception):
         error.add_note(note)
 
 
 def collects_failures(on_error: str, fn: Callable[..., Any] | None) -> bool:
-    """Return whether failures are collected; refuse other words, and collecting without a function."""
+    """Return whether ``on_error`` is ``"collect"``.
+
+    Raises `RecordError` for anything but ``"raise"`` and ``"collect"``, and for ``"collect"`` if ``fn`` is
+    None.
+    """
     if on_error not in ("raise", "collect"):
         raise RecordError(
             f"Expected on_error to be 'raise' or 'collect'. Received {on_error!r}.",
@@ -425,10 +464,11 @@ def collects_failures(on_error: str, fn: Callable[..., Any] | None) -> bool:
 
 
 def copied(result: Any) -> Any:
-    """Return what an example returned as it is now, with copies of its NumPy arrays.
+    """Return what an example returned with copies of its NumPy arrays.
 
-    Examples often fill one buffer again and again; without a copy all of them would return what the
-    last one wrote.
+    Without such an array, ``result`` itself. Examples often fill one buffer again and again; without a copy
+    all of them would return what the last one wrote. Raises `RecordError` for a structure that contains
+    itself.
     """
     if isinstance(result, Node):
         return result
@@ -443,7 +483,10 @@ def copied(result: Any) -> Any:
 
 
 def too_deep(example: str, error: Exception) -> RecordError:
-    """Return what to say when a function calls itself deeper than Python's stack goes."""
+    """Return, and don't raise, the error of a function that calls itself deeper than Python's stack goes.
+
+    ``example`` is its name in messages, and ``error`` becomes the cause.
+    """
     try:
         raise RecordError(
             f"{example[0].upper()}{example[1:]} nests deeper than Python's recursion limit of "

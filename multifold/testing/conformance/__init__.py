@@ -31,7 +31,9 @@ class Conformance(SeamTests, OperandTests, ErrorTests, GradientTests, TransferTe
 
 
 def failures(backend: str | Backend | type[Backend]) -> dict[str, str]:
-    """Run the suite on a backend and return the tests that failed, with their tracebacks.
+    """Run the suite on a backend; return test -> traceback for each test that failed, both as text.
+
+    ``backend`` is a name, a backend or its class. Tests that are skipped count as passed.
 
     Examples
     --------
@@ -51,7 +53,10 @@ def failures(backend: str | Backend | type[Backend]) -> dict[str, str]:
 
 
 def tests(suite: Conformance) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield the tests of a suite."""
+    """Yield the name and the method of each test of a suite, in alphabetical order.
+
+    A test is a method whose name begins with ``test_``.
+    """
     for name in dir(suite):
         if name.startswith("test_"):
             yield name, getattr(suite, name)

@@ -16,7 +16,11 @@ class GradientTests(Suite):
     """Values and gradients of a fold, of its eager twin, and of examples that await values."""
 
     def tree(self, fold: Any, depth: int, seed: int) -> Any:
-        """Record a lopsided binary tree whose cell has two states."""
+        """Record a lopsided binary tree on a fold; return the two states of its root, each a node.
+
+        ``depth`` is that of its longest path, and ``seed`` decides the leaves and which branches are
+        shorter.
+        """
         if depth == 0:
             return fold.add("leaf", float(seed % 5)).split(2)
         left = self.tree(fold, depth - 1, 3 * seed + 1)
@@ -24,25 +28,35 @@ class GradientTests(Suite):
         return fold.add("cell", *left, *right).split(2)
 
     def tree_model(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Return ops on parameters of shape ``(1, 2)``."""
+        """Return name -> op for ``"leaf"`` and ``"cell"``, and the parameters by their names.
+
+        ``parameters`` has ``"w"``, ``"b"`` and ``"u"``, arrays of shape ``(1, 2)``.
+        """
         w, b, u = (parameters[name] for name in "wbu")
         leaf = lambda x: (self.outer(b, x) * w, self.outer(w, x))  # noqa: E731
         cell = lambda lh, lc, rh, rc: (lh * w - rh * u, lc * rc * u + lh)  # noqa: E731
         return {"leaf": leaf, "cell": cell, **parameters}
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """Return the values of the tree model's parameters."""
+        """Return the parameters of `tree_model`: name -> float32 array of shape ``(1, 2)``.
+
+        They are the same at each call.
+        """
         rng = np.random.default_rng(0)
         return {name: rng.uniform(0.3, 0.9, (1, 2)).astype("float32") for name in "wbu"}
 
     def trees(self, fold: Any) -> list[Any]:
-        """Record three trees and return the first state of each root."""
+        """Record three trees on a fold; return a list with the first state of each root, a node."""
         return [self.tree(fold, depth, seed)[0] for depth, seed in ((3, 0), (1, 1), (4, 2))]
 
     def differentiated(
         self, run: Callable[[dict[str, Any]], Any], values: dict[str, Any], weights: Any
     ) -> tuple[Any, dict[str, Any]]:
-        """Return the weighted sum of what ``run(parameters)`` returns, and its gradients by name."""
+        """Return the sum of ``run(parameters) * weights``, and name -> gradient of each parameter.
+
+        ``values`` has the parameters by name, which become variables of the framework. Needs a training
+        kit.
+        """
         kit = self.seam.kit
         parameters = {name: kit.variable(np.array(x, "float32")) for name, x in values.items()}
         return kit.value_and_grad(lambda p: kit.dot(run(p), np.asarray(weights, "float32")), parameters)
@@ -113,7 +127,10 @@ class GradientTests(Suite):
         self.equal(grads["idle"], [0])
 
     async def climb(self, fold: Any, start: float) -> Any:
-        """Double a row until its value is at least 8; look at a part of a result on the way."""
+        """Double a row ``[start, 1]`` until its first number is at least 8, and return its node.
+
+        It awaits that number in each step, and parts of a result on the way.
+        """
         x = fold.add("row", self.array([[start, 1.0]]))
         for _ in range(5):  # enough, and an end also where an adapter is wrong
             if (await fold.value(x))[0] >= 8:

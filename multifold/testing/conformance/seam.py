@@ -80,7 +80,11 @@ class SeamTests(Suite):
             self.equal(got, expected)
 
     def row_operations_keep(self, values: np.ndarray, sizes: list[int], rows: np.ndarray) -> None:
-        """Put sections of some sizes together, take them apart, and gather rows of the whole."""
+        """Fail unless ``concat``, ``split`` and ``gather`` keep values, shapes and dtypes exactly.
+
+        ``values``, of shape ``(n, *s)``, is cut into sections of ``sizes``, which are put together and
+        split again; ``rows`` has the numbers of the rows to gather.
+        """
         seam = self.seam
         expected = np.split(values, np.cumsum(sizes)[:-1])
         whole = seam.concat([seam.constant(section, None) for section in expected])
@@ -186,5 +190,5 @@ class SeamTests(Suite):
                 self.equal(self.seam.from_host(view.take([1, 2], 0)), [[9, 9], [1, 2]])
 
     def rows_of(self, *numbers: int) -> Any:
-        """Return numbers of rows as the backend takes them."""
+        """Return row numbers as an array of the framework, in the dtype that it has for integers."""
         return self.seam.constant(np.array(numbers, self.seam.number_dtype(int)), None)

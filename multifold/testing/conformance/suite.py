@@ -25,35 +25,41 @@ class Suite:
 
     @property
     def seam(self) -> Backend:
-        """The adapter under test."""
+        """The adapter under test: the object that ``backend`` names; NumPy's for ``"auto"``."""
         found = find_backend(self.backend)
         return registry.load_backend("numpy") if found is None else found
 
     @property
     def kit(self) -> TrainingKit | None:
-        """Its training kit, None where it declares that it has none."""
+        """The adapter's training kit; None if its ``gaps()`` say that it has none."""
         return None if "kit" in self.seam.gaps() else self.seam.kit
 
     def fold(self, **options: Any) -> Fold:
-        """Return an empty fold on the adapter."""
+        """Make an empty fold on the adapter; ``options`` are those of `multifold.Fold`."""
         return Fold(backend=self.backend, **options)
 
     def counted(self) -> tuple[Fold, Counter[str]]:
-        """Return an empty fold on the adapter, and the counts of what the fold asks of it."""
+        """Make an empty fold on the adapter, and return it with a counter of what it asks of the adapter.
+
+        See `Counting`.
+        """
         counting = Counting(self.seam)
         return Fold(backend=counting), counting.counts
 
     def array(self, values: Any, dtype: str = "float32") -> Any:
-        """Return values as an array of the framework."""
+        """Return an array of the framework with these values, a number or nested lists, in this dtype."""
         return self.seam.constant(np.array(values, dtype), None)
 
     def must(self, holds: bool, message: str) -> None:
-        """Raise what pytest reports as a failure, unless a demand on the adapter holds."""
+        """Raise AssertionError with ``message`` unless ``holds`` is true."""
         if not holds:
             raise AssertionError(message)
 
     def equal(self, got: Any, expected: Any) -> None:
-        """Compare an array of the framework with NumPy values, in shape and value."""
+        """Raise AssertionError unless an array of the framework has the shape and values of ``expected``.
+
+        Floats may differ by `TOLERANCE`. ``expected`` is an array, a number or nested lists.
+        """
         self.must(self.seam.owns(got), f"expected an array of '{self.seam.name}', received {type(got)}")
         values = self.seam.to_numpy(got)
         expected = np.asarray(expected)
@@ -67,7 +73,10 @@ class Suite:
         )
 
     def sum_rows(self, rows: Ragged) -> Any:
-        """Add the rows of each node of a ragged operand; zeros for a node without rows."""
+        """Add up the rows of each node of a ragged operand whose rows have width 2.
+
+        Return shape ``(nodes, 2)``. A node without rows gets zeros.
+        """
         seam = self.seam
         lengths = seam.to_numpy(rows.lengths).tolist()
         # Only the seam and `+` are the same for all adapters, so the rows are added one by one.
@@ -83,7 +92,10 @@ class Suite:
         return seam.concat(sums) if len(sums) > 1 else sums[0]
 
     def refuses(self, error: type[Exception], words: str, call: Callable[[], Any]) -> None:
-        """Expect an error whose message holds all of ``words``, divided by ``|``: ``"first|3 rows"``."""
+        """Raise AssertionError unless ``call()`` raises ``error`` with all of ``words`` in its message.
+
+        The words are divided by ``|``: ``"first|3 rows"``.
+        """
         try:
             call()
         except error as raised:
@@ -94,10 +106,13 @@ class Suite:
         raise AssertionError(f"expected {error.__name__}")
 
     def outer(self, table: Any, x: Any) -> Any:
-        """Return ``table + x[:, None]`` for a table of shape ``(1, 2)``."""
+        """Return ``table + x[:, None]``, of shape ``(n, 2)``.
+
+        ``table`` has the shape ``(1, 2)`` and ``x`` the shape ``(n,)``.
+        """
         # A tensor of TensorFlow has no method `reshape`.
         return table + x.reshape((-1, 1)) if hasattr(x, "reshape") else table + x[:, None]
 
     def scale(self, rows: Any, factors: Any) -> Any:
-        """Return ``rows * factors[:, None]``."""
+        """Return ``rows * factors[:, None]``, for shapes ``(n, s)`` and ``(n,)``."""
         return rows * (factors.reshape((-1, 1)) if hasattr(factors, "reshape") else factors[:, None])

@@ -20,7 +20,10 @@ class TransferTests(Suite):
     """What goes between host and device during a run."""
 
     def chains(self, fold: Fold, launches: int) -> list[Any]:
-        """Record three chains that read numbers, NumPy arrays, ragged rows and a shared array."""
+        """Record three chains, of ``launches`` calls each after the first two; return three nodes of them.
+
+        The calls read numbers, NumPy arrays, ragged rows and a shared array. One node is returned twice.
+        """
         table = np.full((1, 4), 0.5, np.float32)
         numbers = [fold.add("begin", float(i)) for i in range(3)]
         rows = [fold.add("join", x, np.full((1, 4), i, np.float32)) for i, x in enumerate(numbers)]
@@ -30,7 +33,11 @@ class TransferTests(Suite):
         return [rows[2], rows[0], rows[2]]
 
     def step(self, launches: int) -> tuple[Transfers, int]:
-        """Run forward and backward; return what the kit saw, and how often the core uploaded."""
+        """Run a step, forward and backward.
+
+        Return the transfers that the kit saw, and how often the core uploaded. The upload of the parameter
+        is left out. Fails if the core has read a value back.
+        """
         kit = self.seam.kit
         weights = np.ones((3, 4), np.float32)
         with kit.transfers() as seen:

@@ -94,7 +94,7 @@ def beam(
 
 
 def check(types: Integers, heights: Integers, sources: Integers, readers: Integers, least: int) -> None:
-    """Refuse columns that refer to what is not there, and widths or numbers of launches below 1."""
+    """Raise IndexError for columns that refer to what is not there, and if ``least`` is below 1."""
     count = len(types)
     if (
         len(heights) != count
@@ -185,7 +185,10 @@ def both_ways(
     bound: int,
     most: int,
 ) -> Integers | None:
-    """Return the launch of each call in the shorter one of two schedules, None if there is none."""
+    """Return the launch of each call in the shorter of two schedules, one found from each end.
+
+    None if none is.
+    """
     found = None
     last = len(types) - 1
     of_last = np.ascontiguousarray(types[::-1])  # the last call first
@@ -222,7 +225,7 @@ class Weighed:
         self.weights = [path**3 for path in paths]
 
     def start(self) -> State:
-        """Return the state in which no call has run."""
+        """Make the state in which no call has run."""
         unrun: list[dict[int, int]] = [{} for _ in self.types]  # there are no more types than calls
         for type_, height in zip(self.types, self.heights, strict=True):
             unrun[type_][height] = unrun[type_].get(height, 0) + 1
@@ -230,20 +233,27 @@ class Weighed:
         return State(self.waiting.copy(), ready, unrun, sum(max(x, default=0) for x in unrun), 0, 0, ())
 
     def by_type(self, calls: Iterable[int]) -> dict[int, list[int]]:
-        """Return calls by type."""
+        """Return type -> the calls of that type, in their order."""
         found: dict[int, list[int]] = {}
         for call in calls:
             found.setdefault(self.types[call], []).append(call)
         return found
 
     def served(self, waiting: list[int], call: int) -> list[int]:
-        """Return the calls that wait for no other once a call has run."""
+        """Count down what the readers of a call wait for, in ``waiting``.
+
+        Return those that now wait for nothing.
+        """
         for reader in self.readers[call]:
             waiting[reader] -= 1
         return list(dict.fromkeys(reader for reader in self.readers[call] if not waiting[reader]))
 
     def grow(self, width: int, most: int) -> tuple[int, ...] | None:
-        """Return the types that the first state to run all calls has launched, if ``most`` suffice."""
+        """Search for a schedule.
+
+        Return the types that it launches, in order, None if ``most`` launches don't suffice. Each step
+        keeps the ``width`` best states. The first state to run all calls is returned.
+        """
         states = [self.start()]
         for number in range(1, most + 1):
             options = sorted(self.option(x, type_, i) for i, x in enumerate(states) for type_ in x.ready)
@@ -262,7 +272,10 @@ class Weighed:
         return None
 
     def option(self, state: State, type_: int, number: int) -> tuple[int, int, int, int]:
-        """Return the rank of launching a type next in state ``number`` of the beam; the lowest is best."""
+        """Return the rank of launching type ``type_`` next in state ``number`` of the beam.
+
+        The lowest is best. The rank is (launches left at least, weight left, type, number).
+        """
         ready = state.ready[type_]
         tallest = max(state.unrun[type_])
         # The rest needs a launch less only if all calls of the greatest height of the type are ready: else
@@ -271,7 +284,10 @@ class Weighed:
         return state.left - critical, state.weight - sum(self.weights[x] for x in ready), type_, number
 
     def after(self, state: State, type_: int, done: int) -> State:
-        """Return the state after a launch of all ready calls of a type."""
+        """Make the state after a launch of all ready calls of a type.
+
+        ``done`` has the calls that have run, as bits.
+        """
         waiting = state.waiting.copy()
         unrun = state.unrun.copy()
         counts = unrun[type_] = state.unrun[type_].copy()
@@ -289,7 +305,7 @@ class Weighed:
         return State(waiting, ready, unrun, left, weight, done, (*state.chosen, type_))
 
     def launches(self, chosen: tuple[int, ...]) -> Integers:
-        """Return the launch of each call where types are launched in this order."""
+        """Return the launch of each call, from 0; ``chosen`` has the type of each launch, in order."""
         launch = np.zeros(len(self.types), np.int64)
         state = self.start()
         for number, type_ in enumerate(chosen):

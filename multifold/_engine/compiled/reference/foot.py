@@ -7,5 +7,5 @@ from typing import Any
 
 
 def at_foot(code: Callable[[], Any]) -> Any:
-    """Call a function without arguments as the first one of its stack, and return what it returns."""
+    """Call ``code()`` and return what it returns; compiled, it is the first function of its stack."""
     return code()

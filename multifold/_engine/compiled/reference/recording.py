@@ -108,18 +108,21 @@ class GraphBase:
         self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def route(self, letters: str) -> Any:
-        """Return what the quick path needs of a form: its letters, and the column for each operand.
+        """Return what the quick path needs of a form: its letters, and the column of each operand.
 
-        None in place of a column stands for a node, and in place of all columns for nodes only.
+        ``forms.py`` lists the letters. In place of a column stands None for a node, or the letter itself
+        where there is more to do; all columns together are None for nodes only. ``route("nis")`` is
+        ``("nis", [None, "ints", "s"])``.
         """
         columns = {"n": None, "i": "ints", "f": "floats", "a": "arrays"}
         sinks = [columns.get(letter, letter) for letter in letters]
         return letters, sinks if any(sinks) else None
 
     def put(self, number: int, operands: Any, frame: FrameType) -> None:
-        """Append a call of a signature with the entries that ``operands`` has for each column.
+        """Append a call of signature ``number``, recorded at ``frame``.
 
-        Compiled, this is one step: no call of another thread comes in between.
+        ``operands`` has its entries of each column as attributes, as `since` returns them. Compiled, this
+        is one step: no call of another thread comes in between.
         """
         loose = len(self.loose)
         self.refs.extend(operands.refs)
@@ -134,18 +137,24 @@ class GraphBase:
         self.signature.append(number)
 
     def marks(self) -> list[int]:
-        """Return the lengths of the columns before a call."""
+        """Return the present length of each column in `ENTRIES`, for `since`."""
         return [len(getattr(self, name)) for name in ENTRIES]
 
     def since(self, marks: list[int]) -> SimpleNamespace:
-        """Return what a call put into the columns; loose values are counted from its own first one."""
+        """Return what a call has put into the columns since `marks`: an object with a list for each.
+
+        Loose values are numbered from the call's own first one.
+        """
         entries = {name: getattr(self, name)[first:] for name, first in zip(ENTRIES, marks, strict=True)}
         loose = marks[ENTRIES.index("loose")]
         entries["members"] = [ref if ref >= 0 else ref + loose for ref in entries["members"]]
         return SimpleNamespace(**entries)
 
     def rows(self, recorder: Any, items: tuple[Any, ...]) -> bool:
-        """Append the rows of a ragged operand; return False, and append nothing, if one is no known row."""
+        """Append the rows of a ragged operand to the columns, and return True.
+
+        Returns False, and appends nothing, if one is neither a node of this graph, a number nor an array.
+        """
         first = len(self.members)
         kept = len(self.loose)
         members = self.members
@@ -170,7 +179,11 @@ class GraphBase:
         return True
 
     def leaves(self, items: Sequence[Any]) -> bool:
-        """Append the items of a list or tuple; return False, and append nothing, if one is refused."""
+        """Append the items of a list or tuple, nodes, ints and floats, to their columns, and return True.
+
+        Returns False, and appends nothing, if one is a node of another graph or an int of more than 64
+        bits.
+        """
         for i, x in enumerate(items):
             try:
                 if type(x) is float:
@@ -189,12 +202,15 @@ class GraphBase:
         return True
 
     def take_back_leaves(self, items: Sequence[Any]) -> None:
-        """Remove the items of a list or tuple."""
+        """Remove the last entries of the columns, those of the items of a list or tuple."""
         for x in items:
             (self.floats if type(x) is float else self.refs if isinstance(x, NodeBase) else self.ints).pop()
 
     def take_back(self, letters: str, operands: tuple[Any, ...], refused: Any) -> None:
-        """Remove what a call put into the columns before its operand ``refused``, or all if it has none."""
+        """Remove what a call put into the columns for its operands before ``refused``, or for all of them.
+
+        All are removed if ``refused`` is none of its operands.
+        """
         columns: dict[str, Any] = {"n": self.refs, "i": self.ints, "f": self.floats, "a": self.arrays}
         for letter, x in zip(letters, operands, strict=True):
             if x is refused:
@@ -284,10 +300,11 @@ class RecorderBase:
 
 
 def recorded(method: Method) -> Method:
-    """Return `RecorderBase.add` with the documentation of a method, whose body never runs.
+    """Return a function that does what `RecorderBase.add` does, with the documentation of ``method``.
 
-    A class that shows its readers what `add` takes has such a method. A call of it costs what a call of
-    `RecorderBase.add` costs: a function around that would take as long again.
+    The body of the method never runs: a class that shows its readers what `add` takes has such a method. A
+    call of the function costs what a call of `RecorderBase.add` costs: a function around that would take as
+    long again.
     """
     same: Any = FunctionType(RecorderBase.add.__code__, globals(), "add")
     same.__doc__ = method.__doc__
