@@ -26,7 +26,7 @@ REPLACED = {
 
 
 class PredecessorNode(Node):
-    """A node that says what took the place of the predecessors' attributes."""
+    """A node that raises `NoAttributeError` with a remedy for the attributes of the predecessors' nodes."""
 
     __slots__ = ()
 
@@ -49,18 +49,24 @@ class PredecessorNode(Node):
 
 
 class Recorded(dict[Any, Any]):
-    """Recorded calls by a key; it refuses a key without calls, for which the predecessors made an entry."""
+    """A dictionary that raises `RecordError` for a key that is not there.
+
+    The predecessors made an entry for it.
+    """
 
     def __missing__(self, key: Any) -> NoReturn:
         raise RecordError(f"Expected a key that recorded calls have. Received {key!r}.", REMOVE)
 
 
 class Counted(multifold.Fold):
-    """A fold with the predecessors' three attributes, to be read only."""
+    """A fold with the predecessors' ``total_nodes``, ``steps`` and ``cached_nodes``, to be read only."""
 
     @property
     def total_nodes(self) -> int:
-        """How many calls are recorded, those that were merged counted once: ``len(fold)``."""
+        """The number of recorded calls, ``len(fold)``: merged calls count once.
+
+        Raises `RecordError` when set.
+        """
         return len(self)
 
     @total_nodes.setter
@@ -72,7 +78,7 @@ class Counted(multifold.Fold):
 
     @property
     def steps(self) -> dict[int, dict[Any, list[Node]]]:
-        """The nodes of each op at each height, ``steps[height][op]``; a call that reads none has height 0.
+        """The nodes by height and op, ``steps[height][op]``: a list; a call that reads none has height 0.
 
         Examples
         --------
@@ -97,12 +103,12 @@ class Counted(multifold.Fold):
 
     @property
     def cached_nodes(self) -> dict[Any, dict[int, Node]]:
-        """The nodes of each op, by the numbers of their calls: ``cached_nodes[op][number]``."""
+        """The nodes by op and number of their calls: ``cached_nodes[op][number]``."""
         found = Recorded()
         for call in range(len(self)):
             found.setdefault(self._op_of(call), Recorded())[call] = self._node_type(self._graph, call)
         return found
 
     def _op_of(self, call: int) -> Any:
-        """Return the op of a call, as it was recorded."""
+        """Return the op of call number ``call`` as it was recorded: a name or a callable."""
         return self._graph.signatures[self._graph.signature[call]].op

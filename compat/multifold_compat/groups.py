@@ -10,7 +10,7 @@ from multifold.errors import RecordError
 
 
 def as_outputs(groups: Iterable[Any]) -> Any:
-    """Return groups as the outputs of `multifold.Fold.apply`.
+    """Return the groups of nodes of a predecessor as the outputs of `multifold.Fold.apply`.
 
     A group of one node that is not batched stands for that node's whole value, however often the
     node is repeated; `multifold.Fold.apply` spells this without the brackets. What only multifold
@@ -27,7 +27,10 @@ def as_outputs(groups: Iterable[Any]) -> Any:
 
 
 def as_output(group: Iterable[Any]) -> Any:
-    """Return one group: its rows, or the one node that it stands for."""
+    """Return one group as a list of its rows, or as the one node, not batched, that it stands for.
+
+    Bools become integers. Raises `RecordError` if such a node is among others.
+    """
     rows = list(group)
     whole = [x for x in rows if isinstance(x, SharedNode)]
     if whole and (len(whole) < len(rows) or any(x != whole[0] for x in whole)):

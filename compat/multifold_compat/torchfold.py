@@ -21,16 +21,16 @@ __all__ = ["Fold", "Unfold"]
 
 
 class FoldNode(PredecessorNode):
-    """One recorded call, or a part of its result."""
+    """A node of one recorded call, or of a part of its result."""
 
     __slots__ = ()
 
     def no_batch(self) -> FoldNode:
-        """Return a view whose consumers get the whole result, as `nobatch`."""
+        """Return what `nobatch` does."""
         return WholeNode(self._graph, self._ref)
 
     def nobatch(self) -> FoldNode:
-        """Return a view whose consumers get the whole result, once for the whole launch.
+        """Return a view of the node: a call that reads it gets the whole result, all rows of the launch.
 
         The node itself stays batched, and parts of the view are whole as well.
 
@@ -56,13 +56,13 @@ class WholeNode(FoldNode, SharedNode):
 
 
 class UnfoldNode(FoldNode):
-    """A call of `Unfold`: its value is there already."""
+    """A node of `Unfold`, whose call has run when it is returned."""
 
     __slots__ = ("_unfold",)
     _unfold: Unfold
 
     def of(self, unfold: Unfold) -> UnfoldNode:
-        """Note which eager twin has the value, and return the node."""
+        """Set the `Unfold` that holds the value, and return the node."""
         self._unfold = unfold
         return self
 
@@ -72,15 +72,15 @@ class UnfoldNode(FoldNode):
         return multifold.Unfold.apply(self._unfold, None, self)
 
     def split(self, n: int) -> tuple[FoldNode, ...]:
-        """Return the ``n`` parts of a result that is a tuple or list of ``n`` entries."""
+        """Return ``n`` nodes, one for each entry of a result that is a tuple or list of ``n``."""
         return tuple([eager(part, self._unfold) for part in super().split(n)])
 
     def __getitem__(self, key: Any) -> FoldNode:
-        """Return the part ``key`` of the result."""
+        """Return a node of the part ``key`` of the result."""
         return eager(super().__getitem__(key), self._unfold)
 
     def no_batch(self) -> FoldNode:
-        """Return a view of the whole result."""
+        """Return a view of the node: a call that reads it gets the whole result."""
         return eager(self, self._unfold, WholeUnfoldNode)
 
     def __repr__(self) -> str:
@@ -96,13 +96,16 @@ class WholeUnfoldNode(UnfoldNode, SharedNode):
 
 
 def eager(node: Node, unfold: Unfold, cls: type[UnfoldNode] | None = None) -> UnfoldNode:
-    """Return a node as one of `Unfold`, which knows its eager twin; of class ``cls``, or of its own."""
+    """Return a new node of the same call that holds ``unfold``.
+
+    Its class is ``cls``, or by default that of ``node``.
+    """
     own = type(node) if isinstance(node, UnfoldNode) else UnfoldNode
     return (cls or own)(node._graph, node._ref).of(unfold)
 
 
 class Fold(Counted):
-    """Dynamic batching by TorchFold's names.
+    """A fold that takes the calls of TorchFold.
 
     Parameters
     ----------
@@ -143,12 +146,12 @@ class Fold(Counted):
         self.volatile = volatile
 
     def cuda(self) -> Fold:
-        """Put numbers on the current CUDA device from now on, and return the fold."""
+        """Put numbers on the current CUDA device from now on; return this fold."""
         self._device = "cuda"
         return self
 
     def _number(self, x: Any) -> type | None:
-        """Return the type of a number; a truth value is the integer that it is for TorchFold."""
+        """Return the type of a number, int for a bool, as TorchFold has it; None if ``x`` is no number."""
         number = super()._number(x)
         return int if number is bool else number
 
@@ -176,7 +179,10 @@ class Fold(Counted):
     def check(
         self, nn: Any, nodes: Any, fn: Callable[..., Any] | None = None, *, rtol: float | None = None
     ) -> None:
-        """Compare with one call at a time, in values and gradients; see `multifold.Fold.check`."""
+        """Raise unless results and gradients equal those of one call at a time; see `multifold.Fold.check`.
+
+        ``nodes`` are as for `apply`, or what `multifold.Fold.check` takes.
+        """
         traces = isinstance(nodes, (list, tuple)) and any(isinstance(x, multifold.Trace) for x in nodes)
         as_given = fn is not None or traces or isinstance(nodes, multifold.Minibatch)
         outputs = nodes if as_given else as_outputs(nodes)
@@ -217,28 +223,28 @@ class Unfold(multifold.Unfold):
         self.volatile = volatile
 
     def cuda(self) -> Unfold:
-        """Put numbers on the current CUDA device from now on, and return the eager twin."""
+        """Put numbers on the current CUDA device from now on; return this object."""
         self._device = "cuda"
         return self
 
     def add(self, op: str | Callable[..., Any], /, *args: Any, **static: Any) -> UnfoldNode:
-        """Run one call at once; see `Fold.add`."""
+        """Run one call at once, on one row, and return its node; arguments are as for `Fold.add`."""
         with no_gradients(self.volatile):
             return eager(super().add(op, *map(as_integer, args), **static), self)
 
     def apply(self, nn: Any, nodes: Iterable[Iterable[Any]]) -> list[Any]:
-        """Return one tensor for each group; ``nn`` must be the module that the calls ran with."""
+        """Return one tensor for each group of nodes; ``nn`` must be the module that the calls ran with."""
         result: list[Any] = super().apply(nn, as_outputs(nodes))
         return result
 
 
 def as_integer(x: Any) -> Any:
-    """Return a truth value as the integer that it is for TorchFold; everything else as it is."""
+    """Return a bool as an integer, as TorchFold takes it; anything else as it is."""
     return int(x) if isinstance(x, bool) else x
 
 
 def no_gradients(volatile: bool) -> AbstractContextManager[Any]:
-    """Return a context without gradients if a fold is volatile, as variables of PyTorch 0.3 were."""
+    """Return a context: `torch.no_grad` if ``volatile``, else one that does nothing."""
     if not volatile:
         return contextlib.nullcontext()
     import torch

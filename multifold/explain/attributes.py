@@ -45,7 +45,7 @@ from multifold.explain.reasons import ATTRIBUTES
 
 
 class Attribute(NamedTuple):
-    """One thing that calls must have in common."""
+    """One thing that calls must have in common to share a launch, as ``("dtype", "operand 1")``."""
 
     name: str
     """One of `ATTRIBUTES`."""
@@ -65,7 +65,7 @@ RowClass = Callable[[int, int], Hashable]
 
 @dataclass
 class Varieties:
-    """The distinct combinations of attributes among some calls.
+    """The distinct combinations of attributes, *varieties*, among some calls; numbered from 0.
 
     Attributes
     ----------
@@ -86,11 +86,17 @@ class Varieties:
     texts: dict[tuple[str, Attribute], dict[Hashable, str]]
 
     def text(self, name: str, attribute: Attribute, value: Hashable) -> str:
-        """Return how a value is written for calls of an op."""
+        """Return how ``value``, one of ``attribute``, is written for calls of the op ``name``.
+
+        Raises `KeyError` if no call has that value.
+        """
         return self.texts[name, attribute][value]
 
     def first_difference(self, first: int, second: int) -> Attribute | None:
-        """Return the first attribute in which two varieties differ; None if there is none."""
+        """Return the first attribute in which the varieties number ``first`` and ``second`` differ.
+
+        The order is that of `ATTRIBUTES`; None if they are equal.
+        """
         a = self.values[first]
         b = self.values[second]
         differing = [x for x in {**a, **b} if a.get(x, ABSENT) != b.get(x, ABSENT)]
@@ -98,7 +104,9 @@ class Varieties:
         return min(differing, key=lambda x: order.index(x.name), default=None)
 
     def labels(self) -> list[str]:
-        """Return the op of each variety with the static arguments in which varieties of the op differ.
+        """Return a text for each variety, in order: its op with the static arguments that tell it apart.
+
+        Left out are arguments that all varieties of the op share.
 
         Examples
         --------
@@ -123,7 +131,7 @@ class Varieties:
         return labels
 
     def without(self, attribute: Attribute, op: str) -> Integers:
-        """Return the number of each call's variety if an attribute of one op did not matter.
+        """Return what ``number`` would be if ``attribute`` of the op named ``op`` did not matter.
 
         Some attributes depend on another one, and go with it: the dtype of an operand with its kind, and
         all operands with their structure.
@@ -148,11 +156,11 @@ class Varieties:
         return np.array(number, np.int64)[self.number]
 
 
-def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -> Iterator[Said]:
-    """Yield the attributes of a call that are known without a run.
+def attributes_of_call(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -> Iterator[Said]:
+    """Yield the attributes of a call that recording knows, each as (name, where, value, text).
 
-    Some call of its op has each of the ``keywords``. One that only other calls have is an attribute of this
-    call, too, with the value "absent".
+    ``whole`` says whether its whole result is read. Some call of its op has each of the ``keywords``; one
+    that this call lacks is an attribute of it, too, with the value `ABSENT`.
     """
     signature = columns.signatures[columns.signature[call]]
     key: Any = signature.key
@@ -166,7 +174,7 @@ def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -
         yield "arguments", "", key[0], signature.op.called_with or "nothing"
     for where, slot, position in slots_of(signature):
         if not plain:
-            yield from said_by_slot(where, slot)
+            yield from attributes_of_operand(where, slot)
         else:
             yield "source", where, slot.kind, "an array" if slot.kind.array else "a result"
         if slot.kind.ref and slot.kind.shared:
@@ -182,12 +190,12 @@ def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -
 
 
 def is_plain(signature: Signature) -> bool:
-    """Return whether calls are those of a plain program, which say themselves what they are called with."""
+    """Return whether calls of a signature were recorded by a plain program, as `multifold.batched` does."""
     return isinstance(signature.op, LazyOp)
 
 
-def said_by_slot(where: str, slot: Slot) -> Iterator[Said]:
-    """Yield the attributes of one operand that belong to the signature."""
+def attributes_of_operand(where: str, slot: Slot) -> Iterator[Said]:
+    """Yield the attributes of one operand, called ``where``, each as (name, where, value, text)."""
     kind = slot.kind
     yield "kind", where, kind, kind.text
     if kind.array:
@@ -204,7 +212,7 @@ def said_by_slot(where: str, slot: Slot) -> Iterator[Said]:
 
 
 def varieties(columns: Columns, calls: Integers, alone: Integers, row_class: RowClass | None) -> Varieties:
-    """Return the varieties of some calls.
+    """Return the varieties of some calls: which of them have all attributes in common.
 
     Parameters
     ----------
@@ -236,7 +244,7 @@ def varieties(columns: Columns, calls: Integers, alone: Integers, row_class: Row
     values = []
     for at, name in zip(first.tolist(), names, strict=True):
         call = int(calls[at])
-        said = [*said_by(columns, call, call in whole, keywords[name])]
+        said = [*attributes_of_call(columns, call, call in whole, keywords[name])]
         if rows:
             said += [("divided", where, known, class_text(known)) for where, known in rows[at].items()]
         values.append(texts.collect(name, said))
@@ -244,14 +252,17 @@ def varieties(columns: Columns, calls: Integers, alone: Integers, row_class: Row
 
 
 class Phrases:
-    """How values of attributes are written; those that look the same get numbers to tell them apart."""
+    """The texts of values of attributes; different values with one text get numbers, as "(no. 2)"."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, Attribute], dict[Hashable, str]] = {}
         self.written: Counter[tuple[str, Attribute, str]] = Counter()
 
     def collect(self, op: str, said: Iterable[Said]) -> dict[Attribute, Hashable]:
-        """Return the attributes of a call of an op with their values, and keep how each is written."""
+        """Return attribute -> value of one call of ``op``, a name, from what `attributes_of_call` yields.
+
+        Each text is kept in ``known``.
+        """
         found = {}
         for name, where, value, text in said:
             attribute = Attribute(name, where)
@@ -265,7 +276,9 @@ class Phrases:
 
 
 def in_order(keys: Integers) -> tuple[Integers, Integers]:
-    """Return where each distinct key comes first, and for each key which of them it is.
+    """Return two int64 arrays: where each distinct key comes first, and for each key its number.
+
+    Keys are numbered from 0 in the order of their first appearance.
 
     Examples
     --------
@@ -279,7 +292,10 @@ def in_order(keys: Integers) -> tuple[Integers, Integers]:
 
 
 def operand_classes(columns: Columns, call: int, row_class: RowClass) -> dict[str, Hashable]:
-    """Return what the rows of each batched operand of a call had in common when it ran."""
+    """Return operand -> what its rows had in common when the call ran, as ``((4,), dtype)``.
+
+    Operands that have no rows, such as shared arrays, are left out; None where nothing is known.
+    """
     signature = columns.signatures[columns.signature[call]]
     found: dict[str, Hashable] = {}
     for where, slot, position in slots_of(signature):
@@ -294,13 +310,17 @@ def operand_classes(columns: Columns, call: int, row_class: RowClass) -> dict[st
 
 
 def width(found: Any) -> int:
-    """Return how many bytes the numbers in rows of a class have; 0 where it does not say."""
+    """Return the bytes of one number in rows of a class ``(shape, dtype, ...)``; 0 for any other key."""
     plain = isinstance(found, tuple) and len(found) > 1
     return getattr(found[1], "itemsize", 0) if plain else 0
 
 
 def class_of(columns: Columns, ref: int, row_class: RowClass) -> Hashable:
-    """Return what a row has in common with the rows that it may be stacked with."""
+    """Return the class, a hashable such as ``(shape, dtype)``, of the rows that ``ref`` stands for.
+
+    A reference to a call asks ``row_class``; a negative one, -1 - i, is the loose array or number i of a
+    ragged operand.
+    """
     if ref >= 0:
         return row_class(ref & CALL_MASK, ref >> PART_BITS)
     value = columns.loose[-1 - ref]

@@ -67,19 +67,19 @@ class Explanation(Facts):
 
     @classmethod
     def ran(cls, run: Report, schedule: Schedule) -> Explanation:
-        """Return the explanation of a run, or of a round of it, by its launches as a schedule."""
+        """Return the explanation of a run, or of one round; ``schedule`` has the launches as they ran."""
         return cls(schedule, run.alone, run.site, run.backend.name, run.backend.pads, run)
 
     @cached_property
     def rounds(self) -> tuple[Explanation, ...]:
-        """The rounds of the run, as a `RoundsExplanation` has them: this one."""
+        """A tuple of this explanation alone; a `RoundsExplanation` has one entry for each round."""
         return (self,)
 
     @classmethod
     def planned(
         cls, schedule: Schedule, alone: Integers, site: Callable[[int], str], backend: Backend | None
     ) -> Explanation:
-        """Return the explanation of a schedule that was not run, on a backend if one is known."""
+        """Return the explanation of a schedule that was not run; ``backend`` may be None."""
         known = (None, False) if backend is None else (backend.name, backend.pads)
         return cls(schedule, alone, site, *known)
 
@@ -123,7 +123,10 @@ class Explanation(Facts):
         return "\n".join(listed(self.columns, self.calls.tolist()))
 
     def _call(self, node: Node | int) -> int:
-        """Return the number of a call that is run."""
+        """Return the number of the call of a node, or ``node`` itself if it is a number.
+
+        Raises `RecordError` for a node of another fold, or a call that is not run.
+        """
         if isinstance(node, Node) and node._graph is not self.schedule.graph:
             raise RecordError(
                 f"The node {node!r} belongs to another fold, or to other traces.",
@@ -146,19 +149,19 @@ class Explanation(Facts):
 
     @cached_property
     def picture(self) -> Picture:
-        """What is drawn: calls in columns of launches, or launches alone where there are many."""
+        """The schedule as a `Picture`, with a box for each call, or for each launch if calls are many."""
         return picture(self)
 
     def to_dot(self) -> str:
-        """Return the picture in the language of Graphviz."""
+        """Return `picture` as the text of a Graphviz file."""
         return "\n".join(dot(self.picture)) + "\n"
 
     def to_mermaid(self) -> str:
-        """Return the picture as a Mermaid flowchart."""
+        """Return `picture` as the text of a Mermaid flowchart."""
         return "\n".join(mermaid(self.picture)) + "\n"
 
     def to_svg(self, *, animated: bool = False) -> str:
-        """Return the picture as an SVG drawing: a column for each launch, and a colour.
+        """Return `picture` as the text of an SVG drawing: a column and a colour for each launch.
 
         Parameters
         ----------
@@ -176,11 +179,11 @@ class Explanation(Facts):
         return svg(self.picture, animated)
 
     def to_html(self) -> str:
-        """Return an HTML page with the drawing and the tables, which needs no other file."""
+        """Return the text of an HTML page with the drawing and the tables; it needs no other file."""
         return "\n".join(page(self, self.to_svg())) + "\n"
 
     def timeline_json(self) -> str:
-        """Return the run as a Chrome trace, which https://ui.perfetto.dev opens.
+        """Return the times of the run as the text of a Chrome trace, for https://ui.perfetto.dev.
 
         Raises
         ------
@@ -190,7 +193,7 @@ class Explanation(Facts):
         return trace_events(self)
 
     def write_timeline(self, path: str | Path) -> None:
-        """Write `timeline_json` to a file.
+        """Write what `timeline_json` returns to the file at ``path``, replacing it.
 
         Raises
         ------
@@ -200,5 +203,5 @@ class Explanation(Facts):
         Path(path).write_text(self.timeline_json(), encoding="utf-8")
 
     def _repr_svg_(self) -> str:
-        """Let notebooks show the drawing."""
+        """Return what `to_svg` does; notebooks call this to show the drawing."""
         return self.to_svg()

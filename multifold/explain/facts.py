@@ -42,7 +42,7 @@ from multifold.explain.reasons import ATTRIBUTES, ORDERS, SAID_IF_COSTLY, SELECT
 
 @dataclass(frozen=True, eq=False)
 class ExplainedLaunch:
-    """One launch.
+    """One launch of an explanation; its ``len`` is the number of its rows.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class ExplainedLaunch:
 
 @dataclass(frozen=True)
 class ExplainedOp:
-    """What becomes of the calls of one op.
+    """The launches of one op, and what keeps its calls apart.
 
     Attributes
     ----------
@@ -127,17 +127,20 @@ class Facts:
 
     @property
     def columns(self) -> Columns:
-        """The recorded calls."""
+        """The recorded calls, those of the schedule and any others, as columns of integers."""
         return self.schedule.columns
 
     @cached_property
     def calls(self) -> Integers:
-        """The calls that are run, in the order of recording."""
+        """The numbers of the calls that are run, ascending, as int64: those explained."""
         return np.unique(self.schedule.calls)
 
     @cached_property
     def members(self) -> tuple[Integers, ...]:
-        """The calls of each launch, in the order of recording; as it ran, if it was run."""
+        """For each launch, in order, an int64 array of the numbers of its calls, ascending.
+
+        After a run these are the launches as they ran.
+        """
         if self.run is not None:
             # `unique` sorts the calls, and drops repeats: a padded launch has its last call several times.
             return tuple(map(np.unique, self.run.notes.calls))
@@ -145,33 +148,39 @@ class Facts:
 
     @cached_property
     def launch_of(self) -> Integers:
-        """The launch of each call that is run."""
+        """An int64 array: for each of ``calls``, in their order, the number of its launch, from 0."""
         found = np.empty(len(self.calls), np.int64)
         for number, calls in enumerate(self.members):
             found[self.at(calls)] = number
         return found
 
     def at(self, calls: Any) -> Any:
-        """Return where a call that is run, or each of some, stands in ``calls``."""
+        """Return the position in ``calls`` of a call number, or of each in an array; they must be there."""
         return np.searchsorted(self.calls, calls)
 
     @property
     def untried(self) -> Mapping[str, str]:
-        """The ops of the run that no trial has shown to keep their rows apart, and why there was none."""
+        """Name of an op -> why no trial has shown that it keeps its rows apart; empty before a run."""
         return {} if self.run is None else self.run.untried
 
     @property
     def divisions(self) -> int:
-        """How often a launch had to be divided, because rows turned out to differ."""
+        """How often the run divided a launch because its rows turned out to differ; 0 before a run."""
         return 0 if self.run is None else self.run.notes.divisions
 
     @cached_property
     def varieties(self) -> Varieties:
-        """Which calls have all attributes in common."""
+        """The varieties of ``calls``: which of them have all attributes in common.
+
+        They are found when this is first read.
+        """
         return varieties(self.columns, self.calls, self.alone, self._row_class if self.divisions else None)
 
     def _row_class(self, call: int, part: int) -> Hashable:
-        """Return what the rows of a call's launch had in common when it ran; None if that is not known."""
+        """Return what rows of part ``part`` of a call's result had in common when it ran.
+
+        It is None if that is not known.
+        """
         at = int(self.at(call))
         # For a call that is not run, as one of an earlier round, `at` says only where it would stand: at
         # another call, or past the end.
@@ -181,13 +190,14 @@ class Facts:
 
     @cached_property
     def problem(self) -> Problem:
-        """The scheduling problem, with what a run has shown of shapes."""
+        """The scheduling problem of ``calls``, with types that know what a run has shown of shapes."""
         return Problem(self.varieties.number, *self.edges)
 
     @cached_property
     def edges(self) -> tuple[Integers, Integers]:
-        """Where the calls that are read and the calls that read them stand, ordered by reader.
+        """Two int64 arrays, (sources, readers): entry i says that one call reads a result of another.
 
+        Both are positions in ``calls``; they are ordered by reader, and a pair comes once for each read.
         Calls that are not run, as those of rounds before, are left out.
         """
         with refusing_damage():
@@ -196,12 +206,15 @@ class Facts:
 
     @property
     def levels(self) -> Integers:
-        """The typed level of each call that is run."""
+        """The level of each of ``calls``, in their order, as int64, from 1.
+
+        It counts the calls of its own type on the longest path to a call, the call included.
+        """
         return self.problem.levels
 
     @cached_property
     def launches(self) -> tuple[ExplainedLaunch, ...]:
-        """The launches in the order in which they run."""
+        """The launches, in the order in which they run."""
         times: Sequence[float | None] = [None] * len(self)
         if self.run is not None:
             times = [moments.returned - moments.call for moments in self.run.notes.times]
@@ -218,12 +231,15 @@ class Facts:
         )
 
     def name(self, call: int) -> str:
-        """Return the name of the op of a call."""
+        """Return the name of the op of call number ``call``."""
         return self.columns.signatures[self.columns.signature[call]].name
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The op of each launch with the static arguments in which launches of the op differ."""
+        """A text for each launch, in order: its op with static arguments, as ``pool(kernel=3)``.
+
+        Arguments that all launches of the op share are left out.
+        """
         known = self.varieties.labels()
         firsts = [calls[0] for calls in self.members]
         return tuple(known[i] for i in self.varieties.number[self.at(firsts)].tolist())
@@ -234,54 +250,66 @@ class Facts:
 
     @property
     def lower_bound(self) -> int:
-        """How many launches no schedule could go below, with what a run has shown of shapes."""
+        """A number of launches that no schedule of ``calls`` can go below; the best may need more.
+
+        After a run it knows the shapes that the run has shown.
+        """
         # What needs so many launches needs no fewer when shapes tell more calls apart.
         return max(self.problem.lower_bound, self.schedule.lower_bound)
 
     @property
     def continued(self) -> Sequence[int]:
-        """The launches that are further pieces of the one before; see `Schedule.in_pieces`."""
+        """The numbers of launches that continue the one before: further pieces of one of very many rows.
+
+        Empty before a run.
+        """
         return () if self.run is None else self.run.notes.continued
 
     @property
     def begins(self) -> Mapping[int, int]:
-        """The launches with which rounds begin, and which rounds; none where nothing was awaited."""
+        """First launch of a round -> number of that round; empty unless examples awaited values."""
         return {}
 
     @property
     def certificate(self) -> str:
-        """``"optimal"`` where launches, pieces of one counted once, equal the bound, or ``"heuristic"``."""
+        """``"optimal"`` if there are as many launches as ``lower_bound`` says, else ``"heuristic"``.
+
+        Pieces of one launch count once.
+        """
         return "optimal" if len(self) - len(self.continued) == self.lower_bound else "heuristic"
 
     @property
     def mean_rows(self) -> float:
-        """The mean number of calls in a launch."""
+        """The number of calls divided by that of launches; 0.0 without any."""
         return len(self.calls) / max(len(self), 1)
 
     @property
     def single_rows(self) -> tuple[ExplainedLaunch, ...]:
-        """The launches of one row."""
+        """The launches of one row, in order."""
         return tuple(launch for launch in self.launches if len(launch) == 1)
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time by phase, if it was run: record, plan, wiring, upload, verify, gather and op."""
+        """Phase -> seconds that the run spent in it: record, plan, wiring, upload, gather, op.
+
+        Empty before a run.
+        """
         return {} if self.run is None else self.run.notes.seconds()
 
     @property
     def shapes(self) -> int:
-        """How many distinct shapes of operands the launches of all ops have."""
+        """The number of distinct shapes of operands of launches, counted for each op and added up."""
         return sum(op.shapes for op in self.ops)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """What keeps calls of one op apart, for all ops; the costliest first."""
+        """What keeps calls of one op apart, for all ops, in one tuple; the costliest first."""
         reasons = [reason for op in self.ops for reason in op.reasons]
         return tuple(sorted(reasons, key=lambda reason: -reason.cost))
 
     @cached_property
     def ops(self) -> tuple[ExplainedOp, ...]:
-        """The ops, in the order in which they are first launched."""
+        """An `ExplainedOp` for each name of an op, in the order in which they are first launched."""
         launches: dict[str, list[ExplainedLaunch]] = {}
         for launch in self.launches:
             launches.setdefault(launch.op, []).append(launch)
@@ -314,7 +342,10 @@ class Facts:
         )
 
     def _other_order(self, launch: ExplainedLaunch) -> str:
-        """Return what to do where the order of the schedule costs an op launches."""
+        """Return the hint for an op whose launches the order of the schedule costs.
+
+        ``launch`` is one of its launches. The hint is empty where there is nothing to do.
+        """
         policy = self.schedule.policy
         signature = self.columns.signatures[self.columns.signature[launch.calls[0]]]
         if is_plain(signature) and policy != "rounds":
@@ -322,7 +353,10 @@ class Facts:
         return ORDERS.get(policy, 'Fold(schedule="auto") plans as fast, with fewer launches')
 
     def _differing(self, name: str, mine: np.ndarray) -> Iterator[Reason]:
-        """Yield the attributes in which the varieties of an op differ, with what each costs."""
+        """Yield a reason for each attribute in which varieties of the op ``name`` differ, with its cost.
+
+        ``mine`` has a bool for each variety: whether it is of this op.
+        """
         known = self.varieties
         sizes = np.bincount(known.number, minlength=len(mine)).tolist()
         found: dict[Attribute, Counter[Hashable]] = {}
@@ -339,7 +373,10 @@ class Facts:
                 yield Reason(name, *attribute, values, max(0, self.problem.lower_bound - without), remedy)
 
     def _waiting(self, name: str, mine: np.ndarray, bound: int) -> Iterator[Reason]:
-        """Yield that calls of one type wait for each other, if any do: then the bound counts levels."""
+        """Yield one reason if calls of one type of this op wait for each other: ``bound`` counts levels.
+
+        ``mine`` has a bool for each variety: whether it is of this op.
+        """
         types = int(mine.sum())
         if bound > types:
             # Levels count from 1, so the first bin is empty.
@@ -348,7 +385,7 @@ class Facts:
             yield Reason(name, "level", "", values, bound - types)
 
     def _shape(self, launch: ExplainedLaunch) -> Hashable:
-        """Return the shapes of the operands of a launch, as far as they are known."""
+        """Return a key that is equal for launches of one op whose operands have equal shapes, if known."""
         columns = self.columns
         call = int(launch.calls[0])
         variety = int(self.varieties.number[self.at(call)])
@@ -367,7 +404,10 @@ class Facts:
 
 
 def selects(key: Hashable) -> bool:
-    """Return whether a static value, frozen to a key, may say which part of a model is meant."""
+    """Return whether a static value may choose a part of a model: a text or something callable.
+
+    ``key`` is what `freeze` made of the value. None, of a call that lacks the keyword, counts as well.
+    """
     # `freeze` makes an `Identity` of a function or a module, and of a text the pair (str, text). None is a
     # call without that keyword.
     if isinstance(key, Identity):

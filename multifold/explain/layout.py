@@ -28,7 +28,10 @@ GAP = 0.6
 def arrange(
     column: Mapping[int, int], edges: Sequence[Edge], apart: Collection[int] = ()
 ) -> tuple[dict[int, float], dict[Edge, list[tuple[int, float]]]]:
-    """Return the height of each box, and where each arrow passes the columns on its way.
+    """Return two dictionaries: box -> height, and arrow -> the points where it passes columns.
+
+    A height counts boxes from the top, 0; a point is (column, height). Arrows between neighbouring columns
+    have none.
 
     Parameters
     ----------
@@ -67,7 +70,7 @@ def arrange(
 
 
 def components(boxes: Sequence[int], edges: Iterable[Edge]) -> list[list[int]]:
-    """Return the connected components, each in the order of its boxes.
+    """Return the connected components as lists of boxes, in the order of their first boxes.
 
     Examples
     --------
@@ -92,7 +95,10 @@ def components(boxes: Sequence[int], edges: Iterable[Edge]) -> list[list[int]]:
 
 
 class Layers:
-    """One component: its boxes and the passages of its arrows, ordered within each column."""
+    """One connected component: its boxes, and the passages of its arrows through columns, in an order.
+
+    ``rows`` is column -> items from the top; `move` fills ``height``, item -> height.
+    """
 
     def __init__(self, column: Mapping[int, int], edges: Sequence[Edge]) -> None:
         self.before: dict[Item, list[Item]] = defaultdict(list)
@@ -118,12 +124,12 @@ class Layers:
         self.rows = dict(sorted(rows.items()))
 
     def link(self, source: Item, target: Item) -> None:
-        """Note that two items of neighbouring columns are connected."""
+        """Connect two items of neighbouring columns, ``source`` in the left one."""
         self.after[source].append(target)
         self.before[target].append(source)
 
     def untangle(self) -> None:
-        """Order the columns by the positions of neighbours, as long as fewer arrows cross."""
+        """Reorder the items of each column by the positions of neighbours, so that fewer arrows cross."""
         # A sweep may also make things worse, so the best order so far is kept.
         best = dict(self.rows)
         least = self.crossings()
@@ -144,11 +150,11 @@ class Layers:
         self.rows = best
 
     def ranks(self) -> dict[Item, float]:
-        """Return the position of each item in its column."""
+        """Return item -> its position in its column, from 0."""
         return {item: float(i) for row in self.rows.values() for i, item in enumerate(row)}
 
     def crossings(self) -> int:
-        """Return how many pairs of arrows cross."""
+        """Return the number of pairs of arrows that cross, in the present order."""
         rank = self.ranks()
         total = 0
         for row in self.rows.values():
@@ -163,7 +169,7 @@ class Layers:
         return total
 
     def move(self) -> None:
-        """Find heights: towards the mean of the neighbours, in order, without overlap."""
+        """Fill ``height``: each item is near the mean of its neighbours, in order, without overlap."""
         self.height = self.ranks()
         for sweep in range(SWEEPS + 1):  # the last one puts readers in the middle of their operands
             neighbours = self.after if sweep % 2 else self.before
@@ -174,12 +180,14 @@ class Layers:
 
 
 def width(item: Item) -> float:
-    """Return how much height an item takes: a box 1, the passage of an arrow half of that."""
+    """Return the height that an item takes: 1.0 for a box, 0.5 for the passage of an arrow."""
     return 0.5 if isinstance(item, tuple) else 1.0
 
 
 def walk(boxes: Sequence[int], edges: Sequence[Edge]) -> dict[int, int]:
-    """Return at which step a walk from the last readers to their operands leaves each box.
+    """Return box -> the step, from 0, at which a walk from the last readers to their operands leaves it.
+
+    A box is left after all of its operands.
 
     Examples
     --------
@@ -206,12 +214,12 @@ def walk(boxes: Sequence[int], edges: Sequence[Edge]) -> dict[int, int]:
 
 
 def mean(values: Mapping[Item, float], items: Sequence[Item], otherwise: float) -> float:
-    """Return the mean value of some items, or ``otherwise`` if there are none."""
+    """Return the mean of ``values[item]`` over ``items``, or ``otherwise`` if there are no items."""
     return sum(values[item] for item in items) / len(items) if items else otherwise
 
 
 def spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Return centres as near to the wanted ones as their order and widths allow.
+    """Return centres of items, as near to ``wanted`` as their order and ``widths`` allow without overlap.
 
     Least squares under an order: pool adjacent violators (Ayer et al. 1955).
 

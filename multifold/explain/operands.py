@@ -34,9 +34,10 @@ MOST_CALLS = 60
 
 
 def slots_of(signature: Signature) -> Iterator[tuple[str, Slot, int]]:
-    """Yield the name of each operand, its slot, and its position in the column of its kind.
+    """Yield (name, slot, position) for each operand of calls of a signature, in their order.
 
-    The name is ``operand 1``, or ``operand 1['h'][0]`` where operands nest.
+    The name is ``operand 1``, or ``operand 1['h'][0]`` where operands nest; the position is that among the
+    operands of its kind.
     """
     structure = signature.structure
     # A signature has no structure if no operand nests: then each slot is an operand.
@@ -46,12 +47,12 @@ def slots_of(signature: Signature) -> Iterator[tuple[str, Slot, int]]:
 
 
 def path_text(keys: Iterable[Any]) -> str:
-    """Return keys as they index a result: ``("h", 0)`` gives ``['h'][0]``."""
+    """Return keys as they index a result: ``path_text(("h", 0))`` is ``"['h'][0]"``."""
     return "".join(f"[{key!r}]" for key in keys)
 
 
 def structure_text(signature: Signature) -> str:
-    """Return how operands nest: ``2 operands``, or ``x, [x, x]``."""
+    """Return how the operands of a signature nest: ``"2 operands"``, or ``"(x, [x, x])"``."""
     leaves = len(signature.slots)
     if signature.structure is not None:
         whole = optree.tree_unflatten(signature.structure, [Bare("x")] * leaves)
@@ -62,7 +63,7 @@ def structure_text(signature: Signature) -> str:
 
 
 def op_text(op: Any) -> str:
-    """Return the name of an op, and for a function where it is defined."""
+    """Return the name of an op; of a function, also the file and line that define it."""
     code = getattr(op, "__code__", None)
     if code is None:
         return op_name(op)
@@ -70,7 +71,11 @@ def op_text(op: Any) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return a value for a table: short, and the same in every process."""
+    """Return a value as a short text, the same in every process.
+
+    An array is ``"an array (2, 3) of float64"``, a callable its name; others are at most `LONGEST`
+    characters of their ``repr``, or their class.
+    """
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array {tuple(value.shape)} of {dtype_text(value.dtype)}"
     if callable(value):
@@ -82,12 +87,14 @@ def value_text(value: Any) -> str:
 
 
 def node_text(columns: Columns, ref: int) -> str:
-    """Return what a reference says, the number of the call with the way to a part: ``3[0]``."""
+    """Return a reference as text: the number of its call, and the path to a part, as ``"3[0]"``."""
     return f"{ref & CALL_MASK}{path_text(columns.parts[ref >> PART_BITS].path)}"
 
 
 def array_class(key: Any) -> tuple[Hashable, ...]:
-    """Return (trailing shape, dtype, where it is, ...) of the class of a leaf array.
+    """Return (trailing shape, dtype, where it is, ...) from the key by which an array is recorded.
+
+    A key of another form is returned as the first entry, with an empty text as the second.
 
     Examples
     --------
@@ -105,7 +112,7 @@ def array_class(key: Any) -> tuple[Hashable, ...]:
 
 
 def class_text(key: Hashable) -> str:
-    """Return what rows had in common for a table: ``(4,) float32``."""
+    """Return a class of rows as text, ``"(4,) float32"`` for ``((4,), "float32")``; None is "not known"."""
     if isinstance(key, str) or key is None:
         return "not known" if key is None else f"a number ({key})"
     if isinstance(key, tuple) and len(key) > 1 and not isinstance(key[0], tuple):
@@ -116,7 +123,7 @@ def class_text(key: Hashable) -> str:
 
 
 def dtype_text(dtype: Any) -> str:
-    """Return the name of a dtype of any framework."""
+    """Return the name of a dtype of any framework, as ``"float32"``."""
     # Scalar types of NumPy have `__name__` and its dtypes `name`, as those of TensorFlow. A dtype of
     # PyTorch has neither, and is written torch.float32.
     name = getattr(dtype, "__name__", None) or getattr(dtype, "name", None)
@@ -124,7 +131,9 @@ def dtype_text(dtype: Any) -> str:
 
 
 def listing(columns: Columns) -> str:
-    """Return the recorded calls: each with its operands, or how many of each op.
+    """Return a text with a line for each recorded call and its operands.
+
+    Of more than `MOST_CALLS` calls it only counts those of each op.
 
     Examples
     --------
@@ -143,14 +152,14 @@ def listing(columns: Columns) -> str:
 
 
 def listed(columns: Columns, calls: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of some calls, each with its number."""
+    """Yield a line for each of ``calls``, numbers of calls: that number, then the call as of `line`."""
     width = len(str(max(calls, default=0)))
     for call in calls:
         yield f"{call:>{width}}  {line(columns, call)}"
 
 
 def line(columns: Columns, call: int) -> str:
-    """Return one call as it might have been written."""
+    """Return call number ``call`` as it might have been written: ``"add(0[0], 0[1], by=0.5)"``."""
     signature = columns.signatures[columns.signature[call]]
     # `Bare` prints its text without quotes, so a list of operands prints as it was written.
     leaves = [Bare(operand(columns, call, slot, position)) for slot, position in signature.operands]
@@ -160,7 +169,10 @@ def line(columns: Columns, call: int) -> str:
 
 
 def operand(columns: Columns, call: int, slot: Slot, position: int) -> str:
-    """Return one leaf operand of a call as it might have been written: ``3[0]``, ``shared(0.5)``."""
+    """Return one operand of a call as it might have been written: ``"3[0]"``, ``"shared(0.5)"``.
+
+    ``slot`` and ``position`` are as `slots_of` yields them.
+    """
     kind = slot.kind
     entry = columns.operand(slot, position, call)
     if kind.ref:

@@ -34,7 +34,7 @@ GOLDEN = 0.618034
 
 @dataclass(frozen=True)
 class Box:
-    """A call, or a launch.
+    """One box of a picture: a call, or a launch.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """Rows that go from one box to another.
+    """Rows that are read, from the box of the operand to that of its reader.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Picture:
-    """Boxes in columns, with arrows between them.
+    """A schedule as boxes in columns, with arrows between them, before it is written in any language.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Picture:
     lanes: tuple[str, ...] = ()
 
     def by_launch(self) -> Iterator[tuple[int, list[Box]]]:
-        """Yield each launch with its boxes."""
+        """Yield (number of a launch, its boxes) for each launch, in order."""
         boxes: dict[int, list[Box]] = {launch.number: [] for launch in self.launches}
         for box in self.boxes:
             boxes[box.launch].append(box)
@@ -119,13 +119,16 @@ class Picture:
 
 
 def picture(facts: Facts) -> Picture:
-    """Return the picture of a schedule: of its calls if they are few, else of its launches."""
+    """Return the picture of a schedule: a box for each call if there are few, else one for each launch.
+
+    Few are `MOST_CALLS` calls in `MOST_COLUMNS` launches.
+    """
     few = len(facts.calls) <= MOST_CALLS and len(facts) <= MOST_COLUMNS
     return of_calls(facts) if few else of_launches(facts)
 
 
 def of_calls(facts: Facts) -> Picture:
-    """Return the picture with a box for each call."""
+    """Return the picture with a box for each call, in the column of its launch."""
     calls = facts.calls.tolist()
     launch = dict(zip(calls, facts.launch_of.tolist(), strict=True))
     reads = Counter(pairs(*(facts.calls[ends] for ends in facts.edges)))
@@ -180,12 +183,12 @@ def of_launches(facts: Facts) -> Picture:
 
 
 def pairs(sources: Integers, readers: Integers) -> list[tuple[int, int]]:
-    """Return (source, reader) for each row that a call reads of another one's result."""
+    """Return a list of (source, reader), one for each row read, from two int64 arrays of one length."""
     return list(zip(sources.tolist(), readers.tolist(), strict=True))
 
 
 def colour(number: int) -> str:
-    """Return a light colour, a different one for each number.
+    """Return a light colour, as ``"#rrggbb"``, a different one for each number from 0.
 
     Examples
     --------

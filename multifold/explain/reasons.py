@@ -17,7 +17,7 @@ MOST_VALUES = 4
 
 
 class Words(NamedTuple):
-    """How messages speak of an attribute; ``{where}`` stands for the operand or the keyword."""
+    """The texts that speak of one attribute; ``{where}`` in them stands for the operand or the keyword."""
 
     reason: str = ""
     """What a `Reason` says before the values."""
@@ -88,7 +88,7 @@ SAID_IF_COSTLY = ("arguments", "source")
 
 @dataclass(frozen=True)
 class Value:
-    """One value of an attribute, and how many calls have it."""
+    """One value of an attribute, as text, and the number of calls that have it."""
 
     text: str
     calls: int
@@ -99,7 +99,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Reason:
-    """What keeps calls of one op in different launches.
+    """One thing that keeps calls of one op in different launches; its text is a sentence.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Reason:
 
     @property
     def hint(self) -> str:
-        """What the user can do about it; empty where there is nothing to do."""
+        """A text that says what the user can do about it; empty where there is nothing to do."""
         return self.remedy or ATTRIBUTES.get(self.cause, Words()).hint
 
     def __str__(self) -> str:
@@ -148,7 +148,7 @@ class Reason:
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun.
+    """Return a number with its noun, ``many`` for any number but 1; by default ``one`` with an s.
 
     Examples
     --------

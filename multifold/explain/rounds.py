@@ -35,7 +35,7 @@ MOST_EXAMPLES = 4
 
 
 class Wait(NamedTuple):
-    """What one example waited for."""
+    """One example that waited in a round, and the ops that it waited for."""
 
     example: int
     names: tuple[str, ...]
@@ -43,14 +43,17 @@ class Wait(NamedTuple):
 
 
 def explained(reports: Sequence[Report]) -> RoundsExplanation | Explanation:
-    """Return the explanation of a run: of its rounds, or of the only one if nothing was awaited."""
+    """Return a `RoundsExplanation` of reports, one for each round.
+
+    If there is one report and no example waited, return an `Explanation`.
+    """
     # A single round in which no example waited is an ordinary schedule, and is shown as one.
     found = RoundsExplanation.of(reports)
     return found.rounds[0] if len(reports) == 1 and not len(reports[0].waits[1]) else found
 
 
 class RoundsExplanation(Explanation):
-    """The rounds of `Fold.run` with a function; made by `Fold.explain`.
+    """The explanation of a `Fold.run` whose function awaited values; made by `Fold.explain`.
 
     Its text is a table with a line for each round: which examples waited for which op, the launches, the
     bound that no schedule of that round could go below, and the rows; then the milliseconds in which the
@@ -90,7 +93,7 @@ class RoundsExplanation(Explanation):
 
     @staticmethod
     def of(reports: Sequence[Report]) -> RoundsExplanation:
-        """Return the explanation of some rounds."""
+        """Return the explanation of the rounds that left these reports, in their order."""
         # Rounds of one run share a graph, so its columns are copied once for all of them. A round that was
         # planned as a schedule has its columns there.
         graphs = {id(report.graph): report.graph for report in reports if report.planned is None}
@@ -102,12 +105,15 @@ class RoundsExplanation(Explanation):
 
     @cached_property
     def run(self) -> Report | None:
-        """What all rounds have left, as if they were one."""
+        """The report of all rounds as if they were one. Made at the first reading; raises as `as_one`."""
         return self.rounds[0].run if len(self.rounds) == 1 else as_one(self.reports)
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The launches of all rounds as they ran; the lower bound is that of any order within rounds."""
+        """The launches of all rounds as one schedule, in the order in which they ran.
+
+        Its lower bound is the sum of those of the rounds.
+        """
         if self.run is None or len(self.rounds) == 1:
             return self.rounds[0].schedule
         bound = sum(part.lower_bound for part in self.rounds)
@@ -115,12 +121,12 @@ class RoundsExplanation(Explanation):
 
     @property
     def alone(self) -> Integers:
-        """The calls of which the whole result is read."""
+        """The numbers of the calls, ascending, as int64, whose whole result is read."""
         return np.unique(np.concatenate([part.alone for part in self.rounds]))
 
     @property
     def site(self) -> Callable[[int], str]:
-        """Call -> where it was recorded."""
+        """A function: number of a call -> where it was recorded."""
         return self.rounds[-1].site
 
     @property
@@ -130,17 +136,20 @@ class RoundsExplanation(Explanation):
 
     @property
     def pads(self) -> bool:
-        """Whether that backend compiles an op for each number of rows."""
+        """Whether the backend compiles an op once for each number of rows."""
         return self.rounds[-1].pads
 
     @property
     def reports(self) -> tuple[Report, ...]:
-        """The report that each round has left."""
+        """The reports of the rounds, in order."""
         return tuple(part.run for part in self.rounds if part.run is not None)
 
     @cached_property
     def begins(self) -> dict[int, int]:
-        """The launches with which rounds begin, and which rounds."""
+        """First launch of a round -> number of the round, both from 0.
+
+        A round without launches is left out.
+        """
         ends = accumulate(map(len, self.rounds))
         found = enumerate(zip(ends, self.rounds, strict=True))
         # A round without launches begins nowhere.
@@ -148,7 +157,7 @@ class RoundsExplanation(Explanation):
 
     @property
     def waits(self) -> tuple[tuple[Wait, ...], ...]:
-        """Which examples waited for which ops in each round; none in the last one."""
+        """For each round, in order, the examples that waited in it; empty for the last one."""
         return tuple(map(waits_of, self.reports))
 
     def __len__(self) -> int:
@@ -157,7 +166,7 @@ class RoundsExplanation(Explanation):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time by phase, of all rounds: record, plan, wiring, upload, verify, gather and op."""
+        """Phase -> seconds, added up over all rounds; phases as in `Facts.seconds`."""
         found: dict[str, float] = {}
         for part in self.rounds:
             for phase, spent in part.seconds.items():
@@ -166,7 +175,7 @@ class RoundsExplanation(Explanation):
 
     @property
     def padded_rows(self) -> int:
-        """The rows of all launches, with those that only fill a launch up to a compiled size."""
+        """The number of rows of all launches, with those that only fill a launch to a compiled size."""
         return sum(len(calls) for report in self.reports for calls in report.notes.calls)
 
     def __repr__(self) -> str:
@@ -177,7 +186,7 @@ class RoundsExplanation(Explanation):
 
 
 def lines(explanation: RoundsExplanation) -> Iterator[str]:
-    """Yield the lines of the text."""
+    """Yield the lines of the text of an explanation of rounds."""
     yield headline(explanation)
     yield ""
     calls = sum(len(part.calls) for part in explanation.rounds)
@@ -198,7 +207,7 @@ def lines(explanation: RoundsExplanation) -> Iterator[str]:
 
 
 def headline(explanation: RoundsExplanation) -> str:
-    """Return the figures of all rounds in one line."""
+    """Return the first line of the text: rounds, launches, calls, mean rows and milliseconds."""
     launches = len(explanation)
     calls = sum(len(part.calls) for part in explanation.rounds)
     return (
@@ -209,7 +218,7 @@ def headline(explanation: RoundsExplanation) -> str:
 
 
 def row(number: int, waits: Sequence[Wait], part: Explanation) -> list[str]:
-    """Return the line of one round."""
+    """Return the cells of the table's line for round ``number``."""
     seconds = part.seconds
     recording = seconds.get("record", 0.0)
     return [
@@ -225,7 +234,7 @@ def row(number: int, waits: Sequence[Wait], part: Explanation) -> list[str]:
 
 
 def snapshot(graph: Graph) -> Columns:
-    """Return the columns of a graph in which another thread may record meanwhile, as that of a server does.
+    """Return a copy of the columns of a graph, in which another thread may record meanwhile.
 
     A column can't grow while NumPy reads it, and NumPy lets other threads run then. So it reads copies.
     Calls are copied first, since what they refer to is recorded before them.
@@ -237,7 +246,7 @@ def snapshot(graph: Graph) -> Columns:
 
 
 def as_one(reports: Sequence[Report]) -> Report:
-    """Return the report of several rounds as that of one.
+    """Return one report with the notes of several rounds, joined in their order.
 
     Raises
     ------
@@ -262,7 +271,7 @@ def as_one(reports: Sequence[Report]) -> Report:
 
 
 def schedule_of(report: Report, columns: Columns) -> Schedule:
-    """Return the launches of a round as a schedule of some of the calls of its graph."""
+    """Return the launches that a report notes as a `Schedule` of calls of ``columns``."""
     ran = report.ran()
     bound = problem_of(columns, call_types(columns, report.alone), ran).lower_bound
     bounds = starts(np.array([len(calls) for calls in report.notes.calls], np.int64))
@@ -272,7 +281,7 @@ def schedule_of(report: Report, columns: Columns) -> Schedule:
 
 
 def waits_of(report: Report) -> tuple[Wait, ...]:
-    """Return what each example waited for when the round of a report began."""
+    """Return what each example waited for when the round of a report began, ordered by example."""
     examples, refs = report.waits
     pairs = zip(examples.tolist(), refs.tolist(), strict=True)
     return tuple(
@@ -282,13 +291,15 @@ def waits_of(report: Report) -> tuple[Wait, ...]:
 
 
 def described(graph: Any, ref: int) -> str:
-    """Return the op of a reference, with the path to its part, as ``logits[0]``."""
+    """Return the op of a reference, with the path to a part of its result, as ``"logits[0]"``."""
     name: str = graph.signatures[graph.signature[ref & CALL_MASK]].name
     return name + path_text(graph.parts[ref >> PART_BITS].path)
 
 
 def waiting(waits: Sequence[Wait]) -> list[str]:
-    """Return which examples wait for which ops; examples that wait for one op stand together.
+    """Return texts that say which examples wait for which ops.
+
+    Examples that wait for one op stand together.
 
     Examples
     --------
@@ -306,7 +317,7 @@ def waiting(waits: Sequence[Wait]) -> list[str]:
 
 
 def examples(numbers: Sequence[int]) -> str:
-    """Return some examples by number, or how many they are.
+    """Return the numbers of examples as text, or only how many they are, if more than `MOST_EXAMPLES`.
 
     Examples
     --------

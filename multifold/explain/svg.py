@@ -41,7 +41,10 @@ SECONDS = 1.0
 
 
 def animation(launches: int) -> str:
-    """Return a style by which launches appear one after the other; not for readers who want no motion."""
+    """Return CSS by which launches appear one after the other, unless the reader wants no motion.
+
+    ``launches`` is their number.
+    """
     seconds = SECONDS * (launches + 3)
     return f"""
 @media (prefers-reduced-motion: no-preference) {{
@@ -55,13 +58,16 @@ def animation(launches: int) -> str:
 
 
 def svg(picture: Picture, animated: bool = False) -> str:
-    """Return a picture as an SVG document."""
+    """Return a picture as the text of an SVG document; ``animated`` adds `animation`."""
     style = STYLE + animation(len(picture.launches)) if animated else STYLE
     return (Calls(picture) if picture.unit == "call" else Launches(picture)).document(style)
 
 
 class Drawing:
-    """A picture on its way to become a document."""
+    """Base of the two drawings of a picture; `document` returns the SVG document, once.
+
+    ``right`` and ``bottom`` grow to the edges of what is drawn.
+    """
 
     def __init__(self, picture: Picture) -> None:
         self.picture = picture
@@ -71,7 +77,7 @@ class Drawing:
         self.bottom = 0.0
 
     def document(self, style: str) -> str:
-        """Return the document."""
+        """Return the text of the SVG document; ``style`` is its CSS."""
         parts = [text(MARGIN, MARGIN, self.picture.title, "title"), *self.parts()]
         width = round(self.right + MARGIN)
         height = round(self.bottom + MARGIN)
@@ -90,11 +96,11 @@ class Drawing:
         return "\n".join(body) + "\n"
 
     def parts(self) -> Iterator[str]:
-        """Yield what stands on the paper, back to front."""
+        """Yield the SVG elements of the drawing, back to front, but for the title."""
         raise NotImplementedError
 
     def groups(self) -> Iterator[str]:
-        """Yield the boxes, one group for each launch."""
+        """Yield a ``<g>`` element for each launch, with the elements of its boxes."""
         for launch, boxes in self.picture.by_launch():
             drawn = "".join(
                 f"<g><title>{escape(box.title)}</title>{''.join(self.box(box))}</g>" for box in boxes
@@ -102,12 +108,12 @@ class Drawing:
             yield f'<g class="launch" style="--launch: {launch}">{drawn}</g>'
 
     def box(self, box: Box) -> Iterator[str]:
-        """Yield what one box is drawn with."""
+        """Yield the SVG elements of one box."""
         raise NotImplementedError
 
 
 class Calls(Drawing):
-    """A column for each launch, a box for each call."""
+    """The drawing with a column for each launch, and a box for each call in it."""
 
     ROW = 26
     HEIGHT = 19
@@ -123,15 +129,15 @@ class Calls(Drawing):
         self.top = self.heads + 4 * LINE
 
     def x(self, column: int) -> float:
-        """Return the x of the middle of a column."""
+        """Return the x, in pixels, of the middle of a column, numbered from 0."""
         return MARGIN + self.width / 2 + column * self.pitch
 
     def y(self, height: float) -> float:
-        """Return the y of the middle of a box that stands at a height, in boxes from the top."""
+        """Return the y, in pixels, of the middle of a box; ``height`` counts boxes from the top."""
         return self.top + (height + 0.5) * self.ROW
 
     def parts(self) -> Iterator[str]:
-        """Yield columns, arrows, boxes and legend."""
+        """Yield the elements of column heads, rounds, arrows, boxes and legend."""
         picture = self.picture
         self.right = max(self.right, self.x(len(picture.launches) - 1) + self.width / 2)
         self.bottom = self.y(max((box.height for box in picture.boxes), default=0) + 1)
@@ -147,7 +153,7 @@ class Calls(Drawing):
         yield from self.legend()
 
     def box(self, box: Box) -> Iterator[str]:
-        """Yield the box of one call and its label."""
+        """Yield the rectangle of one call, and its label."""
         x = self.x(box.launch)
         y = self.y(box.height)
         label = shortened(box.label, self.letters)
@@ -155,7 +161,7 @@ class Calls(Drawing):
         yield text(x, y + 4, label, "middle")
 
     def arrows(self) -> Iterator[str]:
-        """Yield the ways of all arrows; what arrows of one call have in common is drawn once."""
+        """Yield a path for each arrow; curves that arrows of one call have in common are one more path."""
         passing: dict[int, dict[str, None]] = {}
         for arrow in self.picture.arrows:
             # Arrows of one call differ in the last curve only. Drawn once for each arrow, the common curves
@@ -168,7 +174,7 @@ class Calls(Drawing):
                 yield f'<path class="arrow" d="{" ".join(ways)}"/>'
 
     def way(self, arrow: Arrow) -> Iterator[str]:
-        """Yield the curves of an arrow: level in the columns that it passes, curved between."""
+        """Yield SVG path data of an arrow, curve by curve; it is level in the columns that it passes."""
         source = self.boxes[arrow.source]
         target = self.boxes[arrow.target]
         half = self.width / 2
@@ -184,7 +190,7 @@ class Calls(Drawing):
             y = height
 
     def legend(self) -> Iterator[str]:
-        """Yield what each colour stands for."""
+        """Yield the elements that say which launch each colour stands for, below the drawing."""
         entries = [
             f"{launch.number}  {self.picture.labels[launch.number]}, {count(len(launch), 'row')}"
             for launch in self.picture.launches
@@ -202,7 +208,10 @@ class Calls(Drawing):
 
 
 class Launches(Drawing):
-    """A lane for each op and its static arguments, a box for each launch, as high as it has rows."""
+    """The drawing with a lane for each op and its static arguments, and a box for each launch.
+
+    A box is the higher the more rows its launch has.
+    """
 
     LANE = 64
 
@@ -222,7 +231,10 @@ class Launches(Drawing):
         self.labels = {number: label for lane in self.named for number, label in self.fitting(lane)}
 
     def fitting(self, lane: int) -> Iterator[tuple[int, str]]:
-        """Yield the labels of the boxes of a lane, or their rows alone, if all of them fit side by side."""
+        """Yield (number of a launch, label) for each box of a lane, if all labels fit side by side.
+
+        If they do not, the labels are the rows alone; if these do not fit either, nothing.
+        """
         mine = [box for box in self.picture.boxes if box.height == lane]
         gaps = (b.launch - a.launch for a, b in pairwise(mine))
         room = min(gaps, default=self.columns) * self.pitch
@@ -232,14 +244,14 @@ class Launches(Drawing):
                 return
 
     def middle(self, box: Box) -> tuple[float, float]:
-        """Return where the middle of the box of a launch is drawn: x and y."""
+        """Return x and y, in pixels, of the middle of the box of a launch."""
         # Where no arrows are drawn, the lanes break into strips, one below the other as lines of a text.
         strip, column = divmod(box.launch, self.columns)
         x = self.left + (column + 0.5) * self.pitch
         return x, self.top + strip * self.strip + (box.height + 0.5) * self.LANE + 5
 
     def parts(self) -> Iterator[str]:
-        """Yield lanes, arrows and boxes."""
+        """Yield the elements of lanes, rounds, arrows, boxes and a note."""
         picture = self.picture
         self.right = max(self.right, self.left + self.columns * self.pitch)
         for first in range(0, len(picture.boxes), self.columns):
@@ -257,7 +269,7 @@ class Launches(Drawing):
         yield text(MARGIN, self.bottom, note, "quiet")
 
     def lanes(self, first: int) -> Iterator[str]:
-        """Yield the lanes of the strip that begins with a launch."""
+        """Yield the elements of the lanes of one strip, a line of launches that begins with ``first``."""
         top = self.top + first // self.columns * self.strip
         wide = self.right - MARGIN
         if not self.linked:
@@ -269,7 +281,7 @@ class Launches(Drawing):
         self.bottom = top + len(self.named) * self.LANE
 
     def rounds(self) -> Iterator[str]:
-        """Yield where rounds begin; their numbers where there is room."""
+        """Yield the elements that show where rounds begin, with their numbers where there is room."""
         begins = self.picture.begins
         room = min((b - a for a, b in pairwise(begins)), default=self.columns) * self.pitch
         for first, number in begins.items():
@@ -280,7 +292,7 @@ class Launches(Drawing):
             yield from round_begins(x, top - 4, top + len(self.named) * self.LANE, label)
 
     def box(self, box: Box) -> Iterator[str]:
-        """Yield the box of one launch, and its label where there is room."""
+        """Yield the rectangle of one launch, and its label where there is room."""
         x, y = self.middle(box)
         rows = len(self.picture.launches[box.launch])
         # By the square root, a launch of a few rows can still be seen beside one of thousands.
@@ -290,7 +302,10 @@ class Launches(Drawing):
             yield text(x, y - high / 2 - 3, self.labels[box.number], "middle")
 
     def arrow(self, arrow: Arrow, heaviest: int) -> str:
-        """Return an arrow between two launches, the wider the more rows it stands for."""
+        """Return a path between two launches, the wider the more rows it stands for.
+
+        ``heaviest`` is the largest number of rows of any arrow.
+        """
         x, y = self.middle(self.boxes[arrow.source])
         to_x, to_y = self.middle(self.boxes[arrow.target])
         x = x + self.width / 2
@@ -308,25 +323,25 @@ class Launches(Drawing):
 
 
 def round_begins(x: float, top: float, bottom: float, label: str) -> Iterator[str]:
-    """Yield the line before a round, and its name."""
+    """Yield a dashed line from ``top`` to ``bottom`` at ``x``, and the text ``label`` beside it."""
     way = f"M{x:.1f} {top:.1f} V{bottom:.1f}"
     yield f'<path class="round" d="{way}" stroke="#9ca3af" stroke-dasharray="3 3"/>'
     yield text(x + 4, top, label, "quiet")
 
 
 def shortened(label: str, letters: int) -> str:
-    """Return a text that has at most so many letters."""
+    """Return ``label``, cut to ``letters`` letters, the last of which is then an ellipsis."""
     return label if len(label) <= letters else label[: letters - 1] + "…"
 
 
 def curve(x: float, y: float, to_x: float, to_y: float) -> str:
-    """Return the path from one point to another that leaves and arrives level."""
+    """Return SVG path data of a curve from ``x, y`` to ``to_x, to_y`` that leaves and arrives level."""
     middle = (x + to_x) / 2
     return f"M{x:.1f} {y:.1f} C{middle:.1f} {y:.1f} {middle:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
 
 
 def text(x: float, y: float, content: str, kind: str = "") -> str:
-    """Return a line of text."""
+    """Return a ``<text>`` element at ``x, y``; ``kind`` is its class in CSS."""
     name = f' class="{kind}"' if kind else ""
     return f'<text x="{x:.1f}" y="{y:.1f}"{name}>{escape(content)}</text>'
 
@@ -334,7 +349,7 @@ def text(x: float, y: float, content: str, kind: str = "") -> str:
 def rect(
     x: float, y: float, width: float, height: float, fill: str, rounding: float, kind: str = "box"
 ) -> str:
-    """Return a rectangle whose middle is at ``x, y``."""
+    """Return a ``<rect>`` element whose middle is at ``x, y``; ``kind`` is its class in CSS."""
     corner = f'x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" rx="{rounding:.1f}"'
     size = f'width="{width:.1f}" height="{height:.1f}"'
     return f'<rect class="{kind}" {corner} {size} fill="{fill}"/>'

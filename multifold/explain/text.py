@@ -33,7 +33,7 @@ td.text, th.text { text-align: left; } td.colour { min-width: 1.2rem; }
 
 
 def lines(facts: Facts) -> Iterator[str]:
-    """Yield the lines of the text."""
+    """Yield the lines of the text of an explanation."""
     yield headline(facts)
     yield ""
     yield from aligned(op_table(facts))
@@ -63,7 +63,7 @@ def lines(facts: Facts) -> Iterator[str]:
 
 
 def title(facts: Facts, known: str = "") -> str:
-    """Return launches, bound and certificate in one line; ``known`` stands after the bound."""
+    """Return launches, calls, bound and certificate as one line; ``known`` is put after the bound."""
     return (
         f"{count(len(facts), 'launch', 'launches')} of {count(len(facts.calls), 'call')}, "
         f"lower bound {facts.lower_bound:,}{known}: {facts.certificate} ({facts.schedule.policy})"
@@ -71,14 +71,20 @@ def title(facts: Facts, known: str = "") -> str:
 
 
 def headline(facts: Facts) -> str:
-    """Return the title with the bound as it was planned, where a run has shown another, and the rows."""
+    """Return the first line of the text: `title` and the mean rows a launch.
+
+    If a run has shown another bound than was planned, the planned one is added.
+    """
     planned = facts.schedule.lower_bound
     known = "" if planned == facts.lower_bound else f" ({planned:,} before shapes were known)"
     return f"{title(facts, known)}, {facts.mean_rows:,.1f} rows a launch"
 
 
 def op_table(facts: Facts) -> list[list[str]]:
-    """Return the rows of the table of ops, its head first; milliseconds only if it was run."""
+    """Return the table of ops as rows of cells, its head first.
+
+    There is a column of milliseconds only after a run.
+    """
     run = facts.run is not None
     head = ["op", "calls", "launches", "bound", "rows", "mean", "shapes", *["ms"] * run]
     rows = [
@@ -98,7 +104,7 @@ def op_table(facts: Facts) -> list[list[str]]:
 
 
 def extent(rows: Sequence[int]) -> str:
-    """Return the least and the most rows of some launches.
+    """Return the least and the most of ``rows``, as ``"3-1,200"``; one number if they are equal.
 
     Examples
     --------
@@ -109,7 +115,10 @@ def extent(rows: Sequence[int]) -> str:
 
 
 def notes(facts: Facts) -> Iterator[str]:
-    """Yield what is said below the tables: launches of one row, and how often ops are compiled."""
+    """Yield the lines below the tables.
+
+    They are on launches of one row, on ops without a trial, and on how often ops are compiled.
+    """
     if facts.single_rows:
         numbers: dict[str, list[int]] = {}
         for launch in facts.single_rows:
@@ -128,7 +137,7 @@ def notes(facts: Facts) -> Iterator[str]:
 
 
 def some(numbers: Sequence[int]) -> str:
-    """Return some numbers, and how many more there are.
+    """Return the first `MOST_NUMBERS` numbers as text, and how many more there are.
 
     Examples
     --------
@@ -140,7 +149,10 @@ def some(numbers: Sequence[int]) -> str:
 
 
 def untried(reasons: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line on the ops that no trial has shown to keep their rows apart, if there are any."""
+    """Yield one line on ops that no trial has shown to keep their rows apart; nothing if there are none.
+
+    ``reasons`` is name of an op -> why there was none.
+    """
     if reasons:
         listed = "; ".join(f"{op}, since {reason}" for op, reason in reasons.items())
         whose = "its" if len(reasons) == 1 else "their"
@@ -148,7 +160,7 @@ def untried(reasons: Mapping[str, str]) -> Iterator[str]:
 
 
 def shares(facts: Facts) -> list[tuple[str, str, str]]:
-    """Return a row for each phase: its name, its time, and its share of the whole time."""
+    """Return (phase, time, share of the whole time), as texts, for each phase of the run."""
     total = sum(facts.seconds.values())
     return [
         (phase, f"{1e3 * spent:,.2f} ms", f"{spent / total:.0%}") for phase, spent in facts.seconds.items()
@@ -156,7 +168,9 @@ def shares(facts: Facts) -> list[tuple[str, str, str]]:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterator[str]:
-    """Yield rows with their columns under each other; text to the left, numbers to the right.
+    """Yield a line for each row of cells, columns under each other.
+
+    Columns in ``left``, their positions, are aligned to the left, others to the right.
 
     Examples
     --------
@@ -173,7 +187,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterat
 
 
 def page(facts: Facts, drawing: str) -> Iterator[str]:
-    """Yield the lines of an HTML document that needs nothing else, around an SVG drawing."""
+    """Yield the lines of an HTML document: the tables around ``drawing``, the text of an SVG document."""
     yield "<!DOCTYPE html>"
     yield '<html lang="en"><head><meta charset="utf-8"><title>Schedule</title>'
     yield f"<style>{STYLE}{animation(len(facts))}</style></head><body>"
@@ -196,7 +210,7 @@ def page(facts: Facts, drawing: str) -> Iterator[str]:
 
 
 def animation(launches: int) -> str:
-    """Return the animation in which each of that many launches has its turn."""
+    """Return CSS keyframes in which each of ``launches`` launches has an equal turn."""
     # All launches have one animation, as long as the turns of all. `STYLE` delays each, so that it is
     # opaque in its own turn.
     turn = 100 / max(launches, 1)
@@ -207,7 +221,7 @@ def animation(launches: int) -> str:
 
 
 def launch_table(facts: Facts) -> list[Sequence[str]]:
-    """Return the rows of the table of launches, its head first."""
+    """Return the table of launches as rows of cells, its head first."""
     rows = [
         (str(x.number), x.op, f"{len(x):,}", str(x.level), some(x.calls.tolist()), PurePath(x.site).name)
         for x in facts.launches
@@ -216,7 +230,10 @@ def launch_table(facts: Facts) -> list[Sequence[str]]:
 
 
 def html_table(rows: Sequence[Sequence[str]], text: Sequence[int]) -> Iterator[str]:
-    """Yield a table; the first row is its head, columns of text stand to the left."""
+    """Yield the HTML of a table of cells; the first row is its head.
+
+    Columns in ``text``, their positions, are aligned to the left.
+    """
     yield "<table>"
     for number, row in enumerate(rows):
         tag = "td" if number else "th"

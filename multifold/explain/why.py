@@ -17,7 +17,7 @@ from multifold.explain.reasons import ATTRIBUTES, count
 
 @dataclass(frozen=True)
 class Difference:
-    """What keeps two calls apart; its text is one sentence.
+    """Why two calls did not share a launch, or that they did; its text is one sentence.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Difference:
 
 
 def difference(facts: Facts, first: int, second: int) -> Difference:
-    """Return what keeps two calls apart, of which the first was recorded before the second."""
+    """Return why calls number ``first`` and ``second`` are apart; ``first`` was recorded earlier."""
     places = facts.at([first, second])
     launches = facts.launch_of[places].tolist()
     if launches[0] == launches[1]:
@@ -63,7 +63,10 @@ def difference(facts: Facts, first: int, second: int) -> Difference:
 def differing(
     facts: Facts, pair: tuple[int, int], attribute: str, where: str, texts: tuple[str, ...]
 ) -> str:
-    """Return the sentence for two calls that differ in an attribute."""
+    """Return the sentence for two calls that differ in an attribute.
+
+    ``texts`` are its values of the two calls, as text.
+    """
     names = tuple(map(facts.name, pair))
     calls = f"Calls {pair[0]} and {pair[1]} of '{names[0]}'"
     both = " and ".join(texts)
@@ -80,7 +83,7 @@ def differing(
 
 
 def ordered(facts: Facts, first: int, second: int) -> Difference:
-    """Return what keeps two calls of one type apart."""
+    """Return why two calls that agree in all attributes are apart: one waits for the other, or an order."""
     calls = f"Calls {first} and {second} of '{facts.name(first)}'"
     places = facts.at([first, second]).tolist()
     low, high = facts.levels[places].tolist()
@@ -112,7 +115,10 @@ def ordered(facts: Facts, first: int, second: int) -> Difference:
 
 
 def waiting(facts: Facts, places: Sequence[int]) -> str:
-    """Return what the call of the later launch waited for when the other one ran, if anything."""
+    """Return a clause on what the later of two calls still waited for when the other ran.
+
+    It is an empty text if it waited for nothing. ``places`` are their positions in ``facts.calls``.
+    """
     launch = facts.launch_of.tolist()
     earlier, later = sorted(places, key=launch.__getitem__)
     # Of all calls that the later one reads, the one that was launched last has held it back.
@@ -125,7 +131,7 @@ def waiting(facts: Facts, places: Sequence[int]) -> str:
 
 
 def operands(facts: Facts, place: int) -> list[int]:
-    """Return where in ``facts.calls`` the calls stand that the call at ``place`` reads."""
+    """Return the positions in ``facts.calls`` of the calls that the call at position ``place`` reads."""
     sources, readers = facts.edges
     # The edges are ordered by reader, so those of one reader are a slice.
     low, high = np.searchsorted(readers, [place, place + 1])
@@ -134,7 +140,10 @@ def operands(facts: Facts, place: int) -> list[int]:
 
 
 def distance(facts: Facts, first: int, second: int) -> int:
-    """Return how many reads lead from one place in ``facts.calls`` to a later one; 0 if none do."""
+    """Return the least number of reads from position ``first`` in ``facts.calls`` to ``second``, or 0.
+
+    It is 0 if no reads lead there.
+    """
     front = {second}
     seen = {second}
     steps = 0

@@ -28,7 +28,7 @@ LAUNCHES = 1
 
 
 def dot(picture: Picture) -> Iterator[str]:
-    """Yield the lines of a picture in the language of Graphviz."""
+    """Yield the lines of a picture as a Graphviz file."""
     yield "digraph schedule {"
     yield f"  label={quoted(picture.title)} labelloc=t rankdir=LR"
     yield '  node [shape=box style="filled,rounded" fontname="Helvetica"] edge [color="#4b5563"]'
@@ -53,7 +53,10 @@ def dot(picture: Picture) -> Iterator[str]:
 
 
 def mermaid(picture: Picture) -> Iterator[str]:
-    """Yield the lines of a picture as a Mermaid flowchart; of many arrows only those with the most rows."""
+    """Yield the lines of a picture as a Mermaid flowchart.
+
+    Of more than `MERMAID_ARROWS` arrows only those with the most rows are kept.
+    """
     yield "---"
     yield f"title: {json.dumps(picture.title)}"
     yield "---"
@@ -79,19 +82,19 @@ def mermaid(picture: Picture) -> Iterator[str]:
 
 
 def heading(picture: Picture, launch: int) -> str:
-    """Return what is written above a launch: its number, op and rows, as ``3: scale, 12 rows``."""
+    """Return the text above launch number ``launch``, as ``"3: scale, 12 rows"``."""
     explained = picture.launches[launch]
     return f"{launch}: {picture.labels[launch]}, {count(len(explained), 'row')}"
 
 
 def quoted(text: str) -> str:
-    """Return a string as Graphviz reads it: quoted, with a backslash before what would end it."""
+    """Return a text as a quoted string of Graphviz."""
     # Backslashes come first: later, the ones that protect quotes would be doubled.
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def mermaid_text(text: str) -> str:
-    """Return a string as Mermaid reads it: quoted, with entities for what would end it."""
+    """Return a text as a quoted string of Mermaid."""
     # `#` comes first, since the entities for the others contain one.
     for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
         text = text.replace(character, entity)
@@ -99,12 +102,15 @@ def mermaid_text(text: str) -> str:
 
 
 def trace_events(facts: Facts) -> str:
-    """Return the run that is explained as JSON."""
+    """Return the run as the text of a Chrome trace in JSON. Raises `RecordError` if nothing was run."""
     return json.dumps({"traceEvents": list(events(facts)), "displayTimeUnit": "ms"}, indent=0)
 
 
 def events(facts: Facts) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run, in microseconds since its first phase or launch began."""
+    """Yield the events of a Chrome trace as dictionaries, times in microseconds from the first one.
+
+    Raises `RecordError` if nothing was run.
+    """
     run = facts.run
     if run is None:
         raise RecordError(
@@ -141,5 +147,8 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
 
 
 def metadata(what: str, track: int, name: str) -> dict[str, Any]:
-    """Return the event that names a track, or the process; ``what`` is the event's name in the format."""
+    """Return the event that gives ``name`` to a track or to the process.
+
+    ``what`` is the event's name in the format, as ``"thread_name"``.
+    """
     return {"name": what, "ph": "M", "pid": 0, "tid": track, "args": {"name": name}}

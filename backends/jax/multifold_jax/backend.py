@@ -191,13 +191,17 @@ class JaxBackend(Backend):
 
 
 def parts_of(owners: Sequence[Any]) -> list[Any]:
-    """Return some objects, and the objects of methods in those that are mappings."""
+    """Return the objects to search for state, as a list.
+
+    These are all of ``owners`` and, for each mapping among them, the objects whose bound methods are its
+    values. A value that is no bound method stands for itself.
+    """
     entries = [x for owner in owners if isinstance(owner, Mapping) for x in owner.values()]
     return [*owners, *(owner_of(x, x) for x in entries)]
 
 
 def _common(dtypes: Sequence[Any]) -> Any:
-    """Return the dtype of what is concatenated of arrays of some dtypes.
+    """Return the dtype that `jnp.promote_types` finds for dtypes, two by two.
 
     `jnp.concatenate` asks besides whether an array is of a weak type, of which signatures know nothing.
     """
@@ -205,13 +209,16 @@ def _common(dtypes: Sequence[Any]) -> Any:
 
 
 def _alike(xs: Sequence[Any]) -> list[Any]:
-    """Return arrays in the dtype that they have in common."""
+    """Return the arrays, in their order, all cast to the dtype that `_common` finds for them.
+
+    An array that has it already is returned as it is.
+    """
     dtype = _common([x.dtype for x in xs])
     return [x if x.dtype == dtype else x.astype(dtype) for x in xs]
 
 
 def _array(x: Any) -> Any:
-    """Return the array that ``x`` is or stands for."""
+    """Return ``x`` if it is a `jax.Array`, else ``x.__jax_array__()``, as of a `flax.nnx.Param`."""
     return x if isinstance(x, jax.Array) else x.__jax_array__()
 
 
@@ -228,7 +235,10 @@ def _place(x: Any) -> Any:
 
 
 def _leaves(model: Any) -> list[Any]:
-    """Return the leaves of a pytree, or of the attributes of any other object."""
+    """Return the leaves of a pytree and of its ``__dict__``, as a list.
+
+    The list is empty where JAX cannot flatten them, as a dictionary with keys that cannot be sorted.
+    """
     try:
         return jax.tree.leaves([model, getattr(model, "__dict__", None)])
     except (TypeError, ValueError):  # keys that cannot be sorted, for one: JAX takes no such dict

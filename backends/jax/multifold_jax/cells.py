@@ -16,7 +16,10 @@ from multifold.backend import Bidirectional, Cell, Stack
 
 
 def unrollable(cell: Any) -> Cell | Stack | Bidirectional | None:
-    """Return a cell of Flax NNX or Equinox as multifold's, or None for anything else."""
+    """Return a Flax NNX or Equinox cell as a `Cell` or `Bidirectional`, or None for anything else.
+
+    An `nnx.RNN` counts as its cell, unless it is reversed.
+    """
     nnx = sys.modules.get("flax.nnx")
     equinox = sys.modules.get("equinox")
     if nnx is not None:
@@ -35,7 +38,11 @@ def unrollable(cell: Any) -> Cell | Stack | Bidirectional | None:
 
 
 def _flax_cell(cell: Any, rngs: Any) -> Cell:
-    """Flatten the carry, which is an array or a tuple of arrays; the cell takes rows as it is."""
+    """Return a Flax NNX cell as a `Cell`, whose states are the leaves of the carry.
+
+    The carry, an array or a tuple of arrays, is flattened before each call and rebuilt in it; the cell
+    takes all rows at once.
+    """
 
     def carry() -> Any:
         return cell.initialize_carry((1, cell.in_features), rngs=rngs(0))
@@ -51,7 +58,11 @@ def _flax_cell(cell: Any, rngs: Any) -> Cell:
 
 
 def _equinox_cell(cell: Any, states: int) -> Cell:
-    """Map over rows: a cell of Equinox is written for one example and returns only its states."""
+    """Return an Equinox cell as a `Cell` that maps it over the rows by `jax.vmap`.
+
+    A cell of Equinox is written for one example and returns only its new states, of which ``states`` is the
+    number; the first of them is also the output.
+    """
 
     def step(x: Any, *old: Any) -> tuple[Any, ...]:
         new = jax.vmap(cell)(x, old if states == 2 else old[0])

@@ -20,7 +20,7 @@ MANY_COMPILATIONS = 300
 
 
 class Compilations:
-    """How often this process has compiled, and how many runs of folds have waited for that."""
+    """Counts how often this process has compiled (``count``) and how many runs waited for it (``runs``)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -28,16 +28,23 @@ class Compilations:
         self.warned = False
 
     def listen(self, event: str, _: float, **__: Any) -> None:
-        """Count a compilation, of whatever JAX tells of."""
+        """Add 1 to ``count`` if ``event`` is the name that JAX gives to a finished compilation.
+
+        JAX calls this for each event; the duration and all else that it passes are ignored.
+        """
         self.count += event == "/jax/core/compile/backend_compile_duration"
 
     def hush(self) -> None:
-        """Warn of nothing from now on."""
+        """Let `run` warn of nothing from now on."""
         self.warned = True
 
     @contextlib.contextmanager
     def run(self) -> Iterator[None]:
-        """Note a run, if something is compiled in it; warn of one that is one too many."""
+        """Return a context around one run of a fold: it adds 1 to ``runs`` if JAX compiled in it.
+
+        Once `MANY_RUNS` runs and `MANY_COMPILATIONS` compilations are reached, it warns, one time, unless a
+        server asked for the run.
+        """
         before = self.count
         yield
         if self.count == before or self.warned:
@@ -55,7 +62,11 @@ class Compilations:
 
 
 def users_level() -> int:
-    """Return how far above the one that asks the user's code is; 0 in a server, which pads all it runs."""
+    """Return the ``stacklevel`` at which `warnings.warn`, called by the caller, names the user's line.
+
+    The first frame outside of multifold counts; returns 0 if a module of `multifold.serve`, which pads all
+    it runs, comes before it.
+    """
     frame = sys._getframe(1)
     level = 1
     while frame.f_back is not None:

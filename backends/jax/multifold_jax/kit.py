@@ -23,7 +23,7 @@ LEAF = jax.tree.structure(0)
 
 
 def device_of(device: Any) -> Any:
-    """Return the device behind a name, ``"cpu"`` or ``"gpu:1"``; another value as it is."""
+    """Return the device of JAX that a name means, ``"cpu"`` or ``"gpu:1"``; another value as it is."""
     if not isinstance(device, str):
         return device
     platform, _, number = device.partition(":")
@@ -52,7 +52,10 @@ class JaxKit(TrainingKit):
 
     @contextlib.contextmanager
     def transfers(self) -> Iterator[Transfers]:
-        """Let JAX refuse every transfer that `jax.device_put` or `jax.device_get` does not name."""
+        """Return a context in which JAX raises for each transfer but `jax.device_put` and `jax.device_get`.
+
+        It yields a `Transfers` in which nothing is counted.
+        """
         with jax.transfer_guard("disallow"):
             yield Transfers()
 
@@ -62,7 +65,12 @@ def _trainable(leaf: Any) -> bool:
 
 
 def _open(model: Any) -> tuple[Parameters, Callable[[Parameters], Any]]:
-    """Return the trainable arrays of a model by name, and what rebuilds the model around others."""
+    """Return the trainable arrays of a model, name -> array, and a function that rebuilds the model.
+
+    The function takes a dictionary name -> array and returns a copy of the model with those arrays in their
+    places; a name that is left out keeps its array. Of a Flax NNX model only `nnx.Param` and bare arrays
+    are trainable.
+    """
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None:
         leaves = jax.tree.leaves(model, is_leaf=lambda x: isinstance(x, nnx.Variable))
@@ -93,5 +101,8 @@ def _open_pytree(model: Any) -> tuple[Parameters, Callable[[Parameters], Any]]:
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    """Spell a path as in ``encoder.cell.weight``; the value inside an `nnx.Param` adds nothing."""
+    """Return a path of `jax.tree_util` as text, like ``encoder.cell.weight``.
+
+    A ``.value`` at its end, as inside an `nnx.Param`, is left out.
+    """
     return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")

@@ -16,14 +16,20 @@ from multifold_jax.kit import device_of
 
 
 class JaxModel:
-    """The half of a model that is JAX's: a pytree. The class it is mixed with has the ops."""
+    """The half of a model that JAX needs: it makes the model a pytree.
+
+    The class it is mixed with has the ops.
+    """
 
     kind: type
     names: tuple[str, ...]
     settings: dict[str, Any]
 
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Replace the arrays by others of the same dtypes, on the same devices."""
+        """Replace each array of the model by ``weights[name]``, cast to its dtype and put on its device.
+
+        Raises `KeyError` if a name is missing.
+        """
         for name, x in _named(self):
             value = weights[name].astype(x.dtype)
             group, _, last = name.rpartition(".")
@@ -31,7 +37,10 @@ class JaxModel:
             setattr(owner, last, jax.device_put(value, x.sharding if x.committed else None))
 
     def hold(self, name: str, layer: Any, device: Any) -> None:
-        """Refuse a layer: gradients are those of a function's arguments, and nobody would pass this one."""
+        """Raise `BackendError` always: a pytree of JAX cannot hold a layer.
+
+        Gradients are those of a function's arguments, and nothing would pass this layer as one.
+        """
         raise BackendError(
             f"Expected what JAX differentiates in the model. Received a {name}, which a block calls as an "
             "object, so it would never be trained.",
@@ -43,7 +52,10 @@ class JaxModel:
 
 
 def on(kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any) -> Any:
-    """Return a model of a class written once as a pytree; its leaves are the parameters."""
+    """Return a model of class ``kind`` as a pytree, whose leaves are copies of ``weights`` on ``device``.
+
+    Raises `BackendError` for a dtype of 64 bits where ``jax_enable_x64`` is off.
+    """
     wide = [name for name, x in weights.items() if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype]
     if wide:
         raise BackendError(
@@ -56,7 +68,7 @@ def on(kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any
 
 
 def layers() -> tuple[type, ...]:
-    """Return the classes of layers, of Flax and Equinox, which are optional."""
+    """Return the classes `flax.nnx.Module` and `equinox.Module`, each only if its package is imported."""
     places = (("flax.nnx", "Module"), ("equinox", "Module"))
     return tuple(getattr(sys.modules[name], kind) for name, kind in places if name in sys.modules)
 
@@ -73,7 +85,7 @@ def _named(model: Any) -> list[tuple[str, Any]]:
 
 @functools.cache
 def _pytree_class(kind: type) -> type:
-    """Return the class that has the ops of one class and is a pytree."""
+    """Return a subclass of ``kind`` and `JaxModel`, made once a class, that JAX knows as a pytree."""
     members = {"kind": kind, "__doc__": kind.__doc__, "__module__": kind.__module__}
     made = type(kind.__name__, (JaxModel, kind), members)
 

@@ -13,7 +13,10 @@ from multifold.backend import Ragged
 
 
 def over(axis_function: Callable[..., Any]) -> Callable[[Any, int], Any]:
-    """Compile a function of an array and an axis: eager JAX pays for each step in it."""
+    """Return ``axis_function(x, axis)`` compiled by `jax.jit`, once for each axis and shape.
+
+    Eager JAX would pay for each step in it.
+    """
     return jax.jit(axis_function, static_argnums=1)
 
 
@@ -41,7 +44,7 @@ def sigmoid(x: jax.Array) -> jax.Array:
 
 
 def _array(x: Any) -> Any:
-    """Return the array inside of a parameter of Flax."""
+    """Return ``x`` if it is a `jax.Array`, else `jnp.asarray` of it, as of a parameter of Flax."""
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
@@ -146,5 +149,5 @@ def _segment_softmax(values: Any, ids: Any, lengths: Any) -> Any:
 
 
 def _column(lengths: Any, values: Any) -> Any:
-    """Return ``(n,)`` so that it broadcasts with ``(n, *s)``."""
+    """Return ``lengths``, of shape ``(n,)``, as ``(n, 1, ..., 1)`` with as many axes as ``values``."""
     return lengths.reshape(-1, *[1] * (values.ndim - 1))

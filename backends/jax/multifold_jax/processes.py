@@ -11,7 +11,7 @@ FIRST = 4096
 
 
 def exchange(said: bytes) -> list[bytes]:
-    """Send some bytes to all processes; return what each has sent, by `jax.process_index`.
+    """Send ``said`` to all processes; return the bytes that each has sent, in order of `jax.process_index`.
 
     What `multifold.Fold.program` takes as ``exchange``. All processes call it at the same time.
 
@@ -45,7 +45,11 @@ def exchange(said: bytes) -> list[bytes]:
 
 
 def gathered(own: np.ndarray, size: int) -> np.ndarray:
-    """Return the bytes of each process, padded to a size: an array of shape ``(processes, size)``."""
+    """Return the bytes of all processes, padded by zeros: uint8 of shape ``(processes, size)``.
+
+    Row ``i`` is that of the process whose `jax.process_index` is ``i``. ``own`` holds the bytes of this
+    process as uint8, at most ``size`` of them; all processes must call it with one ``size``.
+    """
     padded = np.zeros(size, np.uint8)
     padded[: len(own)] = own
     return np.asarray(multihost_utils.process_allgather(padded)).reshape(-1, size)

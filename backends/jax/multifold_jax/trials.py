@@ -17,7 +17,10 @@ DRAWS = ("random_bits", "random_split", "random_fold_in", "threefry", "rng_bit_g
 
 
 def slots(parts: Sequence[Any]) -> Iterator[StateSlot]:
-    """Yield the counts of draws and the other state, as running means, of modules among some objects."""
+    """Yield two `StateSlot` for each `flax.nnx.Module` in ``parts``, none if Flax is not imported.
+
+    One is of its counts of random draws, one of its other state, such as running means.
+    """
     nnx: Any = sys.modules.get("flax.nnx")
     if nnx is None:
         return
@@ -29,20 +32,20 @@ def slots(parts: Sequence[Any]) -> Iterator[StateSlot]:
 
 
 def state_of(module: Any, kind: Any) -> list[Any]:
-    """Return the arrays of one kind of state of a module."""
+    """Return the arrays of a module's state that the filter ``kind``, as `nnx.RngCount`, lets through."""
     nnx: Any = sys.modules["flax.nnx"]
     return jax.tree.leaves(nnx.state(module, kind))
 
 
 def update(module: Any, kind: Any, leaves: Sequence[Any]) -> None:
-    """Let one kind of state of a module have these arrays."""
+    """Write ``leaves``, in the order of `state_of`, into the state that ``kind`` lets through."""
     nnx: Any = sys.modules["flax.nnx"]
     state = nnx.state(module, kind)
     nnx.update(module, jax.tree.unflatten(jax.tree.structure(state), leaves))
 
 
 def modes(parts: Sequence[Any]) -> Any:
-    """Return what modules of flax.nnx were told by `train` and `eval`; None if there are none."""
+    """Return, as text, what `train` and `eval` have set in modules of flax.nnx; None without modules."""
     nnx: Any = sys.modules.get("flax.nnx")
     modules = [] if nnx is None else [x for x in parts if isinstance(x, nnx.Module)]
     names = ("deterministic", "use_running_average")
@@ -56,12 +59,15 @@ def is_key(x: Any) -> bool:
 
 
 def keys_like(x: Any, values: np.ndarray) -> Any:
-    """Return keys of the data that `jax.random.key_data` has of them."""
+    """Return keys of the kind of ``x`` from their numbers, as `jax.random.key_data` returns them."""
     return jax.random.wrap_key_data(jax.numpy.asarray(values), impl=jax.random.key_impl(x))
 
 
 def advice(parts: Sequence[Any]) -> str | None:
-    """Return what to do where layers of Equinox mix rows: each of them takes a single one."""
+    """Return a hint for mixed rows if any of ``parts`` is a layer of Equinox, else None.
+
+    Such a layer takes one row, not the rows of a launch.
+    """
     for part in parts:
         for base in type(part).__mro__:
             if base.__module__.startswith("equinox."):
@@ -73,7 +79,10 @@ def advice(parts: Sequence[Any]) -> str | None:
 
 
 def draws(fn: Callable[[], Any]) -> bool:
-    """Return whether a function draws random numbers."""
+    """Return whether ``fn()`` draws random numbers of JAX.
+
+    The function is traced and not run; if it cannot be traced, the answer is False.
+    """
     try:
         text = str(jax.make_jaxpr(fn)())
     except Exception:  # noqa: BLE001 - what it raises is no answer
@@ -82,5 +91,5 @@ def draws(fn: Callable[[], Any]) -> bool:
 
 
 def draws_in(text: str) -> bool:
-    """Return whether a traced function, as JAX prints it, draws random numbers."""
+    """Return whether ``text``, a jaxpr as JAX prints it, has a primitive that draws random numbers."""
     return any(word in text for word in DRAWS)

@@ -17,7 +17,10 @@ from multifold.errors import LaunchError
 
 
 def axes_of(x: Any) -> frozenset[str]:
-    """Return the axes that a value varies over; none outside of `jax.shard_map`, or without checks."""
+    """Return the names of the mesh axes that a value varies over, as a frozenset.
+
+    It is empty outside of `jax.shard_map`, and with ``check_vma=False``.
+    """
     kind: Any = jax.typeof(x)
     # JAX 0.10 keeps them in a type of their own, releases before it in the type of the array.
     found: frozenset[str] = kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", frozenset())
@@ -25,25 +28,28 @@ def axes_of(x: Any) -> frozenset[str]:
 
 
 def all_axes(*trees: Any) -> frozenset[str]:
-    """Return the axes that any array of some structures varies over."""
+    """Return the names of the mesh axes that any array in these structures varies over."""
     return frozenset().union(*(axes_of(x) for tree in trees for x in arrays_of(tree)))
 
 
 def vary(x: Any, axes: frozenset[str]) -> Any:
-    """Return a value that varies over some axes, or more."""
+    """Return ``x`` cast so that it varies over all of ``axes``, besides those it varies over already."""
     missing = axes - axes_of(x) if axes else axes
     return jax.lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
 
 
 def vary_all(tree: Any, axes: frozenset[str]) -> Any:
-    """Return a structure, all of whose arrays vary over some axes; what JAX takes for a leaf stays."""
+    """Return a structure with each array cast by `vary`; leaves that are no arrays stay.
+
+    A structure that JAX cannot flatten is returned as it is.
+    """
     if not axes or not arrays_of(tree):
         return tree
     return jax.tree.map(lambda x: vary(x, axes) if isinstance(x, jax.Array) else x, tree)
 
 
 def arrays_of(tree: Any) -> list[Any]:
-    """Return the arrays of a structure."""
+    """Return the leaves of a structure that are `jax.Array`; an empty list if JAX cannot flatten it."""
     try:
         return [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
     except (TypeError, ValueError):  # keys that cannot be sorted, for one: JAX takes no such dict
@@ -51,7 +57,11 @@ def arrays_of(tree: Any) -> list[Any]:
 
 
 def refuse_unvarying(constants: list[Any], axes: frozenset[str]) -> None:
-    """Refuse parameters that ops close over and that were not cast."""
+    """Raise `LaunchError` if a traced array of floats in ``constants`` varies over other axes.
+
+    Such a one is a parameter that an op closes over, which `vary_all` of the model does not reach. ``axes``
+    are those that the program varies over.
+    """
     for x in constants:
         if isinstance(x, jax.core.Tracer) and jax.numpy.issubdtype(x.dtype, jax.numpy.inexact):
             found = axes_of(x)

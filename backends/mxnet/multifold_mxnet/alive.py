@@ -48,7 +48,11 @@ def watch(store: Any) -> None:
 
 
 def look(store: Any, seconds: int) -> None:
-    """Ask after the other processes for as long as this one lives."""
+    """End this process, with status 1, as soon as one of the others is dead; never return.
+
+    It asks every ``seconds`` seconds, and writes to stderr which processes were not heard of for `MISSED`
+    intervals.
+    """
     others = heard_of()
     while True:
         time.sleep(seconds)
@@ -63,7 +67,10 @@ def look(store: Any, seconds: int) -> None:
 
 
 def heard_of() -> dict[int, str]:
-    """Return the processes that this one hears of, by the numbers that ps-lite gives them."""
+    """Return the processes that ps-lite lets this one hear of, number -> name, as ``"worker 0"``.
+
+    A scheduler hears of all servers and workers; any other process hears of the scheduler alone.
+    """
     if os.environ.get("DMLC_ROLE") != "scheduler":
         return {1: "the scheduler"}
     servers, workers = (int(os.environ[f"DMLC_NUM_{role}"]) for role in ("SERVER", "WORKER"))
@@ -72,14 +79,14 @@ def heard_of() -> dict[int, str]:
 
 
 def is_dead(store: Any, node: int, seconds: int) -> bool:
-    """Return whether a process has not been heard of for that long."""
+    """Return whether MXNet has heard nothing of process ``node``, its number, for ``seconds`` seconds."""
     count = ctypes.c_int()
     check_call(_LIB.MXKVStoreGetNumDeadNode(store.handle, node, ctypes.byref(count), seconds))
     return count.value > 0
 
 
 def main() -> None:
-    """Serve as the scheduler until the workers have ended."""
+    """Serve as the scheduler of a kvstore, and watch the other processes, until the workers have ended."""
     os.environ["DMLC_ROLE"] = "scheduler"
     store = mx.kv.create("dist")
     watch(store)

@@ -42,16 +42,17 @@ BRANCHES = 4
 
 
 def cut(x: Array, sizes: Sequence[int]) -> list[Array]:
-    """Return views of stretches of rows, one after the other."""
+    """Return views of ``x``: its first ``sizes[0]`` rows, the next ``sizes[1]`` rows, and so on."""
     ends = itertools.accumulate(sizes)
     # x[a:b] ends in the same `_slice`, after it asked for the shape twice.
     return [x._slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def balanced(sizes: Sequence[int]) -> list[list[int]]:
-    """Put sections into groups of at most one branch's share of the rows; a larger one stands alone.
+    """Return ``sizes`` in lists of neighbours, each of which has at most a quarter of all rows.
 
-    The largest sections are then slices of the whole array, and only small groups are sliced again.
+    A size larger than that stands alone. The largest sections are then slices of the whole array, and only
+    small groups are sliced again.
 
     Examples
     --------
@@ -113,7 +114,7 @@ class MxnetBackend(Backend):
         return mx.nd.concat(*xs, dim=0)
 
     def split(self, x: Array, sizes: Sequence[int]) -> Sequence[Array]:
-        """Return views; on the tape, views of views.
+        """Return views, one for each of ``sizes``; while gradients are recorded, views of views.
 
         MXNet has no linear way. The gradient of a slice is as large as its whole source, and
         `split_v2` searches all sections for every element. `autograd.Function` ignores
@@ -148,7 +149,7 @@ class MxnetBackend(Backend):
         return any(isinstance(x, (gluon.Block, mx.nd.NDArray)) for x in (model, *values))
 
     def device(self, model: Any) -> Any:
-        """Return the context of an array, or of the first parameter that has one."""
+        """Return the context of an array, or of a model's first array or initialised parameter, or None."""
         if isinstance(model, mx.nd.NDArray):
             return model.ctx
         for entry in entries(model).values():
@@ -159,7 +160,10 @@ class MxnetBackend(Backend):
         return None
 
     def pieces(self, rows: int, device: Any) -> int:
-        """Divide launches of very many rows on a CPU, whose caches they exceed."""
+        """Return into how many pieces to divide a launch of ``rows`` rows: 1 unless ``device`` is a CPU.
+
+        A CPU computes very many rows faster in pieces that its caches hold.
+        """
         # A user's own context manager is a device here too; it has no device_type.
         context = mx.current_context() if device is None else device
         return cached_pieces(rows) if getattr(context, "device_type", None) == "cpu" else 1

@@ -13,7 +13,10 @@ from multifold.errors import BackendError
 
 
 def cell_of(cell: rnn.RecurrentCell) -> Any:
-    """Return a cell as a `Cell`, or as the `Stack` or `Bidirectional` of the cells inside it."""
+    """Return a Gluon cell as a `Cell`, or as the `Stack` or `Bidirectional` of the cells inside it.
+
+    Raises `BackendError` for a cell that `refuse_memory` refuses.
+    """
     if isinstance(cell, (rnn.SequentialRNNCell, rnn.HybridSequentialRNNCell)):
         return Stack(tuple(cell_of(cell[i]) for i in range(len(cell))))
     if isinstance(cell, rnn.BidirectionalCell):
@@ -35,12 +38,16 @@ def cell_of(cell: rnn.RecurrentCell) -> Any:
 
 
 def side_by_side(forward: Array, backward: Array) -> Array:
-    """Join the outputs of both directions, each of shape ``(n, *)``."""
+    """Return the outputs of both directions, ``(n, a)`` and ``(n, b)``, joined to ``(n, a + b)``."""
     return mx.nd.concat(forward, backward, dim=1)
 
 
 def refuse_memory(block: gluon.Block) -> None:
-    """Refuse a cell that remembers the rows of its last call, or that cannot be stepped by itself."""
+    """Raise `BackendError` for a cell that remembers the rows of its last call or cannot be stepped alone.
+
+    The first are a ZoneoutCell that drops outputs and a VariationalDropoutCell, the second is a
+    BidirectionalCell.
+    """
     if isinstance(block, rnn.BidirectionalCell):
         raise BackendError(
             "Expected a cell that can be stepped. Received a BidirectionalCell inside of another cell.",

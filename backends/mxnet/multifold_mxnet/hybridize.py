@@ -49,7 +49,11 @@ class Hybridizer:
         self.refused: list[str] = []
 
     def __call__(self, op: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
-        """Run one launch of an op."""
+        """Return ``op(*operands, **static)``.
+
+        An op that is a `gluon.HybridBlock` is hybridized before, unless there is a ``static``. If it fails
+        as a graph but runs as written, it is added to ``refused``, with a warning.
+        """
         if not isinstance(op, gluon.HybridBlock) or op.name in self.refused or static:
             return op(*operands, **static)
         if self.ops is not None and op.name not in self.ops:

@@ -21,14 +21,20 @@ WAITS = ("asnumpy", "asscalar", "item", "tolist", "wait_to_read", "wait_to_write
 
 
 def constant(values: np.ndarray, device: Any) -> Array:
-    """Return values as an `mx.np` array if the user switched MXNet to them, else as `mx.nd`."""
+    """Return ``values`` as an array on ``device``, of `mx.np` if the user switched to it, else of `mx.nd`.
+
+    Integer dtypes that MXNet lacks become wider ones, as uint16 becomes int32.
+    """
     dtype = WIDER.get(values.dtype.name, values.dtype)
     array = mx.np.array(values, dtype=dtype, ctx=context_of(device))
     return array if mx.util.is_np_array() else array.as_nd_ndarray()
 
 
 def context_of(device: Any) -> Any:
-    """Return the context behind a name, ``"cpu"`` or ``"gpu(1)"``; another value as it is."""
+    """Return the context of MXNet that a name means, ``"cpu"`` or ``"gpu(1)"``; another value as it is.
+
+    Raises `ValueError` for a name that MXNet does not know.
+    """
     if not isinstance(device, str):
         return device
     kind, _, number = device.rstrip(")").replace(":", "(").partition("(")
@@ -38,12 +44,16 @@ def context_of(device: Any) -> Any:
 
 
 def like(x: Array, legacy: Array) -> Array:
-    """Return a legacy array as a view of the kind of ``x``."""
+    """Return ``legacy``, an `mx.nd` array, as a view of the kind of ``x``: `mx.np`, or `mx.nd` itself."""
     return legacy.as_np_ndarray() if isinstance(x, mx.np.ndarray) else legacy
 
 
 def entries(model: Any) -> dict[str, Any]:
-    """Return the Gluon parameters and the arrays of a block, or of a mapping of such, by name."""
+    """Return the Gluon parameters of a block, or those and the arrays of a mapping, by name.
+
+    The values are parameters and arrays. In a mapping of blocks or mappings, the inner names follow the
+    outer ones: ``"encoder.weight"``. Anything else has no entries.
+    """
     if isinstance(model, gluon.Block):
         return dict(model.collect_params().items())
     found: dict[str, Any] = {}
@@ -64,7 +74,10 @@ class MxnetKit(TrainingKit):
         return array
 
     def parameters(self, model: Any) -> dict[str, Array]:
-        """Return the arrays with a gradient buffer; of a parameter on many contexts, the first."""
+        """Return name -> array, for arrays with a gradient buffer and parameters that are trained.
+
+        Of a parameter on many contexts it is the first array.
+        """
         found = {}
         for name, entry in entries(model).items():
             if isinstance(entry, mx.nd.NDArray):
@@ -75,7 +88,10 @@ class MxnetKit(TrainingKit):
         return found
 
     def value_and_grad(self, fn: Callable[[Any], Array], model: Any) -> tuple[Array, dict[str, Array]]:
-        """Return value and gradients; in training mode only inside of `autograd.train_mode()`."""
+        """Return ``fn(model)`` and its gradients, name -> array, named as by `parameters`.
+
+        Blocks are in training mode only if the caller is inside of `autograd.train_mode()`.
+        """
         training = autograd.is_training()
         with autograd.record(train_mode=training):
             value = fn(model)
@@ -96,7 +112,10 @@ class MxnetKit(TrainingKit):
 
     @contextlib.contextmanager
     def transfers(self) -> Iterator[Transfers]:
-        """Count what reads an array or waits for one: MXNet has no public hook, so methods are replaced."""
+        """Return a context that counts calls that wait for an array, as ``x.asnumpy()``, in a `Transfers`.
+
+        MXNet has no public hook, so the methods named in `WAITS` and ``waitall`` are replaced inside of it.
+        """
         seen = Transfers()
         kinds = (mx.nd.NDArray, mx.np.ndarray)
         places = [(kind, name) for kind in kinds for name in WAITS if name in vars(kind)]
@@ -108,7 +127,7 @@ class MxnetKit(TrainingKit):
 
 
 def counted(seen: Transfers, wait: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that waits for an array, and counts that it does."""
+    """Return ``wait`` as a function that first adds 1 to ``seen.waits``."""
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         seen.waits += 1

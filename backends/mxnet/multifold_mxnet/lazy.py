@@ -43,16 +43,16 @@ CELLS = (
 
 
 class PendingMxnet(PendingOperators):
-    """An array whose values are not computed yet."""
+    """Stands for an array that is not computed yet; operators and indexing are recorded."""
 
     __slots__ = ()
 
     def asnumpy(self) -> Any:
-        """Return the value: the example waits for it."""
+        """Return the value as a NumPy array; the example waits until it is computed."""
         return np.asarray(self._read())
 
     def asscalar(self) -> Any:
-        """Return the only number: the example waits for it."""
+        """Return the only number of the array; the example waits until it is computed."""
         return self.asnumpy().item()
 
     def __iadd__(self, other: Any) -> NoReturn:
@@ -69,25 +69,28 @@ class PendingMxnet(PendingOperators):
 
 
 class SettledMxnet(SettledOperators, PendingMxnet):
-    """An array that was pending, after its run: it stands for its value."""
+    """A pending array after its run: it stands for its value, an array of MXNet."""
 
     __slots__ = ()
 
 
 def modes() -> tuple[bool, bool]:
-    """Return whether gradients are recorded, and whether blocks are trained."""
+    """Return two bools: whether `autograd` records gradients, and whether it is in training mode."""
     return autograd.is_recording(), autograd.is_training()
 
 
 def applied(found: tuple[bool, bool]) -> AbstractContextManager[Any]:
-    """Return a context in these modes."""
+    """Return a context in which `autograd` has the modes ``found``, as `modes` returns them."""
     records, trains = found
     scope: AbstractContextManager[Any] = autograd.record(trains) if records else autograd.pause(trains)
     return scope
 
 
 class MxnetCell(CompiledCall):
-    """A function that takes a row for each example."""
+    """A call that takes a row for each example, as a Gluon block or ``multifold.op(rows=True)``.
+
+    It runs in the modes of `autograd` in which it was recorded.
+    """
 
     is_cell = True
 
@@ -112,14 +115,17 @@ class MxnetCell(CompiledCall):
         return found[0] if len(found) == 1 else tuple(found)
 
     def on_rows(self, operands: Sequence[Any]) -> Any:
-        """Run it on the rows of all examples."""
+        """Run the cell on operands ``(n, 1, *s)``; return its result, each array ``(n, 1, *s)``.
+
+        Axis 1 stands for the one row that the loop has; operands lose it before the call.
+        """
         found = self.one(*self.mapped(self.as_rows, operands))
         return optree.tree_map(lambda x: with_axis(x, 1), found)
 
 
 @trusted  # its operands have one shape, so a number of a row meets only the number at its place
 class MxnetOperator(MxnetCell):
-    """An operator on arrays of one shape, and numbers."""
+    """A recorded operator, as ``x + y``, on pending arrays of one shape and numbers."""
 
     is_cell = False
 
@@ -139,12 +145,16 @@ ELEMENTWISE = {getattr(operator, f"__{name}__") for name in [*OPERATORS.split(),
 
 
 def with_axis(x: Any, axis: int) -> Any:
-    """Return a copy of an array with one axis more."""
+    """Return ``x`` with a new axis of length 1 at position ``axis``."""
     return mx.np.expand_dims(x, axis) if isinstance(x, mx.np.ndarray) else x.expand_dims(axis)
 
 
 def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what calls a block while programs record."""
+    """Return a replacement of ``gluon.Block.__call__`` that records cells.
+
+    While a program records, a block whose class was named in ``ops=[...]`` is recorded, and any other block
+    of MXNet that gets a pending array raises `RecordError`. All other calls go to ``call``.
+    """
 
     def called(self: Any, *args: Any) -> Any:
         recording = CURRENT.recording
@@ -159,7 +169,10 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refused_change(change: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what refuses to change parameters while programs record."""
+    """Return a replacement of ``change``, a method that changes parameters.
+
+    It raises `RecordError` while a program records, and calls ``change`` otherwise.
+    """
 
     def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
         if CURRENT.recording is not None:
@@ -181,7 +194,7 @@ SEEN = Replacements(
 
 
 class MxnetRecorder(OperatorRecorder):
-    """What records plain programs in MXNet, and keeps what it has learnt of their calls.
+    """Records the calls of one plain program in MXNet, and keeps what it has learnt of each kind of call.
 
     Parameters
     ----------
@@ -237,6 +250,9 @@ class MxnetRecorder(OperatorRecorder):
 
 
 def attributes_of(x: Any) -> dict[str, Any]:
-    """Return the attributes of an object that its calls may depend on."""
+    """Return the attributes, name -> value, of an object that its calls may depend on.
+
+    Of a Gluon block those whose names begin with an underscore are left out.
+    """
     own = vars(x)
     return {name: own[name] for name in own if name[0] != "_"} if isinstance(x, gluon.Block) else own

@@ -16,13 +16,13 @@ from multifold_mxnet.kit import context_of
 
 
 class ParameterBlock(gluon.Block):
-    """Parameters by name; reading one as an attribute gives its array, as ops want it."""
+    """A block of named parameters; reading one as an attribute, ``block.weight``, returns its array."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix=prefix)
 
     def add(self, name: str, value: np.ndarray, device: Any) -> None:
-        """Add a parameter with initial values."""
+        """Make a parameter ``name`` on ``device``, of the shape, dtype and values of ``value``."""
         parameter = self.params.get(name, shape=value.shape, dtype=value.dtype, init=mx.init.Constant(0))
         parameter.initialize(ctx=device)
         parameter.set_data(_array(value))
@@ -36,7 +36,10 @@ class ParameterBlock(gluon.Block):
 
 
 class MxnetModel(ParameterBlock):
-    """The half of a model that is MXNet's: parameters. The class it is mixed with has the ops."""
+    """The half of a model that MXNet needs: its parameters; the class it is mixed with has the ops.
+
+    The parameter ``"cell.bias"`` is in a block of its own, the attribute ``cell``.
+    """
 
     kind: type
     held: tuple[str, ...] = ()
@@ -57,7 +60,11 @@ class MxnetModel(ParameterBlock):
             block.add(name, value, device)
 
     def hold(self, name: str, layer: gluon.Block, device: Any) -> None:
-        """Make an initialised layer a child of the block, on the device of the model."""
+        """Make an initialised layer the attribute and child ``name`` of the model.
+
+        The layer moves to ``device`` unless that is None. Raises `BackendError` if one of its parameters
+        has no array yet.
+        """
         try:
             for parameter in layer.collect_params().values():
                 parameter.list_data()
@@ -73,12 +80,12 @@ class MxnetModel(ParameterBlock):
         self.held += (name,)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return copies of the parameters' values by name, on the host."""
+        """Return copies of all parameters' values, those of held layers too: name -> NumPy array."""
         named = self._collect_params_with_prefix()  # by attributes: Gluon counts the names of its layers
         return {name: parameter.list_data()[0].asnumpy() for name, parameter in named.items()}
 
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Replace the values of parameters, on all their contexts."""
+        """Set each parameter, on all its contexts, to ``weights[name]``; `KeyError` if one is missing."""
         for name, parameter in self._collect_params_with_prefix().items():
             parameter.set_data(_array(weights[name]))
 
@@ -86,18 +93,25 @@ class MxnetModel(ParameterBlock):
 def on(
     kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
 ) -> MxnetModel:
-    """Return a model of a class written once as a block."""
+    """Return a model of class ``kind`` as a Gluon block whose parameters are copies of ``weights``.
+
+    They lie on ``device``. Each of ``settings`` becomes an attribute.
+    """
     return _block_class(kind)(weights, settings, context_of(device))
 
 
 def layers() -> tuple[type, ...]:
-    """Return the classes of what a block trains beside its own parameters."""
+    """Return ``(gluon.Block,)``: the classes that a model may hold and train besides its parameters."""
     return (gluon.Block,)
 
 
 @functools.cache
 def _block_class(kind: Any) -> type[MxnetModel]:
-    """Return the class that has the ops of one class and is a block."""
+    """Return a subclass of ``kind`` and `MxnetModel`, made once a class.
+
+    Raises `BackendError` if ``kind`` and `gluon.Block` have methods of one name, but for ``save`` and
+    ``load``.
+    """
     # A block has a save and a load too, of its structure; of weights it has save_parameters.
     members = {"save": kind.save, "load": kind.load}
     shared = set(kind.shared_names(gluon.Block)) - set(members)
@@ -112,6 +126,9 @@ def _block_class(kind: Any) -> type[MxnetModel]:
 
 
 def _array(values: np.ndarray) -> Array:
-    """Return values as an array of the kind that parameters have now."""
+    """Return ``values`` as an `mx.np` array if the user switched MXNet to them, else as `mx.nd`.
+
+    The dtype stays.
+    """
     array = mx.np.array(values, dtype=values.dtype)
     return array if mx.util.is_np_array() else array.as_nd_ndarray()

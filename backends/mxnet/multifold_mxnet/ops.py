@@ -21,7 +21,11 @@ from multifold.backend import Array, Ragged
 
 
 def defined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Define a function of legacy arrays for both kinds of arrays, and for those without rows."""
+    """Return ``function``, which takes legacy arrays (`mx.nd`) with rows, for all arrays.
+
+    Given arrays of `mx.np` it returns `mx.np`. Where the first operand has no rows, it runs under NumPy's
+    rules for shapes, off the tape.
+    """
 
     @functools.wraps(function)
     def everywhere(*operands: Any) -> Any:
@@ -41,7 +45,11 @@ def _legacy(x: Any) -> Any:
 
 
 def _view(method: str, x: Any) -> Any:
-    """Return arrays, and those in a list or `Ragged`, as views of another kind."""
+    """Return ``x.method()``, a view of the other kind.
+
+    ``method`` is ``"as_np_ndarray"`` or ``"as_nd_ndarray"``. Of a list, tuple or `Ragged` each part is
+    viewed; what is no array stays.
+    """
     if isinstance(x, Ragged):
         return Ragged(*[_view(method, part) for part in x])
     if isinstance(x, (list, tuple)):
@@ -55,7 +63,11 @@ MANY = 8192
 
 
 def _activation(operator: Callable[..., Array], name: str) -> Callable[[Array], Array]:
-    """Return a function of vectorised code where that pays."""
+    """Return a function of one array.
+
+    `nd.Activation` of that name for many float32 on a CPU, else ``operator``. Many are `MANY` or more,
+    where oneDNN's vectorised code is faster.
+    """
 
     def activate(x: Array) -> Array:
         if x.size < MANY or x.dtype != np.float32 or x.ctx.device_type != "cpu":
@@ -183,7 +195,10 @@ def lstm_state(gates: Array, cells: Sequence[Array], kept: Array | None) -> tupl
 
 
 def _reduction(operator: Callable[..., Array]) -> Callable[[Array, int], Array]:
-    """Return a reduction along an axis, which refuses arrays without rows itself."""
+    """Return ``operator(x, axis)`` that returns zeros of the reduced shape where ``x`` has no rows.
+
+    MXNet's own reductions refuse such arrays.
+    """
 
     def reduce(x: Array, axis: int) -> Array:
         if x.shape[0]:
@@ -242,7 +257,7 @@ def segment_softmax(values: Array, segments: Ragged) -> Array:
 
 
 def _largest(values: Array, segments: Ragged) -> Array:
-    """Return the largest row of each node; for a node without rows any value.
+    """Return the largest values of each node's rows, ``(nodes, *s)``; for a node without rows any value.
 
     MXNet has no such operator. Each row is compared with the row 1, then 2, 4, ... before it, if both
     belong to one node. After that the last row of each node holds the largest values.
@@ -259,11 +274,11 @@ def _largest(values: Array, segments: Ragged) -> Array:
 
 
 def _column(lengths: Array, values: Array) -> Array:
-    """Return ``(n,)`` so that it broadcasts with ``(n, *s)``."""
+    """Return ``lengths``, of shape ``(n,)``, as ``(n, 1, ..., 1)`` with as many axes as ``values``."""
     return nd.reshape(lengths, shape=(-1, *[1] * (values.ndim - 1)))
 
 
 def _zeros(shape: Sequence[int], like: Array, dtype: Any = None) -> Array:
-    """Return zeros, of the dtype of another array unless told, where that array is."""
+    """Return zeros of a shape, on the context of ``like`` and of its dtype unless ``dtype`` is given."""
     with mx.util.np_shape():
         return nd.zeros(tuple(shape), ctx=like.ctx, dtype=dtype or like.dtype)

@@ -14,7 +14,10 @@ from multifold_mxnet.kit import entries
 
 
 def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
-    """Yield running means; MXNet does not tell its random state."""
+    """Yield a `StateSlot` for each array of a parameter that is not trained, such as a running mean.
+
+    The blocks are found by `blocks_of`. There is no slot of random state, which MXNet does not show.
+    """
     named = [entry for owner in (*owners, *blocks_of(owners)) for entry in entries(owner).values()]
     for entry in dict.fromkeys(x for x in named if isinstance(x, gluon.Parameter)):
         if entry.grad_req == "null" and entry._data:
@@ -24,7 +27,7 @@ def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
 
 @contextlib.contextmanager
 def apart(owners: Sequence[Any]) -> Iterator[None]:
-    """Return a context without a tape, in which dropout drops nothing.
+    """Return a context without gradients in which dropout drops nothing in the blocks of ``owners``.
 
     MXNet does not tell its random state, so a mask that was drawn cannot be drawn again. A block that
     is hybridized keeps its rate: then all runs as in inference.
@@ -43,7 +46,11 @@ def apart(owners: Sequence[Any]) -> Iterator[None]:
 
 
 def blocks_of(owners: Sequence[Any]) -> list[Any]:
-    """Return all blocks inside of some objects: blocks, mappings of them, objects that have them."""
+    """Return all blocks in ``owners`` with the blocks inside them, each once, in the order they are found.
+
+    An owner is a block, a mapping with blocks or their methods as values, or an object with them as
+    attributes.
+    """
     found: list[Any] = []
     for owner in owners:
         own = owner if isinstance(owner, Mapping) else getattr(owner, "__dict__", {})
@@ -55,5 +62,5 @@ def blocks_of(owners: Sequence[Any]) -> list[Any]:
 
 
 def write(array: Array, values: Array) -> None:
-    """Write values into an array."""
+    """Copy ``values`` into ``array``, in place."""
     values.copyto(array)

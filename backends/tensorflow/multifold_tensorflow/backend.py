@@ -26,7 +26,7 @@ try:  # whether a tape is open has no public name
 except ImportError:  # then each gather is made ready for one, which takes longer
 
     def could_possibly_record() -> bool:
-        """Return that a tape may be open."""
+        """Return True: a tape may be open."""
         return True
 
 
@@ -148,7 +148,7 @@ class TensorflowBackend(Backend):
 
 @tf.custom_gradient
 def _gather(x: Any, rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], Any]]:
-    """Gather rows, with a dense gradient.
+    """Return ``x[rows]`` along axis 0, with a gradient that is a dense array of the shape of ``x``.
 
     That of `tf.gather` is a `tf.IndexedSlices`, which costs a dozen operations on the way back. A custom
     gradient itself costs many times the gather, so it is left out where no tape is open.
@@ -162,14 +162,14 @@ def _gather(x: Any, rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], A
 
 
 def _place(x: Any) -> str:
-    """Return the device of an array, or "" in a graph, which is placed as a whole later."""
+    """Return the name of an array's device; "" while a graph is drawn, which is placed as a whole later."""
     if not tf.executing_eagerly():
         return ""
     return (x.value if isinstance(x, keras.Variable) else x).device
 
 
 def _static_shape(x: Any) -> tuple[int, ...]:
-    """Return the shape of an array; raise `BackendError` if a graph does not know it yet."""
+    """Return the shape of an array as integers; raise `BackendError` if a graph does not know it yet."""
     try:
         shape = tuple(x.shape)
     except ValueError:  # not even the number of axes is known

@@ -23,9 +23,9 @@ JOINS = {
 
 
 def unrollable(cell: Any) -> Cell | Stack | Bidirectional | None:
-    """Return a Keras cell, an RNN layer or a `keras.layers.Bidirectional` in the core's form.
+    """Return a cell, RNN layer or `Bidirectional` of Keras as a `Cell`, `Stack` or `Bidirectional`.
 
-    Returns None for what is none of these.
+    For anything else return None.
 
     Raises
     ------
@@ -56,7 +56,11 @@ def _layer(layer: Any, backwards: bool = False) -> Cell | Stack:
 
 
 def _steps(owner: Any, cell: Any) -> Cell | Stack:
-    """Return a cell as steps; its owner, the cell itself or a layer, knows the initial state."""
+    """Return a cell of Keras as a `Cell`, or stacked cells as a `Stack`.
+
+    ``owner`` is the cell itself or the layer around it, and makes the initial state. Raises `BackendError`
+    for a cell with dropout.
+    """
     if isinstance(cell, keras.layers.StackedRNNCells):
         return Stack(tuple(_steps(part, part) for part in cell.cells))
     if getattr(cell, "dropout", 0) or getattr(cell, "recurrent_dropout", 0):

@@ -51,7 +51,7 @@ def dataset(elements: Callable[[], Iterable[Any]], signature: Any) -> tf.data.Da
 
 
 class Guard:
-    """A generator function that can be told to end; from then on no thread is inside of it."""
+    """A generator function, `elements`, that `end` ends: after that no thread runs inside of it."""
 
     def __init__(self, make: Callable[[], Iterable[Any]]) -> None:
         self.make = make
@@ -60,7 +60,7 @@ class Guard:
         self.last = 0.0  # when an element was made
 
     def elements(self) -> Iterator[Any]:
-        """Yield what the function yields."""
+        """Yield what ``make()`` yields, until `end` is called."""
         iterator = iter(self.make())
         while True:
             with self.working:
@@ -74,7 +74,7 @@ class Guard:
             yield element
 
     def end(self) -> None:
-        """Wait for the element that is being made, and make no other."""
+        """Wait until the element in the making is done and handed over; let `elements` make no other."""
         # First, so that a generator that waits for the lock makes no other element when it gets it.
         self.ended = True
         with self.working:
@@ -83,7 +83,7 @@ class Guard:
 
 
 def end_if_alive(guard: weakref.ref[Guard]) -> None:
-    """End the generator of a data set, if the data set is still there."""
+    """Call `end` of the guard of a data set, if the data set still exists."""
     found = guard()
     if found is not None:
         found.end()

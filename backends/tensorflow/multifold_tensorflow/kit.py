@@ -52,7 +52,11 @@ class TensorflowKit(TrainingKit):
 
     @contextlib.contextmanager
     def transfers(self) -> Iterator[Transfers]:
-        """Let TensorFlow refuse hidden copies; of int32 it makes some by itself, for sizes of arrays."""
+        """Return a context in which TensorFlow raises for copies between devices that no line asks for.
+
+        It yields a `Transfers` with the device to copy to. Copies of int32, which TensorFlow makes itself
+        for sizes of arrays, are allowed. Raises `BackendError` where there is only one device.
+        """
         devices = tf.config.list_logical_devices()
         before = tf.config.experimental.get_device_policy()
         if len(devices) < 2:
@@ -65,14 +69,14 @@ class TensorflowKit(TrainingKit):
 
 
 def place_of(x: Any) -> str:
-    """Return the device of an array, or "" in a graph, which is placed as a whole later."""
+    """Return the name of an array's device; "" while a graph is drawn, which is placed as a whole later."""
     return x.device if tf.executing_eagerly() else ""
 
 
 def named_variables(model: Any, *, trained: bool = True) -> Iterator[tuple[str, tf.Variable]]:
-    """Yield every trainable variable of a model once, with a name that may not be unique.
+    """Yield each trainable variable of a model once, as (name, variable); two names may be equal.
 
-    Those that are not trained, as running means and seeds, come instead if ``trained`` is False.
+    With ``trained=False`` yield those that are not trained instead, such as running means and seeds.
     """
     seen: dict[int, Any] = {}  # keeps alive what was found, so that no id comes twice
     pending: list[tuple[str, Any]] = [("", model)]
@@ -92,7 +96,11 @@ def named_variables(model: Any, *, trained: bool = True) -> Iterator[tuple[str, 
 
 
 def _parts(value: Any, trained: bool) -> Iterable[tuple[Any, Any]]:
-    """Return the named parts of one object: what Keras trains in it or not, its items, its attributes."""
+    """Return the parts of one object as pairs (key, part): its variables, its items or its attributes.
+
+    Of a Keras layer only the variables that are trained, or all of them if ``trained`` is False; of an
+    object of NumPy, TensorFlow or Python itself none.
+    """
     if isinstance(value, keras.Layer):
         own = value.trainable_variables if trained else value.variables
         return [(variable.path, variable) for variable in own]

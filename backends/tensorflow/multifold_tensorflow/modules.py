@@ -15,11 +15,11 @@ from multifold.errors import BackendError
 
 
 class Group(tf.Module):
-    """Variables by name."""
+    """A module whose attributes are variables or other groups, as ``cell`` for ``"cell.bias"``."""
 
 
 class TensorflowModel(tf.Module):
-    """The half that is TensorFlow's: variables. The class it is mixed with has the ops."""
+    """The half of a model that TensorFlow needs: variables. The class it is mixed with has the ops."""
 
     kind: type
     held: tuple[str, ...] = ()
@@ -42,7 +42,10 @@ class TensorflowModel(tf.Module):
                 setattr(module, name, tf.Variable(value, name=path.replace(" ", "_")))
 
     def hold(self, name: str, layer: Any, device: Any) -> None:
-        """Make a built layer, or a variable, a part of the model; where its arrays are stays as it is."""
+        """Make a built layer, or a variable, the attribute ``name`` of the model.
+
+        It stays on the device where it is. Raises `BackendError` for a layer that is not built.
+        """
         if isinstance(layer, tf.Variable):
             self.names += (name,)
         elif not layer.built:
@@ -66,25 +69,29 @@ class TensorflowModel(tf.Module):
 
     @property
     def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        """Those of ``variables`` that are trained."""
+        """The trainable variables of the model and of its layers."""
         trained = (x.value for layer in self.held_layers.values() for x in layer.trainable_variables)
         return (*super().trainable_variables, *trained)
 
     @property
     def parameters(self) -> dict[str, tf.Variable]:
-        """All variables by name; those of a layer by their position in it, since Keras counts its names."""
+        """All variables, those of held layers too: name -> variable.
+
+        Variables of a held layer are named by their position in it, since Keras counts its names:
+        ``"dense.0.kernel"``.
+        """
         found = {name: attrgetter(name)(self) for name in self.names}
         for name, layer in self.held_layers.items():
             found |= {f"{name}.{i}.{x.name}": x.value for i, x in enumerate(layer.variables)}
         return found
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return copies of the variables' values by name, on the host; bfloat16 as float32."""
+        """Return copies of the values of `parameters`, name -> NumPy array; bfloat16 as float32."""
         found = {name: x.numpy() for name, x in self.parameters.items()}
         return {name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()}
 
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Replace the values of variables."""
+        """Assign ``weights[name]``, cast to its dtype, to each variable; `KeyError` if one is missing."""
         for name, variable in self.parameters.items():
             variable.assign(tf.cast(weights[name], variable.dtype))
 
@@ -92,18 +99,24 @@ class TensorflowModel(tf.Module):
 def on(
     kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
 ) -> TensorflowModel:
-    """Return a model of a class written once as a module."""
+    """Return a model of class ``kind`` as a `tf.Module` whose variables have the values of ``weights``.
+
+    They lie on ``device``. Each of ``settings`` becomes an attribute.
+    """
     return _module_class(kind)(weights, settings, device)
 
 
 def layers() -> tuple[type, ...]:
-    """Return the classes of what a model trains beside its own variables."""
+    """Return ``(keras.Layer, tf.Variable)``, which a model may hold and train besides its own variables."""
     return keras.Layer, tf.Variable
 
 
 @functools.cache
 def _module_class(kind: Any) -> type[TensorflowModel]:
-    """Return the class that has the ops of one class and is a module."""
+    """Return a subclass of ``kind`` and `TensorflowModel`, made once a class.
+
+    Raises `BackendError` if ``kind`` and `tf.Module` have methods of one name.
+    """
     shared = kind.shared_names(tf.Module)
     if shared:
         raise BackendError(

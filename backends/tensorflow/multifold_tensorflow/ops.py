@@ -28,7 +28,7 @@ max = tf.reduce_max
 
 
 def _array(x: Any) -> Any:
-    """Return TensorFlow's variable inside of Keras's, which a layer's add_weight returns."""
+    """Return the `tf.Variable` inside of a `keras.Variable`; anything else as it is."""
     keras = sys.modules.get("keras")
     return x.value if keras is not None and isinstance(x, keras.Variable) else x
 
@@ -109,7 +109,7 @@ def segment_softmax(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
 
 @tf.custom_gradient
 def _take(x: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Gather rows, with a dense gradient."""
+    """Return ``x[rows]`` along axis 0, with a gradient that is a dense array of the shape of ``x``."""
     size = _rows(x)
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
@@ -119,10 +119,13 @@ def _take(x: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, Any]:
 
 
 def _rows(x: tf.Tensor) -> Any:
-    """Return the number of rows: an int if it is static, and inside of a program a tensor."""
+    """Return the length of axis 0: an int if the shape is static, else, inside of a program, a tensor."""
     return tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
 
 
 def _count(segments: Ragged) -> Any:
-    """Return the number of nodes of a ragged operand."""
+    """Return the length of ``segments.lengths``, one for each node.
+
+    An int, or a tensor if it is not static.
+    """
     return _rows(segments.lengths)

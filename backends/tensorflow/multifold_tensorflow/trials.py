@@ -22,16 +22,19 @@ from multifold_tensorflow.kit import named_variables
 
 
 def private(module: str, name: str) -> Any:
-    """Return a private name of TensorFlow or Keras; None where there is none."""
+    """Return attribute ``name`` of a module of TensorFlow or Keras.
+
+    None if there is no such name or module.
+    """
     with contextlib.suppress(ImportError):
         return getattr(importlib.import_module(module), name, None)
     return None
 
 
 def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
-    """Yield the state of random generators, and variables that are not trained.
+    """Yield a `StateSlot` for each random generator of TensorFlow and Keras and each variable not trained.
 
-    Nothing while a graph is drawn: then no state has a value.
+    While a graph is drawn there are none: then no state has a value.
     """
     if not tf.executing_eagerly():
         return
@@ -59,12 +62,16 @@ SEEDS = "seed_generator_state"
 
 
 def begin_anew(state: tf.Variable, seed: int) -> None:
-    """Let the generator with a state begin anew."""
+    """Set ``state``, the variable of a random generator, to ``seed`` followed by zeros."""
     state.assign(tf.cast(tf.concat([[seed], [0] * (state.shape[0] - 1)], 0), state.dtype))
 
 
 def seeds_of(context: Any) -> tuple[Any, bytes]:
-    """Return the sequence of seeds that ops take after `tf.random.set_seed`, as far as it has come."""
+    """Return (global seed, position) of the sequence of seeds that ops take.
+
+    Before the first `tf.random.set_seed` it is ``(None, b"")``. ``context`` is what `eager_context`
+    returns.
+    """
     if context._rng is None:
         return None, b""
     _, numbers, _ = context._rng.getstate()
@@ -72,7 +79,7 @@ def seeds_of(context: Any) -> tuple[Any, bytes]:
 
 
 def set_seeds(context: Any, seeds: tuple[Any, bytes]) -> None:
-    """Let ops take a sequence of seeds, each of which begins anew what it is a seed of."""
+    """Let ops be seeded from ``seeds``, as `seeds_of` returned them; do nothing if they are so already."""
     if seeds == seeds_of(context):
         return
     seed, numbers = seeds
@@ -83,7 +90,7 @@ def set_seeds(context: Any, seeds: tuple[Any, bytes]) -> None:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Let no tape record what runs, and nothing of it be in the graph that is drawn."""
+    """Return a context in which no tape records, and no operation joins the graph that is drawn."""
     if tf.executing_eagerly():
         stop_recording = private("tensorflow.python.eager.record", "stop_recording")
         with stop_recording() if stop_recording is not None else contextlib.nullcontext():
@@ -99,14 +106,14 @@ RESERVED = frozenset(vars(keras.layers.Layer()))
 
 
 def reserved(owner: Any) -> Collection[str]:
-    """Return the attributes that Keras or TensorFlow keep in a layer or module."""
+    """Return the names of attributes that Keras or TensorFlow keep in a layer or module; else none."""
     if not isinstance(owner, (keras.layers.Layer, tf.Module)):
         return ()
     return RESERVED | {name for name in vars(owner) if name.startswith("_")}
 
 
 def layers_of(owners: Iterable[Any]) -> list[Any]:
-    """Return all layers that some objects are or hold, and the layers in these."""
+    """Return the Keras layers among ``owners`` and their attributes, each with the layers inside of it."""
     parts = [x for owner in owners for x in (owner, *getattr(owner, "__dict__", {}).values())]
     return [x for layer in parts if isinstance(layer, keras.layers.Layer) for x in layer._flatten_layers()]
 
@@ -117,13 +124,13 @@ GENERATOR = "global_seed_generator"
 
 
 def keras_state() -> Any:
-    """Return the state of Keras's own generator; None if nothing was drawn yet."""
+    """Return a copy of the state of Keras's global random generator; None if there is none yet."""
     generator = global_attribute(GENERATOR)
     return None if generator is None else tf.identity(generator.state.value)
 
 
 def set_keras_state(state: Any) -> None:
-    """Let Keras's own generator have a state; None if nothing was drawn yet."""
+    """Set the state of Keras's global random generator; None removes the generator."""
     if state is None:
         set_global_attribute(GENERATOR, None)
         return
@@ -132,7 +139,10 @@ def set_keras_state(state: Any) -> None:
 
 
 def make_generator() -> None:
-    """Let Keras have its own generator, with the seed that it would draw, before a graph makes one."""
+    """Make Keras's global random generator, unless it exists or a graph is drawn.
+
+    It gets the seed that Keras would draw, and Python's own generator stays as it is.
+    """
     if tf.executing_eagerly() and global_attribute(GENERATOR) is None:
         own = random.Random()
         own.setstate(random.getstate())
@@ -140,11 +150,11 @@ def make_generator() -> None:
 
 
 def seed_keras(seed: int) -> None:
-    """Let Keras's own generator begin anew."""
+    """Replace Keras's global random generator by a new one with this seed."""
     set_global_attribute(GENERATOR, keras.random.SeedGenerator(seed % 2**31))
 
 
 def eager_context() -> Any:
-    """Return TensorFlow's eager context, which has the seeds of ops; None where there is none."""
+    """Return TensorFlow's eager context, which holds the seeds of ops; None if this version has none."""
     found = private("tensorflow.python.eager.context", "context")
     return found() if found is not None else None

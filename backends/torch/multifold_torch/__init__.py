@@ -24,7 +24,10 @@ tell()
 
 
 def __getattr__(name: str) -> Any:
-    """Load the compiler when it is asked for: `torch._dynamo` takes seconds to import."""
+    """Return `Compiler`, imported now: `torch._dynamo` takes seconds to import.
+
+    Raise `AttributeError` for any other name.
+    """
     if name == "Compiler":
         from multifold_torch.compile import Compiler
 

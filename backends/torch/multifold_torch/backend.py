@@ -315,7 +315,7 @@ class TorchBackend(Backend):
 
 
 def first_device(module: torch.nn.Module) -> torch.device | None:
-    """Return the device of the first parameter of a module, or of its first buffer."""
+    """Return the device of the first parameter of a module, or of its first buffer; else None."""
     part: torch.nn.Module | None = module
     while part is not None:  # the way to the first parameter, without PyTorch's generators
         for x in part._parameters.values():
@@ -326,7 +326,7 @@ def first_device(module: torch.nn.Module) -> torch.device | None:
 
 
 def state_of(module: torch.nn.Module) -> Iterable[torch.Tensor]:
-    """Return the parameters and buffers of a module, frozen ones too."""
+    """Return an iterable of all parameters, frozen ones too, and then all buffers of a module."""
     return chain(module.parameters(), module.buffers())
 
 

@@ -19,7 +19,10 @@ LAYERS = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 
 
 def cell_of(cell: Any) -> Cell | Stack | Bidirectional:
-    """Return a cell of torch.nn as a `Cell`, a module with layers as a `Stack` of one cell a layer."""
+    """Return a cell of torch.nn as a `Cell`; a module with layers, or a list of cells, as a `Stack`.
+
+    Each layer is one `Cell`, or a `Bidirectional` of two. Raises `BackendError` for anything else.
+    """
     if isinstance(cell, (list, tuple, torch.nn.ModuleList, torch.nn.Sequential)):
         return Stack(tuple(map(cell_of, cell)))
     if isinstance(cell, CELLS):
@@ -36,7 +39,7 @@ def cell_of(cell: Any) -> Cell | Stack | Bidirectional:
 
 
 def refuse_dropout(module: Any) -> None:
-    """Refuse a module that drops out between its layers in the mode it is in now."""
+    """Raise `BackendError` if a module of several layers drops out between them in its mode now."""
     if module.dropout and module.training and module.num_layers > 1:
         raise BackendError(
             f"Expected a recurrent module without dropout between its layers to unroll. Received {module}.",
@@ -45,7 +48,10 @@ def refuse_dropout(module: Any) -> None:
 
 
 def refuse_wrapped(module: Any) -> None:
-    """Refuse a module with hooks or another forward: its steps read its weights and would skip both."""
+    """Raise `BackendError` for a module with hooks or a forward of its own.
+
+    Steps read only the weights of the module, and would skip both.
+    """
     own = next(kind for kind in LAYERS if isinstance(module, kind))
     hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks)
     if type(module).forward is not own.forward or any(hooks) or module._backward_pre_hooks:
@@ -57,25 +63,34 @@ def refuse_wrapped(module: Any) -> None:
 
 
 def make_cell(step: Any, module: Any, weight: str, pair: bool) -> Cell:
-    """Return a cell whose states begin as zeros, like those of torch.nn."""
+    """Return a `Cell` around ``step`` that begins with zeros, one state, or two if ``pair``.
+
+    ``weight`` names the module's parameter that `begin_states` takes dtype and device from.
+    """
     return Cell(step, functools.partial(begin_states, module, weight, 1 + pair), 1 + pair)
 
 
 def begin_states(module: Any, weight: str, states: int) -> tuple[torch.Tensor, ...]:
-    """Return zeros of the dtype and on the device that a weight of the module has now."""
+    """Return a tuple of zeros, each ``(1, hidden_size)``, one for each state.
+
+    They have the dtype and device that the parameter ``weight`` of the module has now.
+    """
     like = getattr(module, weight)
     return tuple(like.new_zeros(1, module.hidden_size) for _ in range(states))
 
 
 def step_cell(cell: torch.nn.Module, pair: bool, x: torch.Tensor, *states: torch.Tensor) -> Any:
-    """Call a cell, through its hooks."""
+    """Return ``(output, *states)`` of one call of a cell; ``pair`` says whether it is an LSTM cell.
+
+    ``x`` is ``(n, input_size)``, each state ``(n, hidden_size)``. The hooks of the cell are called.
+    """
     result = cell(x, states if pair else states[0])
     # A cell returns its output first and then its states. The output of an LSTM is h once more.
     return (result[0], *result) if pair else (result, result)
 
 
 def layer_of(module: Any, number: int) -> Cell | Bidirectional:
-    """Return one layer of a recurrent module."""
+    """Return layer ``number``, counted from 0, of a recurrent module, as a `Cell` or `Bidirectional`."""
     forward = direction_of(module, f"l{number}")
     if not module.bidirectional:
         return forward
@@ -83,12 +98,16 @@ def layer_of(module: Any, number: int) -> Cell | Bidirectional:
 
 
 def join(forward: torch.Tensor, backward: torch.Tensor) -> torch.Tensor:
-    """Return the outputs of both directions side by side."""
+    """Return the outputs of both directions joined along the last axis."""
     return torch.cat([forward, backward], dim=-1)
 
 
 def direction_of(module: Any, suffix: str) -> Cell:
-    """Return one layer of a recurrent module in one direction."""
+    """Return one layer in one direction as a `Cell`.
+
+    ``suffix`` is that of its weights, as ``"l0_reverse"``. Raises `BackendError` for an LSTM with
+    ``proj_size``.
+    """
     if getattr(module, "proj_size", 0):
         raise BackendError(
             "Expected an LSTM without projections to unroll. Received proj_size > 0.",
@@ -100,7 +119,11 @@ def direction_of(module: Any, suffix: str) -> Cell:
 
 
 def step_layer(module: Any, suffix: str, x: torch.Tensor, *states: torch.Tensor) -> Any:
-    """Run one step of one layer on the module's weights."""
+    """Return ``(output, *states)`` of one step, on the weights that end in ``suffix``, as ``"l0"``.
+
+    ``x`` is ``(n, input_size)``, each state ``(n, hidden_size)``. Raises as `refuse_dropout` and
+    `refuse_wrapped`.
+    """
     # A fold keeps the cell that it unrolled first. Since then the module may have changed its mode, or
     # got hooks, so it is asked again at each step.
     refuse_dropout(module)

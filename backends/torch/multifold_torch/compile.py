@@ -69,11 +69,14 @@ class Compiler:
         self.compiled: dict[Any, Callable[..., Any]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: everything but the compiled ops, which hold this model."""
+        """Return all attributes for pickle and copy, but ``compiled`` empty, since it holds this model."""
         return {**self.__dict__, "compiled": {}}
 
     def __call__(self, op: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
-        """Run one launch of an op."""
+        """Return ``op(*operands, **static)``, run compiled unless `ops` leaves its name out.
+
+        An op that cannot be compiled runs as it is from now on, with a warning.
+        """
         name = name_of(op)
         if self.ops is not None and name not in self.ops:
             return op(*operands, **static)
@@ -88,7 +91,10 @@ class Compiler:
             return op(*operands, **static)
 
     def compile(self, op: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Return a compiled op that counts its graphs."""
+        """Return ``op`` compiled by `torch.compile`, which adds its graphs to ``graphs[name]``.
+
+        The graph beyond the budget makes it run uncompiled from then on, with a warning.
+        """
         self.graphs.setdefault(name, 0)
         graphs = 0
 
@@ -107,7 +113,7 @@ class Compiler:
         return torch.compile(op, dynamic=True, backend=count)
 
     def give_up(self, op: Callable[..., Any], name: str, why: str) -> None:
-        """Run an op as it was written from now on, and say why."""
+        """Let ``op`` run uncompiled from now on; warn that ``why`` is the reason."""
         self.compiled[key_of(op)] = op
         warnings.warn(
             f"The op '{name}' runs without torch.compile from now on: {why}.\n\n"
@@ -120,7 +126,8 @@ class Compiler:
 def key_of(op: Callable[..., Any]) -> Any:
     """Return a key that is equal for ops that are one op.
 
-    Each fold makes new partial functions for the steps of a cell, of the same function and arguments.
+    It is the op itself, but of a step of a cell, a partial function, its function and arguments: each fold
+    makes new partial functions of the same ones.
     """
     if isinstance(op, functools.partial) and op.func.__module__ == "multifold_torch.cells":
         return op.func, op.args
@@ -128,6 +135,6 @@ def key_of(op: Callable[..., Any]) -> Any:
 
 
 def name_of(op: Callable[..., Any]) -> str:
-    """Return what an op is called by."""
+    """Return the ``__name__`` of an op or of a partial's function; of a module the name of its class."""
     op = op.func if isinstance(op, functools.partial) else op
     return getattr(op, "__name__", type(op).__name__)

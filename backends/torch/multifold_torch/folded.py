@@ -71,7 +71,7 @@ class Folded(torch.nn.Module):
         self.fold = multifold.Fold(backend="torch") if fold is None else fold
 
     def forward(self, examples: Iterable[Any] | multifold.Minibatch | None) -> Any:
-        """Return the structure that ``fn`` returned, with an array for each node or group."""
+        """Return the results of the examples, as ``fold.run`` does; zeros of shape ``(0,)`` for none."""
         parameters = [x for x in self.parameters() if x.requires_grad]
         if not isinstance(examples, multifold.Minibatch):
             examples = [] if examples is None else list(examples)
@@ -83,7 +83,10 @@ class Folded(torch.nn.Module):
         return with_all_gradients(found, parameters) if ranks() > 1 else found
 
     def run(self, examples: Sequence[Any] | multifold.Minibatch) -> Any:
-        """Return the results of at least one example."""
+        """Return ``fold.run`` of at least one example, without regard to gradients on other ranks.
+
+        Raises `RecordError` if they are no traces and there is no ``fn``.
+        """
         # nn.DataParallel runs copies of a module in threads, and a fold belongs to one thread.
         fold = multifold.Fold(backend="torch") if getattr(self, "_is_replica", False) else self.fold
         if isinstance(examples, multifold.Minibatch) or isinstance(examples[0], multifold.Trace):
@@ -98,7 +101,7 @@ class Folded(torch.nn.Module):
 
 
 def ranks() -> int:
-    """Return how many processes work together."""
+    """Return the number of processes of `torch.distributed`; 1 if it is not initialised."""
     here = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_world_size() if here else 1
 
@@ -133,7 +136,7 @@ class AllGradients(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the first ``count`` tensors; the rest are parameters."""
+        """Return copies of the first ``count`` tensors; the others are parameters."""
         context.count = count
         context.set_materialize_grads(False)
         context.like = [(x.shape, x.dtype, x.device) for x in tensors[count:]]
@@ -141,6 +144,9 @@ class AllGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
-        """Return the gradients of the tensors as they come, and zeros of the memory of one number."""
+        """Return the gradients of the tensors as they come, and for each parameter zeros of its shape.
+
+        The zeros take the memory of one number.
+        """
         zeros = [torch.zeros((), dtype=t, device=d).expand(shape) for shape, t, d in context.like]
         return None, *gradients, *zeros

@@ -12,7 +12,10 @@ import multifold
 
 
 def merge(traces: Sequence[multifold.Trace], *, collate_fn_map: Any = None) -> multifold.Minibatch:
-    """Return traces as one minibatch, as `torch.utils.data.default_collate` asks for it."""
+    """Return ``multifold.merge(traces)``, under the signature that `default_collate` calls.
+
+    ``collate_fn_map`` is not used.
+    """
     return multifold.merge(traces)
 
 
@@ -29,7 +32,7 @@ def step_over(function: Callable[..., Any]) -> None:
 
 
 def tell() -> None:
-    """Make `default_collate` merge traces, and `torch.compile` step over runs of a fold."""
+    """Make `default_collate` merge traces, and `torch.compile` leave `Fold.run` and `Fold.apply` alone."""
     default_collate_fn_map[multifold.Trace] = merge
     if hasattr(eval_frame, "_FrameExecStrategy"):  # since PyTorch 2.7
         for function in (multifold.Fold.run, multifold.Fold.apply):

@@ -43,14 +43,17 @@ class TorchKit(TrainingKit):
 
     @contextlib.contextmanager
     def transfers(self) -> Iterator[Transfers]:
-        """Count copies to the `meta` device, which has shapes and no values: to read one is an error."""
+        """Return a context that counts uploads in a `Transfers`, whose device is `meta`.
+
+        That device has shapes and no values, so to read a value there is an error.
+        """
         seen = Transfers("meta")
         with CountUploads(seen):
             yield seen
 
 
 class CountUploads(TorchDispatchMode):
-    """Counts the tensors that go from the host to another device, forward and backward."""
+    """Adds 1 to ``seen.uploads`` for each tensor copied from the CPU to another device, backward too."""
 
     def __init__(self, seen: Transfers) -> None:
         super().__init__()
@@ -66,7 +69,11 @@ class CountUploads(TorchDispatchMode):
 
 
 def tensors(model: Any) -> dict[str, torch.Tensor]:
-    """Return the parameters of a module, or of what a mapping, list or object consists of, once each."""
+    """Return the parameters of a module, or of a mapping, list or object: name -> tensor.
+
+    Tensors, modules and bound methods of modules inside count, and their names are joined:
+    ``"encoder.weight"``. Each tensor comes once.
+    """
     if isinstance(model, torch.nn.Module):
         return dict(model.named_parameters())
     entries: Any = getattr(model, "__dict__", {}).items()

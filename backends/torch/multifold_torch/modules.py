@@ -13,7 +13,7 @@ from multifold.errors import BackendError
 
 
 class TorchModel(torch.nn.Module):
-    """The half of a model that is PyTorch's: parameters. The class it is mixed with has the ops."""
+    """The half of a model that PyTorch needs: parameters. The class it is mixed with has the ops."""
 
     kind: type
     held: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class TorchModel(torch.nn.Module):
             module.register_parameter(name, parameter)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return copies of the parameters' values by name, on the host; bfloat16 as float32."""
+        """Return copies of parameters and buffers, name -> NumPy array; bfloat16 as float32."""
         found = {}
         for name, x in self.state_dict().items():  # with what a layer counts, as running means
             x = x.cpu()
@@ -43,12 +43,12 @@ class TorchModel(torch.nn.Module):
 
     @torch.no_grad()
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Replace the values of parameters."""
+        """Copy ``weights[name]`` into each parameter and buffer; `KeyError` if one is missing."""
         for name, x in self.state_dict().items():
             x.copy_(torch.as_tensor(weights[name]))
 
     def hold(self, name: str, layer: Any, device: Any) -> None:
-        """Make a layer a submodule, on the device of the model."""
+        """Make a layer, or a parameter, the attribute ``name`` of the model; move a layer to ``device``."""
         if isinstance(layer, torch.nn.Module):
             layer.to(device=device)
         setattr(self, name, layer)
@@ -68,12 +68,15 @@ class TorchModel(torch.nn.Module):
 def on(
     kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
 ) -> TorchModel:
-    """Return a model of a class written once as a module."""
+    """Return a model of class ``kind`` as a module whose parameters are copies of ``weights``.
+
+    They lie on ``device``. Each of ``settings`` becomes an attribute.
+    """
     return _module_class(kind)(weights, settings, device)
 
 
 def layers() -> tuple[type, ...]:
-    """Return the classes of what a module trains: other modules, and parameters."""
+    """Return ``(nn.Module, nn.Parameter)``, which a model may hold and train besides its own parameters."""
     return torch.nn.Module, torch.nn.Parameter
 
 
@@ -83,7 +86,10 @@ def _blank(kind: type) -> TorchModel:
 
 @functools.cache
 def _module_class(kind: Any) -> type[TorchModel]:
-    """Return the class that has the ops of one class and is a module."""
+    """Return a subclass of ``kind`` and `TorchModel`, made once a class.
+
+    Raises `BackendError` if ``kind`` has a private method that `torch.nn.Module` has too.
+    """
     shared = kind.shared_names(torch.nn.Module)
     hidden = [name for name in shared if name.startswith("_")]
     if hidden:
@@ -99,7 +105,7 @@ def _module_class(kind: Any) -> type[TorchModel]:
 
 
 def _op_or_own(op: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that is an op where it gets operands, else the module's own of that name.
+    """Return a method that calls ``op`` if it gets arguments, else ``own``, the module's of that name.
 
     Modules have a method ``children()``, which ``to``, ``train`` and ``apply`` rely on; an op may
     be called that too, and takes at least one operand.

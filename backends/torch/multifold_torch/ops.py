@@ -116,31 +116,38 @@ def segment_softmax(values: torch.Tensor, segments: Ragged) -> torch.Tensor:
 
 
 class SegmentMax(torch.autograd.Function):
-    """The largest rows; the gradient of PyTorch's own is many times slower on a CPU."""
+    """The largest values of each segment's rows.
+
+    Its gradient is many times faster on a CPU than PyTorch's own.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(values: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Return the largest rows."""
+        """Return the largest values, ``(segments, *s)``; 0 for a segment without rows.
+
+        Row ``i`` of ``values``, ``(rows, *s)``, is in segment ``ids[i]``; ``lengths`` are rows for each
+        segment.
+        """
         return _largest(values, ids, lengths)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        """Remember which rows they were."""
+        """Keep values, results and ids for the gradients."""
         values, ids, _ = inputs
         ctx.save_for_backward(values, output, ids)
         ctx.save_for_forward(values, output, ids)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Divide the gradient of each element among the rows that have it."""
+        """Return the gradient of ``values``: that of each largest value, divided among equal ones."""
         values, largest, ids = ctx.saved_tensors
         return _shares(values, largest, ids, gradient.dtype) * gradient.index_select(0, ids), None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> torch.Tensor:
-        """Return the mean tangent of the rows that have the largest element."""
+        """Return the tangent of each largest value: the mean of those of the equal ones."""
         values, largest, ids = ctx.saved_tensors
         shares = _shares(values, largest, ids, tangent.dtype)
         return torch.zeros_like(largest).index_add(0, ids, shares * tangent)
@@ -149,7 +156,7 @@ class SegmentMax(torch.autograd.Function):
 def _shares(
     values: torch.Tensor, largest: torch.Tensor, ids: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Return which part of its segment's largest element each element is: 1 / ties, or 0."""
+    """Return for each value 1 / (number of equal largest ones of its segment) if it is largest, else 0."""
     hits = (values == largest.index_select(0, ids)).to(dtype)
     # NaN equals nothing, so a largest element may have no tie: that divides by 1.
     ties = torch.zeros_like(largest, dtype=dtype).index_add(0, ids, hits).clamp(min=1)

@@ -34,7 +34,11 @@ GLOBAL_HOOKS = tuple(
 
 
 def modules_in_order(owners: Sequence[Any]) -> dict[torch.nn.Module, None]:
-    """Return all modules inside of some objects: modules, mappings of them, objects that have them."""
+    """Return all modules in ``owners``, each once, in order, as the keys of a dictionary.
+
+    An owner is a module, a mapping with modules or their methods as values, or an object with them as
+    attributes.
+    """
     found: dict[torch.nn.Module, None] = {}
     for owner in owners:
         entries = owner if isinstance(owner, Mapping) else getattr(owner, "__dict__", {})
@@ -46,13 +50,17 @@ def modules_in_order(owners: Sequence[Any]) -> dict[torch.nn.Module, None]:
 
 
 def is_unsized(module: torch.nn.Module) -> bool:
-    """Return whether a lazy module takes its sizes from the first rows that it meets."""
+    """Return whether a lazy module has parameters without sizes, which it takes from the first rows."""
     uninitialised = getattr(module, "has_uninitialized_params", None)
     return uninitialised is not None and uninitialised()
 
 
 def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
-    """Yield the random states of all devices and generators, and the buffers of modules."""
+    """Yield a `StateSlot` for each random state, then three for each module.
+
+    These three are of its buffers, parameters and submodules. Random states are those of the CPU, of each
+    CUDA device and of generators in ``owners``.
+    """
     seed = torch.default_generator.manual_seed
     yield StateSlot(torch.get_rng_state, torch.set_rng_state, random=True, seed=seed)
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -72,7 +80,7 @@ def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
 
 
 def generators(owners: Sequence[Any]) -> Iterator[torch.Generator]:
-    """Yield the generators of random numbers that some objects and their modules are or have."""
+    """Yield each `torch.Generator` among ``owners``, their attributes and those of their modules."""
     for owner in (*owners, *modules_in_order(owners)):
         for x in (owner, *getattr(owner, "__dict__", {}).values()):
             if isinstance(x, torch.Generator):
@@ -80,13 +88,13 @@ def generators(owners: Sequence[Any]) -> Iterator[torch.Generator]:
 
 
 def clones(buffers: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
-    """Return copies of buffers."""
+    """Return a copy of ``buffers``, name -> buffer, with cloned tensors; lazy ones and None stay."""
     lazy = torch.nn.parameter.is_lazy
     return {name: x if x is None or lazy(x) else x.detach().clone() for name, x in buffers.items()}
 
 
 def replace(own: dict[str, Any], values: dict[str, Any]) -> None:
-    """Let a dictionary of a module hold these."""
+    """Make the dictionary ``own`` equal to ``values``, in place, unless it holds these objects already."""
     if own.keys() != values.keys() or any(own[name] is not x for name, x in values.items()):
         own.clear()
         own.update(values)
@@ -94,18 +102,18 @@ def replace(own: dict[str, Any], values: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def apart(owners: Sequence[Any]) -> Iterator[None]:
-    """Let no hook of a module and none of saved tensors see what runs."""
+    """Return a context in which no hooks of modules, and none of saved tensors, are called."""
     with without_hooks(owners), unsaved():
         yield
 
 
 def is_transformed() -> bool:
-    """Return whether a function is transformed, by `torch.func.grad` and the like."""
+    """Return whether this runs inside of `torch.func.grad` or another transform."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def unsaved() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which hooks of saved tensors, as those of a checkpoint, see nothing."""
+    """Return a context in which hooks of saved tensors, as those of a checkpoint, are not called."""
     if is_transformed():  # which knows no such hooks
         return torch.no_grad()
     # A tensor that kept itself, as the result that tanh saves would, would never be freed.
@@ -114,7 +122,7 @@ def unsaved() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def without_hooks(owners: Sequence[Any]) -> Iterator[None]:
-    """Let modules have no hooks."""
+    """Return a context in which the modules in ``owners`` have no hooks, and PyTorch no global ones."""
     kept: list[tuple[dict[str, Any], str, Any]] = []
     places = [(vars(module), HOOKS) for module in modules_in_order(owners)]
     places.append((vars(torch.nn.modules.module), GLOBAL_HOOKS))
@@ -132,7 +140,10 @@ def without_hooks(owners: Sequence[Any]) -> Iterator[None]:
 
 
 def like(x: torch.Tensor, values: np.ndarray) -> torch.Tensor:
-    """Return values as a tensor of the dtype, device and, where it has their shape, strides of another."""
+    """Return ``values`` as a tensor of the dtype and device of ``x``, which needs a gradient if ``x`` does.
+
+    If the shapes are equal, so are the strides.
+    """
     with torch.no_grad():
         source = torch.from_numpy(values)
         # Rows that `expand` has made are one row in memory, and can't be written one by one.
@@ -146,13 +157,16 @@ def like(x: torch.Tensor, values: np.ndarray) -> torch.Tensor:
 
 
 def copy(x: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor, which needs a gradient if that one does."""
+    """Return a detached copy of ``x``, which needs a gradient if ``x`` does."""
     found = x.detach().clone()
     return found.requires_grad_() if x.requires_grad and not is_transformed() else found
 
 
 def untried(owners: Sequence[Any]) -> str | None:
-    """Return why an op cannot run once more: other processes wait for it, or a stream is captured."""
+    """Return why an op must not run a second time, or None if it may.
+
+    The reasons are that other processes wait for it, or that a stream is captured.
+    """
     if (
         torch.cuda.is_available()
         and torch.cuda.is_initialized()
@@ -189,7 +203,10 @@ QUANTIZED = "{name} quantizes its operand by the largest of all its rows. Quanti
 
 
 def advice(owners: Sequence[Any], mixes: bool) -> str | None:
-    """Return what to do about modules that mix rows, or have them elsewhere; None where none is known."""
+    """Return a hint for the first module that is known to mix rows or to have them on axis 1, or None.
+
+    With ``mixes`` False, modules that only mix are left out.
+    """
     for module in modules_in_order(owners):
         name = type(module).__name__
         if isinstance(module, SEQUENCES) and not getattr(module, "batch_first", True):

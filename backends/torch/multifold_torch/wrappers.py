@@ -25,7 +25,10 @@ HINT = (
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the module on which op names are looked up; refuse one that ranks share out of its forward."""
+    """Return the module inside of DDP, DataParallel and `torch.compile`, on which op names are looked up.
+
+    Raises `BackendError` as `refuse_unsynchronised` and `refuse_sharded`.
+    """
     while isinstance(model, WRAPPERS) or is_compiled(model):
         refuse_unsynchronised(model)
         model = model.module if isinstance(model, WRAPPERS) else model._orig_mod
@@ -36,12 +39,12 @@ def unwrapped(model: Any) -> Any:
 
 
 def is_compiled(model: Any) -> bool:
-    """Return whether a module is what `torch.compile` made of another one."""
+    """Return whether a model is a module that `torch.compile` returned."""
     return isinstance(model, torch.nn.Module) and "_orig_mod" in model._modules
 
 
 def refuse_unsynchronised(model: Any) -> None:
-    """Refuse a fold that would leave gradients of a `DistributedDataParallel` different on each rank.
+    """Raise `BackendError` for a `DistributedDataParallel` whose gradients would differ among ranks.
 
     Raises
     ------
@@ -59,7 +62,7 @@ def refuse_unsynchronised(model: Any) -> None:
 
 
 def refuse_sharded(model: torch.nn.Module) -> None:
-    """Refuse a module whose parameters, or those of a part of it, FSDP has not gathered.
+    """Raise `BackendError` for a module whose parameters, or those of a part of it, FSDP has not gathered.
 
     Raises
     ------

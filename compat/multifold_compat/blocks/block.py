@@ -35,7 +35,7 @@ SCOPE: ContextVar[Any] = ContextVar("the composition whose scope was entered", d
 
 
 class Piped:
-    """What may stand on either side of ``>>``: blocks and layers."""
+    """Base of blocks and layers: ``a >> b`` of any two is a `Pipe`."""
 
     __array_ufunc__ = None  # `array >> block` is then left to the block
 
@@ -47,7 +47,7 @@ class Piped:
 
 
 class Block(Piped):
-    """Base of the blocks.
+    """Base of the blocks: functions of one example that are called as ``block(fold, x)`` and record.
 
     Parameters
     ----------
@@ -90,34 +90,44 @@ class Block(Piped):
         return functions[dry](fold, x)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: all but the functions that were written."""
+        """Return the attributes for pickle and copy, but for the Python functions that `Code` has made."""
         return {name: value for name, value in vars(self).items() if name != "_functions"}
 
     def calls_itself(self) -> bool:
-        """Return whether the block has a ``__call__`` of its own."""
+        """Return whether the class has a ``__call__`` of its own, so that no code is written for it."""
         return type(self).__call__ is not Block.__call__
 
     def emit(self, code: Code, x: Value) -> Value:
-        """Write what the block does with the value of an expression; return that of the result."""
+        """Append lines to ``code`` that do what the block does with ``x``.
+
+        Return the expression of the result. ``x`` and the result are expressions of Python as text, or
+        tuples of such.
+        """
         raise NotImplementedError(f"{type(self).__name__} has neither __call__ nor emit")
 
     def infer(self, given: Known, flow: Flow) -> Known:
-        """Return the type that comes out for one that goes in, asking ``flow.of`` about blocks inside."""
+        """Return the type that comes out if ``given`` goes in; None where it is open.
+
+        Ask ``flow.of(inner, type)`` about each block inside. Raises `BlockError` for types that do not fit.
+        """
         raise NotImplementedError
 
     def learn(self, given: Known) -> None:
-        """Note what goes in; most blocks need not know."""
+        """Keep the type ``given`` of what goes in, if the block needs it later; most do nothing."""
 
     def may_recur(self) -> None:
-        """Note that a `ForwardDeclaration` stands for the block."""
+        """Set ``recurs``: a `ForwardDeclaration` stands for the block."""
         self.recurs = True
 
     def stands_for(self) -> Block | None:
-        """Return the block that this one refers to: None, but for a use of a `ForwardDeclaration`."""
+        """Return the block that a use of a `ForwardDeclaration` refers to, None before it is resolved.
+
+        Other blocks return None.
+        """
         return None
 
     def __getitem__(self, key: Any) -> Output:
-        """Return a reference to one part of what the block returns, for `Composition`."""
+        """Return an `Output`: it stands for item ``key`` of what the block returns, in a `Composition`."""
         return Output(self, key)
 
     def __iter__(self) -> NoReturn:
@@ -127,7 +137,9 @@ class Block(Piped):
         )
 
     def reads(self, *sources: Any) -> Block:
-        """Connect the block in the composition whose scope was entered; return the block.
+        """Connect ``sources`` to the input of the block, in the composition of the scope; return the block.
+
+        Return it.
 
         Parameters
         ----------
@@ -146,36 +158,42 @@ class Block(Piped):
 
     @property
     def input_type(self) -> Known:
-        """What goes in, as far as it is known without the blocks around it."""
+        """The type that goes in, as far as the block itself says it; None where it is open."""
         return use_of(self, teaches=False).given
 
     @property
     def output_type(self) -> Known:
-        """What comes out, as far as it is known without the blocks around it."""
+        """The type that comes out, as far as the block itself says it; None where it is open."""
         return use_of(self, teaches=False).returned
 
     def set_input_type(self, like: Any) -> Block:
-        """Declare what goes in, as `as_type` reads it; return the block."""
+        """Declare the type that goes in, written as for `as_type`; return the block.
+
+        Raises `BlockError` if it does not fit.
+        """
         self.accepts = fitting(f"as the input of {self!r}", self.accepts, as_type(like), self.hint)
         use_of(self)
         return self
 
     def set_output_type(self, like: Any) -> Block:
-        """Declare what comes out, as `as_type` reads it; return the block."""
+        """Declare the type that comes out, written as for `as_type`; return the block.
+
+        Raises `BlockError` if it does not fit.
+        """
         returned = use_of(self).returned
         self.returns = fitting(f"as the output of {self!r}", returned, as_type(like), self.hint)
         return self
 
     def label(self) -> str:
-        """Return what messages say of the block after its class: its op, or its key."""
+        """Return what messages write after the class of the block: its op or key, say; empty by default."""
         return ""
 
     def __str__(self) -> str:
-        """Return the block and those inside of it as an indented tree, with their types."""
+        """Return the block and those inside of it as an indented tree of text, with their types."""
         return as_text(use_of(self, teaches=False))
 
     def svg(self) -> str:
-        """Return the block and those inside of it as a drawing, an SVG document."""
+        """Return the block and those inside of it as the text of an SVG drawing."""
         return as_svg(use_of(self, teaches=False))
 
     def __repr__(self) -> str:
@@ -184,7 +202,7 @@ class Block(Piped):
 
 
 class Output:
-    """One part of what a block returns: what ``block[key]`` refers to in a `Composition`."""
+    """Item ``key`` of what ``block`` returns: what ``block[key]`` stands for in a `Composition`."""
 
     def __init__(self, block: Any, key: Any) -> None:
         self.block = block
@@ -198,7 +216,9 @@ class Output:
 
 
 def as_block(like: Any) -> Block:
-    """Return a block from what stands for one.
+    """Return the block that ``like`` stands for.
+
+    A block as it is, a new one for a dictionary, array or layer.
 
     Parameters
     ----------
@@ -226,26 +246,26 @@ def as_block(like: Any) -> Block:
 
 
 class Layer(Piped):
-    """What a `Function` asks for its op and for the type of the result: `FC` and `Embedding`."""
+    """Base of `FC` and `Embedding`: ops with weights, by the name of a method of the model."""
 
     accepts: Known = None
 
     def call(self) -> tuple[str, dict[str, Any]]:
-        """Return the op of the model that computes the layer, and its keyword arguments."""
+        """Return the name of the op of the model that computes the layer, and its keyword arguments."""
         raise NotImplementedError
 
     def result(self, given: Known) -> Known:
-        """Return the type that comes out."""
+        """Return the type that comes out if ``given`` goes in; None where it is open."""
         raise NotImplementedError
 
     @property
     def output_type(self) -> Known:
-        """What comes out, as far as it is known without what goes in."""
+        """The type that comes out of any input that the layer accepts; None where it is open."""
         return self.result(self.accepts)
 
 
 class Pipe(Block):
-    """Each block reads what the one before it returns: ``Pipe(a, b, c)`` is ``a >> b >> c``.
+    """Run blocks one after the other: ``Pipe(a, b, c)`` is ``a >> b >> c``, where b gets what a returns.
 
     Examples
     --------
@@ -283,7 +303,7 @@ class Pipe(Block):
 
 
 class Record(Block):
-    """Give each field of an example to a block of its own, and return a tuple.
+    """Give each field of an example to a block of its own, and return the tuple of what they return.
 
     Parameters
     ----------
@@ -308,7 +328,7 @@ class Record(Block):
         self.fields = pairs(named_children)
 
     def __getitem__(self, key: Any) -> Output:
-        """Return a reference to one of the results: by the key of its field, or by its place."""
+        """Return an `Output` for one of the results: by the key of its field, or by its position."""
         keys = [name for name, _ in self.fields]
         return Output(self, keys.index(key) if key in keys else key)
 
@@ -325,7 +345,10 @@ class Record(Block):
 
 
 def pairs(fields: Any) -> tuple[tuple[Any, Block], ...]:
-    """Return the keys and blocks of a dictionary, a list of pairs, or a list or tuple of blocks."""
+    """Return (key, block) for each entry of a dictionary, a list of pairs, or a list or tuple of blocks.
+
+    In the last case keys count from 0. Raises `BlockError` for anything else.
+    """
     if isinstance(fields, Mapping):
         found: Iterable[tuple[Any, Any]] = fields.items()
     elif isinstance(fields, list) and all(isinstance(x, tuple) and len(x) == 2 for x in fields):
@@ -380,7 +403,7 @@ class FromTensor(Block):
 
 
 class Function(Block):
-    """Call an op: the block that computes.
+    """A block that calls an op of its input, and returns the result.
 
     Parameters
     ----------
@@ -432,7 +455,7 @@ class Function(Block):
     emit = call_of
 
     def call(self) -> tuple[Any, dict[str, Any]]:
-        """Return the op and its keyword arguments."""
+        """Return the op and its keyword arguments, a dictionary."""
         return self.op.call() if isinstance(self.op, Layer) else (self.op, self.static)
 
     def infer(self, given: Known, flow: Flow) -> Known:
@@ -441,7 +464,7 @@ class Function(Block):
         return self.learned.returned(given) if declared is None else declared
 
     def declared(self, given: Known) -> Known:
-        """Return what the op is said to return for what goes in."""
+        """Return the type that a layer, or ``out``, says for the result; None where it is open."""
         return self.op.result(given) if isinstance(self.op, Layer) else self.out
 
     def label(self) -> str:

@@ -10,14 +10,18 @@ from multifold_compat.blocks.dry import tried
 
 
 def call_of(block: Any, code: Code, x: Value) -> Value:
-    """Write the call of a `Function`; return the expression of its node."""
+    """Append the call of a `Function` to ``code``; return the expression of its result."""
     if code.dry:
         return code.let(f"{code.constant(tried)}({code.constant(block)}, fold, {joined(x)})")
     return One(code.let(expression(block, code, x)))
 
 
 def expression(block: Any, code: Code, x: Value) -> str:
-    """Return the expression of a call: of one operand, or of the items of a tuple, as far as is known."""
+    """Return the text of a call of ``add`` with ``x`` as one operand, as several, or as none.
+
+    A tuple is several operands. Where the code does not tell what ``x`` is, the text decides when an
+    example is recorded.
+    """
     op, static = block.call()
     named = [f"{name}={code.constant(value)}" for name, value in static.items()]
     if not all(name.isidentifier() and not iskeyword(name) for name in static):

@@ -19,7 +19,10 @@ ONE_TYPE = "all cases return one type; put a block behind the case that makes it
 
 
 def agreed(block: Block, types: list[tuple[str, Known]]) -> Known:
-    """Return the type that all cases have in common; refuse two that have none."""
+    """Return the type that all cases have in common; ``types`` has (name of the case, its type).
+
+    Raises `BlockError` where two exclude each other.
+    """
     found: Known = None
     for case, kind in types:
         found = fitting(f"as the output of {case} of {block!r}", found, kind, ONE_TYPE)
@@ -27,7 +30,7 @@ def agreed(block: Block, types: list[tuple[str, Known]]) -> Known:
 
 
 class OneOf(Block):
-    """Give the input to one of several blocks.
+    """Give the input to one of several blocks, which a key chooses, and return what that block returns.
 
     Parameters
     ----------
@@ -101,7 +104,11 @@ class OneOf(Block):
         return code.choice([*cases, ("else:", lambda: code.write(f"{refuse}({key}, {joined(x)})"))])
 
     def looked_up(self, code: Code, key: str, refuse: str, x: Value) -> Value:
-        """Write a look-up of the case; the last of cases by place is -1 as well."""
+        """Append code that looks the case up in a dictionary; return the expression of its result.
+
+        ``key`` and ``refuse`` are expressions: the key, and `refuse`. Cases by place count from the end,
+        too, as -1.
+        """
         last = {place - len(self.cases): block for place, block in self.cases.items() if self.by_place}
         table = code.table({**self.cases, **last})
         case = code.new()
@@ -112,15 +119,21 @@ class OneOf(Block):
         return code.let(f"{case}(fold, {joined(self.prepared(code, x))})")
 
     def prepared(self, code: Code, x: Value) -> Value:
-        """Write what runs before the case does."""
+        """Append the code of ``pre_block``, if there is one.
+
+        Return the expression of what the case gets.
+        """
         return x if self.before is None else code.of(self.before, x)
 
     def taken(self, code: Code, block: Block, x: Value) -> Value:
-        """Write what one case does with the input, once it was chosen; return its result."""
+        """Append the code of one case, ``block``, and what runs before it.
+
+        Return the expression of its result.
+        """
         return code.of(block, self.prepared(code, x))
 
     def refuse(self, key: Any, x: Any, cause: Exception | None = None) -> NoReturn:
-        """Refuse a key that no case has."""
+        """Raise `BlockError`: no case has the key ``key``."""
         raise BlockError(
             f"Expected a key of a case of {self!r}. Received {key!r}, for the input {x!r}.",
             f"it has the cases {self.label()}; add one for what is missing.",
@@ -140,12 +153,12 @@ class OneOf(Block):
 
 
 def named(key: Any) -> str:
-    """Return what messages call the key of a case."""
+    """Return the text of the key of a case in messages: ``__name__`` if it has one, else ``repr``."""
     return str(getattr(key, "__name__", repr(key)))
 
 
 class Optional(Block):
-    """Give an input that is not None to a block, and take another block for None.
+    """Give an input that is not None to one block; run another block for None.
 
     Parameters
     ----------
@@ -193,7 +206,7 @@ class Optional(Block):
 
 
 class AllOf(Block):
-    """Run each block on the same input, and return the tuple of what they return; None without blocks.
+    """Give the same input to each block, and return the tuple of what they return; None without blocks.
 
     Examples
     --------

@@ -33,7 +33,7 @@ Value = Any
 
 
 class One(str):
-    """An expression of what is neither a tuple nor None, so that it is one operand of an op."""
+    """An expression, as text, of one operand: its value is neither a tuple nor None."""
 
     __slots__ = ()
 
@@ -52,19 +52,19 @@ PLAIN = (int, str, bool, type(None))
 
 
 def joined(x: Value) -> str:
-    """Return the expression of a value: ``(a, (b, c))`` for a tuple."""
+    """Return a value as one expression: of a tuple ``"(a, (b, c))"``, of text the text itself."""
     if isinstance(x, tuple):
         return f"({', '.join(map(joined, x))}{',' * (len(x) == 1)})"
     return x
 
 
 def apart(x: Any, size: int) -> Any:
-    """Return the ``size`` parts of a node; a value that is a tuple already as it is."""
+    """Return the ``size`` parts of a node by ``split``; anything else, a tuple already, as it is."""
     return x.split(size) if isinstance(x, Node) else x
 
 
 class Code:
-    """The source of a function for a block, and of the functions that it calls.
+    """The source of one Python function for a block, and of those that it calls; `made` compiles it.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Code:
         self.total = 0
 
     def of(self, block: Any, x: Value) -> Value:
-        """Write what a block does with a value; return its result.
+        """Append what a block does with ``x``, or a call of the block; return the expression of its result.
 
         A block of more than a few lines that was written before is a function of its own, so that blocks
         which share parts do not grow; and so is one that stands inside of itself, and one with a
@@ -101,11 +101,17 @@ class Code:
         return self.emitted(block, x)
 
     def called(self, block: Any) -> str:
-        """Return the name of what records a block: a function of its own, or the block itself."""
+        """Return the expression of a function ``f(fold, x)`` that records a block.
+
+        It is a function that is written here, or the block itself if `takes` refuses it.
+        """
         return self.function(block) if self.takes(block) else self.constant(block)
 
     def emitted(self, block: Any, x: Value) -> Value:
-        """Write what a block does; the calls that it records itself have the line that made it."""
+        """Append what a block does with ``x``; return the expression of its result.
+
+        Lines of calls that the block records get the number of the line that made the block.
+        """
         outer = self.line
         before = self.total
         # While it is being written it counts as long, so that a block inside of itself becomes a function.
@@ -120,7 +126,7 @@ class Code:
         return made
 
     def taken_apart(self, x: Value, kind: Known) -> Value:
-        """Return the tuple of the parts of a value, if its type says that it is a tuple.
+        """Return the tuple of the parts of ``x`` if ``kind`` is the type of a tuple, else ``x``.
 
         An op returns one node, whatever its type; so has an op without a declared type, where a declared
         one stands beside it: another case, the first state, a `ForwardDeclaration`.
@@ -136,7 +142,11 @@ class Code:
         return tuple([self.taken_apart(part, item) for part, item in zip(parts, kind, strict=True)])
 
     def takes(self, block: Any) -> bool:
-        """Return whether a block is written here: a function has the lines of one file."""
+        """Return whether the code of a block may stand here.
+
+        It may not if the block has a ``__call__`` of its own, or records calls and was made in another
+        file.
+        """
         if block.calls_itself():
             return False
         if block.records and self.file is None:
@@ -144,31 +154,34 @@ class Code:
         return not block.records or self.file == block.at[0]
 
     def write(self, text: str) -> None:
-        """Append a line."""
+        """Append one line of source, indented to the present depth."""
         self.total += 1
         self.lines.append(("    " * self.depth + text, self.line))
 
     @contextmanager
     def under(self, text: str) -> Iterator[None]:
-        """Append a line that ends with a colon, and write below it."""
+        """Append a line that ends with a colon; return a context in which lines are indented below it."""
         self.write(text)
         self.depth += 1
         yield
         self.depth -= 1
 
     def new(self) -> str:
-        """Return the name of a new variable."""
+        """Return the name of a new variable: ``"v1"``, ``"v2"`` and so on."""
         self.count += 1
         return f"v{self.count}"
 
     def let(self, expression: str) -> str:
-        """Return a new variable with the value of an expression."""
+        """Append an assignment of ``expression`` to a new variable; return the name of the variable."""
         name = self.new()
         self.write(f"{name} = {expression}")
         return name
 
     def constant(self, value: Any) -> str:
-        """Return the expression of a Python object."""
+        """Return the expression of a Python object.
+
+        Integers, text, bools and None are written as they print, others become globals.
+        """
         if type(value) in PLAIN:
             return repr(value)
         # `constants` keeps the object alive, so that no other one gets its id.
@@ -177,26 +190,30 @@ class Code:
         return name
 
     def item(self, x: Value, key: Any) -> Value:
-        """Return the expression of ``x[key]``."""
+        """Return the expression of ``x[key]``: a part of a tuple at once, else a new variable."""
         if isinstance(x, tuple) and isinstance(key, (int, slice)):
             return x[key]
         return self.let(f"{joined(x)}[{self.constant(key)}]")
 
     def function(self, block: Any) -> str:
-        """Return the name of a function of its own for a block."""
+        """Return the name of the function of ``block``, as ``"f0"``; `made` writes the function later."""
         if id(block) not in self.functions:
             self.functions[id(block)] = f"f{len(self.functions)}"
             self.pending.append(block)
         return self.functions[id(block)]
 
     def table(self, blocks: Mapping[Any, Any]) -> str:
-        """Return the name of a dictionary of functions, one for each block, by the keys of these."""
+        """Return the name of a global dictionary: key of ``blocks`` -> function that records that block."""
         functions: dict[Any, Any] = {}
         self.tables.append((functions, {key: self.called(block) for key, block in blocks.items()}))
         return self.constant(functions)
 
     def choice(self, cases: Sequence[tuple[str, Callable[[], Value]]]) -> Value:
-        """Write one of several cases, each below a line such as ``if x is None:``; return the result."""
+        """Append the code of several cases; return the expression of the result.
+
+        A case is a line, such as ``"if x is None:"``, and a function that appends what is below it and
+        returns the expression of its result, or None if it raises.
+        """
         outer = self.lines
         branches = []
         for head, write in cases:
@@ -222,7 +239,7 @@ class Code:
         return names
 
     def made(self, block: Any) -> Callable[[Any, Any], Any]:
-        """Return the function of a block."""
+        """Return the compiled function ``f(fold, x)`` of a block, with all functions that it calls."""
         self.takes(block)
         first = self.function(block)
         while self.pending:
@@ -243,7 +260,7 @@ class Code:
         return made
 
     def body(self, block: Any) -> None:
-        """Write the function of a block."""
+        """Append the ``def`` of the function of a block."""
         self.lines.append((f"def {self.functions[id(block)]}(fold, x):", NOWHERE))
         self.depth = 1
         self.write("add = fold.add")

@@ -108,7 +108,10 @@ class Reduce(Block):
         return made
 
     def empty(self, fold: Any) -> Any:
-        """Return the value of an empty sequence."""
+        """Return what an empty sequence gives: what ``default_block`` records, or zeros.
+
+        Raises `BlockError` if the type of the zeros is not known.
+        """
         return self.seen.zeros(self) if self.default_block is None else self.default_block(fold, None)
 
     def infer(self, given: Known, flow: Flow) -> Known:
@@ -130,7 +133,7 @@ class Reduce(Block):
 
 
 class Seen:
-    """The type of the elements that a block is given: what an empty sequence is the zeros of.
+    """The type of the elements of the sequences that a block gets; an empty sequence gives zeros of it.
 
     A block that stands in several places keeps what their types have in common, and nothing where they
     have nothing in common.
@@ -141,27 +144,36 @@ class Seen:
         self.several = False
 
     def element(self, kind: Known) -> None:
-        """Note the type of the elements in one place where the block stands."""
+        """Keep what ``kind``, the type of the elements in one place of the block, shares with others."""
         try:
             self.kind = meet(self.kind, kind)
         except Disjoint:
             self.several = True
 
     def zeros(self, block: Block) -> Any:
-        """Return zeros of the type; refuse where it is not known."""
+        """Return zeros of the type of the elements; raise `BlockError` if it is not known.
+
+        ``block`` is what the error names.
+        """
         if self.several or self.kind is None:
             raise self.unknown(block, "give it a default_block")
         return zeros(self.kind)
 
     def row(self, block: Block) -> tuple[Any, str | None]:
-        """Return the shape and the dtype of one row; refuse where they are not known."""
+        """Return shape and dtype of one element; raise `BlockError` if they are not known.
+
+        ``block`` is what the error names.
+        """
         kind = None if self.several else self.kind
         if not isinstance(kind, TensorType) or kind.shape is None or None in kind.shape:
             raise self.unknown(block, "leave out sequences without elements")
         return kind.shape, kind.dtype
 
     def unknown(self, block: Block, remedy: str) -> BlockError:
-        """Return the error for an empty sequence of a type that is not known; ``remedy`` is its hint."""
+        """Return, but do not raise, the error for an empty sequence whose elements have no known type.
+
+        ``remedy`` begins its hint.
+        """
         return BlockError(
             f"Expected elements in the input of {block!r}, whose type is not known. Received none.",
             f"{remedy}, or declare the type of what is before it: Function(op, out=16).",
@@ -244,7 +256,10 @@ class RNN(Block):
         return outputs, state
 
     def unrolled(self, fold: Any, sequence: Any, state: Any) -> tuple[Any, Any]:
-        """Return the outputs and the state of a framework's cell; several states are a tuple."""
+        """Return the list of outputs and the last state of a framework's cell; several states are a tuple.
+
+        Without elements, ``[]`` and ``state``; raises `BlockError` if that is None.
+        """
         if len(sequence):
             outputs, states = fold.unroll(self.cell, len(sequence), sequence, state)
             return outputs, states[0] if len(states) == 1 else tuple(states)

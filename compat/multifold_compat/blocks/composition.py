@@ -18,7 +18,7 @@ from multifold_compat.blocks.types import VOID, BlockError, Known, SequenceType,
 
 
 class Input:
-    """What goes into a composition."""
+    """Stands for what goes into a composition: ``composition.input``."""
 
     def __init__(self, composition: Composition) -> None:
         self.composition = composition
@@ -31,13 +31,16 @@ class Input:
 
 
 class Result:
-    """What comes out of a composition: ``composition.output.reads(block)`` says what."""
+    """Stands for what comes out of a composition: ``composition.output``."""
 
     def __init__(self, composition: Composition) -> None:
         self.composition = composition
 
     def reads(self, *sources: Any) -> Result:
-        """Say which blocks, or inputs, make the output."""
+        """Connect ``sources`` to the output, several as a tuple; return this object.
+
+        Raises as `Composition.connect`.
+        """
         self.composition.connect(sources[0] if len(sources) == 1 else sources, self)
         return self
 
@@ -46,7 +49,7 @@ class Result:
 
 
 class Composition(Block):
-    """Blocks that read each other's results.
+    """Blocks that read each other's results, in any way without a circle.
 
     Parameters
     ----------
@@ -83,7 +86,7 @@ class Composition(Block):
 
     @contextmanager
     def scope(self) -> Iterator[Composition]:
-        """Enter the composition: ``block.reads(...)`` connects blocks in it.
+        """Return a context in which ``block.reads(...)`` connects blocks of this composition.
 
         Raises
         ------
@@ -130,7 +133,7 @@ class Composition(Block):
         self.reads_of[place] = read
 
     def place(self, block: Block) -> int:
-        """Return the number of a block, which is given one where it has none."""
+        """Return the number of a block, from 0; a block that is new is appended."""
         for place, known in enumerate(self.blocks):
             if known is block:
                 return place
@@ -138,7 +141,11 @@ class Composition(Block):
         return len(self.blocks) - 1
 
     def source_of(self, source: Any) -> Any:
-        """Return a source as numbers and keys."""
+        """Return a source as (value, keys), or a list of such for a tuple.
+
+        Value 0 is the input, value ``i + 1`` the result of block ``i``; keys lead to a part of it. A block
+        that is new is appended. Raises `BlockError` for what cannot be read.
+        """
         if isinstance(source, (tuple, list)):
             if not source:
                 raise BlockError(f"Expected a block of {self!r} to read from. Received none.", READERS)
@@ -154,7 +161,10 @@ class Composition(Block):
         return (self.place(as_block(source)) + 1, keys)
 
     def arranged(self) -> list[int]:
-        """Return the blocks in an order in which each can run, once all are connected and types fit."""
+        """Return the numbers of the blocks, each after those that it reads; check types the first time.
+
+        Raises `BlockError` if a block or the output reads nothing, or types do not fit.
+        """
         if self.order is None:
             if self.result is None:
                 raise BlockError(
@@ -166,7 +176,10 @@ class Composition(Block):
         return self.order
 
     def sorted(self) -> list[int]:
-        """Return the numbers of the blocks, each after those that it reads."""
+        """Return the numbers of the blocks, each after those that it reads; set ``unread``.
+
+        Raises `BlockError` if a block reads nothing, or for a circle.
+        """
         order: list[int] = []
         left = dict.fromkeys(range(len(self.blocks)))
         for place in left:
@@ -226,7 +239,7 @@ class Composition(Block):
         return self.read_type(types, self.result)
 
     def read_type(self, types: list[Known], read: Any) -> Known:
-        """Return the type of a source."""
+        """Return the type of a source, as `source_of` returns it; ``types`` has those of all values."""
         if isinstance(read, list):
             return TupleType(*[self.read_type(types, item) for item in read])
         value, keys = read
@@ -238,7 +251,10 @@ class Composition(Block):
 
 
 def holds_nothing(kind: Known, block: Block) -> bool:
-    """Return whether a type is void, or a sequence or tuple of nothing else; an open one may be."""
+    """Return whether a type is void, or a tuple or sequence of nothing else.
+
+    An open one counts as void, unless ``block`` is a `Function`.
+    """
     if isinstance(kind, TupleType):
         return all(holds_nothing(item, block) for item in kind)
     if isinstance(kind, SequenceType):
@@ -251,12 +267,12 @@ READERS = "blocks of the composition, parts such as block[0], and its input are 
 
 
 def values_of(read: Any) -> list[int]:
-    """Return the numbers of the values in a source."""
+    """Return the numbers of the values that a source, as `Composition.source_of` returns it, reads."""
     return [v for item in read for v in values_of(item)] if isinstance(read, list) else [read[0]]
 
 
 def fetched(code: Code, values: list[Value], read: Any) -> Value:
-    """Return the expression of what a source stands for."""
+    """Return the expression of what a source stands for; ``values[value]`` is that of each value."""
     if type(read) is list:
         return tuple([fetched(code, values, item) for item in read])
     value = values[read[0]]

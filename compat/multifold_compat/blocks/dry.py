@@ -19,7 +19,9 @@ from multifold_compat.blocks.types import BlockError, Known, TensorType, TupleTy
 
 
 def tried(block: Any, fold: Any, x: Any) -> Any:
-    """Record the call of a `Function` in a dry run; return what it returns.
+    """Record the call of a `Function` in a dry run, compare types, and return what the op returns.
+
+    Keeps the type of the result in ``block.learned``.
 
     Raises
     ------
@@ -42,7 +44,7 @@ def tried(block: Any, fold: Any, x: Any) -> Any:
 
 
 class Untold:
-    """The recorder of a dry run, as a block that has asked it already sees it."""
+    """Wraps the recorder of a dry run for blocks that run inside of it, with ``knows_shapes`` False."""
 
     knows_shapes = False
 
@@ -54,7 +56,10 @@ class Untold:
 
 
 def type_of(fold: Any, x: Any) -> Known:
-    """Return the type of what was recorded in a dry run; open where it is neither tensor nor tuple."""
+    """Return the type of ``x``, a value recorded in the dry run ``fold``.
+
+    It is None, open, if ``x`` is neither a node, an array, a number nor a tuple.
+    """
     if isinstance(x, tuple):
         return TupleType(*[type_of(fold, item) for item in x])
     if isinstance(x, Node):
@@ -66,7 +71,10 @@ def type_of(fold: Any, x: Any) -> Known:
 
 
 def type_of_shape(shape: Any) -> Known:
-    """Return the type of a `multifold._twin.shapes.RowShape`, or of a tuple of them."""
+    """Return the type of what ``fold.shape_of`` returns: a `RowShape`, or a tuple of them.
+
+    For another one it is None, open.
+    """
     if hasattr(shape, "dtype"):
         return TensorType(shape.shape, general(shape.dtype)) if shape.kind == "row" else None
     return TupleType(*map(type_of_shape, shape)) if isinstance(shape, tuple) else None

@@ -29,25 +29,25 @@ from multifold_compat.blocks.types import (
 
 
 class Typed(Protocol):
-    """What inference knows of a block."""
+    """What inference needs of a block: declared types, a hint for errors, and three methods."""
 
     accepts: Known
     returns: Known
     hint: str
 
     def infer(self, given: Known, flow: Flow) -> Known:
-        """Return the type that comes out for one that goes in."""
+        """Return the type that comes out if ``given`` goes in; None where it is open."""
 
     def learn(self, given: Known) -> None:
-        """Note what goes in, where an empty sequence needs to know."""
+        """Keep the type of what goes in, if an empty sequence needs it later."""
 
     def stands_for(self) -> Typed | None:
-        """Return the block that a reference to a declared one stands for."""
+        """Return the block that a use of a `ForwardDeclaration` refers to; None for other blocks."""
 
 
 @dataclass
 class Use:
-    """A block in its place: what goes in, what comes out, and the blocks inside of it."""
+    """A block in one place: the types that go in and come out, and the uses of the blocks inside."""
 
     block: Any
     given: Known
@@ -56,7 +56,7 @@ class Use:
 
 
 class Flow:
-    """One walk of types through blocks.
+    """One walk of types through a block and the blocks inside of it.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Flow:
         self.found: dict[tuple[int, Known], Use] = {}
 
     def of(self, block: Typed, given: Known) -> Known:
-        """Return the type that comes out of a block for one that goes in.
+        """Return the type that comes out of a block if ``given`` goes in; None where it is open.
 
         Raises
         ------
@@ -105,7 +105,7 @@ DECLARED = "this type was declared; either the declaration or the block is anoth
 
 
 def fitting(where: str, expected: Known, received: Known, hint: str) -> Known:
-    """Return the type that says what two types say; refuse two that no value can have at once.
+    """Return the type that says what both types say, as `meet`; raise `BlockError` if no value has both.
 
     ``where`` says in the error whose type it is: ``"as the input of <Sum>"``.
     """
@@ -116,7 +116,10 @@ def fitting(where: str, expected: Known, received: Known, hint: str) -> Known:
 
 
 def item_of(block: Typed, given: Known, key: Any) -> Known:
-    """Return the type of ``x[key]`` of what goes into a block; refuse what has no such item."""
+    """Return the type of ``x[key]``, where ``x`` of type ``given`` goes into a block.
+
+    Raises `BlockError` for a type without such an item.
+    """
     if given is None or isinstance(given, PyObjectType):
         return given
     if isinstance(given, TupleType) and isinstance(key, (int, slice)):
@@ -133,7 +136,10 @@ def item_of(block: Typed, given: Known, key: Any) -> Known:
 
 
 def tensors_only(block: Typed, given: Known) -> None:
-    """Refuse what is neither tensors nor tuples of tensors as the input of a block."""
+    """Raise `BlockError` if ``given`` is or holds a Python object or a sequence.
+
+    Tensors, tuples of them, void and open types pass.
+    """
     pending = [given]
     while pending:
         kind = pending.pop()
@@ -146,14 +152,20 @@ def tensors_only(block: Typed, given: Known) -> None:
 
 
 def use_of(block: Typed, given: Known = None, teaches: bool = True) -> Use:
-    """Return a block and all that is inside of it, with their types."""
+    """Return the `Use` of a block that gets ``given``, with all uses inside.
+
+    ``teaches`` is that of a `Flow`.
+    """
     flow = Flow(teaches)
     flow.of(block, given)
     return flow.root.inside[0]
 
 
 def uses_in(use: Use) -> Iterator[Use]:
-    """Yield a use and all uses inside of it, each once; after a reference those of its target."""
+    """Yield a use and all uses inside of it, each once.
+
+    After a use of a declaration those of its target follow.
+    """
     followed: list[Any] = []
     pending = [use]
     seen = dict[int, Use]()

@@ -75,14 +75,17 @@ class Tensor(Block):
         return One(made)
 
     def refuse(self, x: Any, error: Exception) -> NoReturn:
-        """Refuse an input that is no such tensor."""
+        """Raise `BlockError`: ``x`` is no tensor of this shape and dtype."""
         raise BlockError(
             f"Expected {self.kind} from the input of {self!r}. Received {x!r}.",
             "check what the blocks before it return for this example.",
         ) from error
 
     def converted(self, x: Any) -> Any:
-        """Return an array of one row."""
+        """Return ``x`` as an array ``(1, *shape)`` of the dtype.
+
+        Raises `TypeError` or `ValueError` if it does not fit.
+        """
         array = np.asarray(x)
         # `astype` would cut fractions off in silence.
         if array.dtype.kind == "f" and np.dtype(self.kind.dtype).kind in "iub":
@@ -128,7 +131,7 @@ class Vector(Tensor):
 
 
 class InputTransform(Block):
-    """Call a Python function of a Python object while examples are recorded.
+    """Call a function of a Python object while an example is recorded, and return what it returns.
 
     Parameters
     ----------
@@ -196,7 +199,10 @@ class OneHot(Block):
         self.fill(elements, dtype, True, name)
 
     def fill(self, elements: Sequence[Hashable], dtype: str, strict: bool, name: str | None) -> None:
-        """Keep a row for each element."""
+        """Set the attributes: the row that each of ``elements`` gives.
+
+        Raises `BlockError` if there are none, or one comes twice.
+        """
         super().__init__(name)
         self.kind = TensorType((len(elements),), dtype)
         self.strict = strict
@@ -213,7 +219,10 @@ class OneHot(Block):
         return One(code.let(f"{code.constant(self.row)}({joined(x)})"))
 
     def row(self, x: Any) -> Any:
-        """Return the row of an element."""
+        """Return the row of an element, an array ``(1, elements)``.
+
+        Another element gives zeros, or raises `BlockError` if the block is strict.
+        """
         place = self.places.get(x, -1)
         if place < 0 and self.strict:
             raise BlockError(
@@ -257,7 +266,7 @@ class OneHotFromList(OneHot):
 
 
 class Identity(Block):
-    """Return what goes in."""
+    """Return the input."""
 
     def emit(self, code: Code, x: Value) -> Value:
         return x
@@ -277,7 +286,10 @@ class Void(Block):
 
 
 def zeros(kind: Known) -> Any:
-    """Return the zeros of a type: a number or an array of one row, a tuple of zeros, [] or None."""
+    """Return the zeros of a type: a number or an array of one row, a tuple of zeros, [] or None.
+
+    Raises `BlockError` for an open type or a Python object.
+    """
     if isinstance(kind, TupleType):
         return tuple([zeros(item) for item in kind.items])
     if isinstance(kind, SequenceType):
@@ -296,7 +308,7 @@ def zeros(kind: Known) -> Any:
 
 
 def written(code: Code, value: Any) -> Value:
-    """Return the expression of zeros."""
+    """Return the expression of ``value``, which `zeros` has made."""
     if isinstance(value, tuple):
         return tuple([written(code, item) for item in value])
     return "None" if value is None else One(code.constant(value))

@@ -25,18 +25,18 @@ from multifold_compat.blocks.types import BlockError, Known, TensorType, kind_of
 
 
 class Weighted(Layer):
-    """Base of the layers: those that several blocks share have their weights in common."""
+    """Base of the layers: blocks that hold one layer object share its weights."""
 
     def __init__(self, default: str, name: str | None) -> None:
         self.default = default
         self.name = name
 
     def named(self, name: str) -> None:
-        """Take a name: that of the weights in the model."""
+        """Set the name of the layer: that of its weights in the model."""
         self.name = name
 
     def key(self) -> str:
-        """Return the name of the layer; refuse one that no model has named."""
+        """Return the name of the layer; raise `BlockError` if it has none."""
         if self.name is None:
             raise BlockError(
                 f"Expected {self!r} to have a name. Received one without, which no model knows.",
@@ -45,7 +45,10 @@ class Weighted(Layer):
         return self.name
 
     def parameters(self, given: Known, initial: Initial) -> dict[str, np.ndarray]:
-        """Return the initial weights by name, for what goes in."""
+        """Return new weights, name -> NumPy array, for rows of type ``given``; ``initial`` draws them.
+
+        Raises `BlockError` if the type does not say their sizes.
+        """
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -199,13 +202,19 @@ class Layers(Model):
     def fully_connected(
         self, x: Array, *, layer: str, activation: Callable[[Array], Array] | None = None
     ) -> Array:
-        """Return ``activation(x @ weight + bias)`` of a layer: ``(n, inputs)`` gives ``(n, units)``."""
+        """Return ``activation(x @ weight + bias)`` of the layer named ``layer``.
+
+        ``x`` is ``(n, inputs)``, the result ``(n, units)``.
+        """
         group = self._of(layer, x)
         made = linear(group, ops.cast(x, group.weight))
         return made if activation is None else activation(made)
 
     def embedded(self, i: Array, *, layer: str, buckets: int) -> Array:
-        """Return rows of the table of a layer: integers ``(n,)`` give ``(n, units)``."""
+        """Return rows ``i % buckets`` of the table of the layer named ``layer``.
+
+        The integers ``i`` are ``(n,)``, the result is ``(n, units)``.
+        """
         return ops.take(self._of(layer, i).weight, i % buckets)
 
     def _of(self, layer: str, x: Array) -> Any:
@@ -216,7 +225,10 @@ class Layers(Model):
 
 
 def give_names(layers: list[Weighted]) -> None:
-    """Give a name to each layer without one; refuse two layers of one name."""
+    """Give a name to each layer without one: its default, or with ``_1``, ``_2`` if that is taken.
+
+    Raises `BlockError` if two layer objects have one name.
+    """
     taken: dict[str, Weighted] = {}
     for layer in layers:
         if layer.name is not None and taken.setdefault(layer.name, layer) is not layer:

@@ -10,7 +10,7 @@ from multifold_compat.blocks.types import GENERAL, Disjoint, Known, TensorType, 
 
 
 class Learned:
-    """The types that an op has returned in dry runs.
+    """The types that one op has returned in dry runs, for each type that went in.
 
     Attributes
     ----------
@@ -22,18 +22,21 @@ class Learned:
         self.found: dict[Known, set[TensorType]] = {}
 
     def note(self, given: Known, returned: Known) -> None:
-        """Keep the type of a result. A tuple is not kept: it is taken apart only where it is declared."""
+        """Keep ``returned`` for ``given`` if it is the type of a tensor.
+
+        A tuple is not kept: it is taken apart only where it is declared.
+        """
         if isinstance(returned, TensorType):
             self.found.setdefault(given, set()).add(returned)
 
     def returned(self, given: Known) -> Known:
-        """Return what comes out for what goes in, as far as it is known; None where it may be several."""
+        """Return the type that came out for inputs like ``given``, or None if there is not just one."""
         kinds = {kind for key, kinds in self.found.items() if agree(key, loosened(given)) for kind in kinds}
         return kinds.pop() if len(kinds) == 1 else None
 
 
 def agree(a: Known, b: Known) -> bool:
-    """Return whether a value may have both types."""
+    """Return whether a value may have both types; an open one agrees with any."""
     try:
         meet(a, b)
     except Disjoint:
@@ -42,7 +45,7 @@ def agree(a: Known, b: Known) -> bool:
 
 
 def general(dtype: str) -> str | None:
-    """Return ``"float"``, ``"int"`` or ``"bool"`` for a dtype, None for others.
+    """Return ``"float"``, ``"int"`` or ``"bool"`` for the name of a dtype, None for others.
 
     A declaration says the kind only: ``out=16`` is one of float32, and NumPy computes in float64 what a
     Python number enters.
@@ -55,7 +58,7 @@ def general(dtype: str) -> str | None:
 
 
 def loosened(kind: Known) -> Known:
-    """Return a type in which only the kind of each dtype counts."""
+    """Return a type in which each dtype is replaced by what `general` returns for it."""
     if isinstance(kind, TensorType) and kind.dtype is not None:
         return TensorType(kind.shape, general(kind.dtype))
     return TupleType(*map(loosened, kind.items)) if isinstance(kind, TupleType) else kind

@@ -70,7 +70,10 @@ class Metric(Block):
         return "None"
 
     def noted(self) -> list[tuple[Any, Any]] | None:
-        """Return the list of what was noted in this example; None where no `Metrics` asks for it."""
+        """Return the list that this metric appends to; None unless a `Metrics` records this example.
+
+        Raises `BlockError` if that `Metrics` does not know this metric.
+        """
         every = NOTED.get()
         if every is None:
             return None
@@ -95,7 +98,7 @@ ROW = TensorType(None, None)
 
 
 def labelled(x: Any) -> tuple[Any, Any]:
-    """Return a value and its label, which is None where there is none."""
+    """Return the pair ``x``, a value and its label, as it is; of anything else ``(x, None)``."""
     return x if isinstance(x, tuple) else (x, None)
 
 

@@ -15,7 +15,7 @@ from multifold_compat.blocks.types import BlockError, Known, TupleType, as_type
 
 
 class ForwardDeclaration:
-    """A block that is declared, and said later.
+    """Declare a block that is used before it is made, as in recursion.
 
     Parameters
     ----------
@@ -41,11 +41,11 @@ class ForwardDeclaration:
         self.target: Block | None = None
 
     def __call__(self) -> Reference:
-        """Return a block that stands for the declared one."""
+        """Return a new block that stands for the declared one, to be used inside of its definition."""
         return Reference(self)
 
     def resolve_to(self, block: Any) -> Block:
-        """Say which block was declared, and return it.
+        """Set which block was declared, and return it.
 
         Raises
         ------
@@ -100,7 +100,7 @@ class Reference(Block):
         return code.let(f"{code.function(target)}(fold, {joined(x)})")
 
     def known(self) -> Block:
-        """Return the block that was declared; refuse one that is not known yet."""
+        """Return the block that was declared; raise `BlockError` if `resolve_to` was not called yet."""
         target = self.declaration.target
         if target is None:
             raise BlockError(

@@ -20,7 +20,10 @@ from multifold_compat.blocks.types import BlockError, Known, TensorType, TupleTy
 
 
 class Reduction(Block):
-    """Base of those that reduce a sequence by one op; an empty sequence gives zeros."""
+    """Base of the blocks that reduce a sequence of tensors to one by an op.
+
+    An empty sequence gives zeros.
+    """
 
     op: Callable[[Ragged], Array]
     hint = "it takes a sequence of tensors; Reduce(block) takes a sequence of anything."
@@ -37,7 +40,10 @@ class Reduction(Block):
         )
 
     def rows(self, x: Any) -> Any:
-        """Return a sequence as one ragged operand; an empty one has rows of the type that is known."""
+        """Return the list ``x`` as one ragged operand.
+
+        An empty one has the shape and dtype that were inferred. Raises `BlockError` if these are not known.
+        """
         return ragged(x) if len(x) else ragged(x, *self.seen.row(self))
 
     def infer(self, given: Known, flow: Flow) -> Known:
@@ -81,7 +87,7 @@ class Min(Reduction):
 
 
 class Concat(Block):
-    """Put the tensors of a tuple side by side.
+    """Return the tensors of a tuple joined along one axis of a row.
 
     Parameters
     ----------
@@ -153,7 +159,7 @@ class Concat(Block):
 
 
 def leaves(kind: Known) -> list[Known]:
-    """Return the types in nested tuples of types."""
+    """Return the types that stand in nested tuples of types, as a flat list."""
     if not isinstance(kind, TupleType):
         return [kind]
     return [leaf for item in kind.items for leaf in leaves(item)]

@@ -24,7 +24,7 @@ NO_SEQUENCE = "Map(block) makes a sequence of one, AllOf(a, b) a tuple."
 
 
 class Endless:
-    """One value, as often as it is asked for: what `Broadcast` returns."""
+    """A sequence without end, each element of which is ``value``: what `Broadcast` returns."""
 
     __slots__ = ("value",)
 
@@ -33,7 +33,11 @@ class Endless:
 
 
 def element_of(block: Block, given: Known, endless: bool = False) -> Known:
-    """Return the type of the elements of a sequence, a tuple or a Python object; refuse anything else."""
+    """Return the type of the elements of ``given``, a sequence, a tuple or a Python object; None if open.
+
+    Raises `BlockError` for others, an endless sequence too unless ``endless``, and for a tuple of several
+    types.
+    """
     if given is None or isinstance(given, PyObjectType):
         return given
     if isinstance(given, SequenceType) or (endless and isinstance(given, BroadcastSequenceType)):
@@ -174,7 +178,7 @@ class NGrams(Block):
 
 
 def ZipWith(elem_block: Any, name: str | None = None) -> Pipe:  # noqa: N802  (the predecessor's name)
-    """Return a pipe of `Zip` and a `Map` of the block."""
+    """Return a `Pipe` of `Zip` and of `Map` of the block."""
     return Pipe(Zip(), Map(elem_block), name=name)
 
 
@@ -208,7 +212,7 @@ class GetItem(Block):
 def Slice(  # noqa: N802  (the predecessor's name)
     *, start: int | None = None, stop: int | None = None, step: int | None = None, name: str | None = None
 ) -> GetItem:
-    """Return ``x[start:stop:step]`` of a Python object, a tuple or a sequence; ``step=-1`` reverses it."""
+    """Return a block that returns ``x[start:stop:step]`` of a Python object, a tuple or a sequence."""
     return GetItem(slice(start, stop, step), name)
 
 

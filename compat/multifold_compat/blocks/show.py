@@ -21,12 +21,15 @@ APART = 44
 
 
 def as_text(use: Use) -> str:
-    """Return a line for each block: its class, what it says of itself, and its types."""
+    """Return a line for each block, those inside indented: class, label, and types in and out."""
     return "\n".join(lines_of(use, 0, set()))
 
 
 def lines_of(use: Use, indent: int, seen: set[int]) -> Iterator[str]:
-    """Yield the lines of a block and those inside of it, which are written where they stand first."""
+    """Yield the line of a use and those of the uses inside of it.
+
+    A use in ``seen``, ids of uses, gets one line that ends with "(as above)".
+    """
     line = f"{'  ' * indent}{repr(use.block)[1:-1]}: {shown(use.given)} -> {shown(use.returned)}"
     if use.inside and id(use) in seen:
         yield f"{line} (as above)"
@@ -38,7 +41,7 @@ def lines_of(use: Use, indent: int, seen: set[int]) -> Iterator[str]:
 
 
 def as_svg(use: Use) -> str:
-    """Return an SVG document."""
+    """Return the text of an SVG drawing of a use and all uses inside of it."""
     drawing = Tree(use)
     width = round(drawing.right + MARGIN)
     height = round(drawing.bottom + MARGIN)
@@ -52,7 +55,10 @@ def as_svg(use: Use) -> str:
 
 
 class Tree:
-    """Blocks in columns, each as high as the middle of those inside of it."""
+    """Lays out uses in columns, outer ones left, and draws them: ``parts`` are the SVG elements.
+
+    A block stands at the middle height of those inside of it.
+    """
 
     def __init__(self, root: Use) -> None:
         self.widths: list[float] = []
@@ -67,11 +73,11 @@ class Tree:
         self.place(root, 0)
 
     def lines(self, use: Use) -> tuple[str, str]:
-        """Return what is written on a block."""
+        """Return the two lines of text on a block: its name, and its types."""
         return repr(use.block)[1:-1], f"{shown(use.given)} → {shown(use.returned)}"
 
     def measure(self, use: Use, column: int) -> None:
-        """Make each column as wide as the longest line in it."""
+        """Make column ``column`` and those to its right as wide as the texts of this use need."""
         width = max(map(len, self.lines(use))) * CHARACTER + 16
         if column == len(self.widths):
             self.widths.append(0.0)
@@ -83,7 +89,10 @@ class Tree:
                 self.measure(inner, column + 1)
 
     def place(self, use: Use, column: int) -> float:
-        """Draw the blocks inside of a block, in its first place only, and then it; return its middle."""
+        """Append the elements of a use, after those inside unless they were drawn.
+
+        Return the y of its middle.
+        """
         inside = [] if id(use) in self.drawn else [self.place(inner, column + 1) for inner in use.inside]
         self.drawn.add(id(use))
         if inside:
@@ -102,7 +111,7 @@ class Tree:
         return y
 
     def box(self, use: Use, x: float, y: float, width: float, fill: str) -> Iterator[str]:
-        """Yield what one block is drawn with."""
+        """Yield the SVG elements of one block, whose middle is at ``x, y``."""
         name, types = self.lines(use)
         yield rect(x, y, width, HEIGHT, fill, 8)
         yield text(x, y - 3, name, "middle")

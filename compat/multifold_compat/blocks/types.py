@@ -29,15 +29,15 @@ GENERAL = {"float": "f", "int": "iu", "bool": "b"}
 
 
 class BlockError(RecordError, TypeError):
-    """Blocks that do not fit together, or a block that is given what it cannot take."""
+    """Raised where blocks do not fit together, or a block is given what it cannot take."""
 
 
 class Disjoint(Exception):
-    """Two types that no value has both of."""
+    """Raised by `meet` for two types that no value has both of."""
 
 
 class ResultType:
-    """Base of the types."""
+    """Base of the types of what flows between blocks."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ Known = ResultType | None
 
 @dataclass(frozen=True)
 class PyObjectType(ResultType):
-    """Any Python object: what an example is made of."""
+    """The type of any Python object, such as an example."""
 
     def __str__(self) -> str:
         return "object"
@@ -56,7 +56,7 @@ class PyObjectType(ResultType):
 
 @dataclass(frozen=True)
 class VoidType(ResultType):
-    """Nothing: the output of `Void`, the input of a block that needs none."""
+    """The type of None: what `Void` returns, and what a block gets that needs no input."""
 
     def __str__(self) -> str:
         return "void"
@@ -64,7 +64,7 @@ class VoidType(ResultType):
 
 @dataclass(frozen=True)
 class TensorType(ResultType):
-    """A row of an array.
+    """The type of a row of an array: its shape and dtype, either of which may be open.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class TensorType(ResultType):
 
     @property
     def ndim(self) -> int | None:
-        """How many axes a row has; None where that is open."""
+        """The number of axes of a row; None where that is open."""
         return None if self.shape is None else len(self.shape)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class TensorType(ResultType):
 
 @dataclass(frozen=True, init=False)
 class TupleType(ResultType):
-    """As many values as there are types, each of its own."""
+    """A tuple of values, each of the type at its position in ``items``."""
 
     items: tuple[Known, ...]
 
@@ -129,7 +129,7 @@ class TupleType(ResultType):
 
 @dataclass(frozen=True)
 class SequenceType(ResultType):
-    """Any number of values of one type."""
+    """A list of any number of values of one type."""
 
     element_type: Known
 
@@ -142,7 +142,7 @@ class SequenceType(ResultType):
 
 @dataclass(frozen=True)
 class BroadcastSequenceType(ResultType):
-    """One value, as often as it is asked for."""
+    """An endless sequence of one value: what `Broadcast` returns."""
 
     element_type: Known
 
@@ -158,12 +158,15 @@ VOID = VoidType()
 
 
 def shown(kind: Known) -> str:
-    """Return what a message calls a type: ``?`` for one that is open."""
+    """Return the text of a type in messages: ``"?"`` for None, an open one."""
     return "?" if kind is None else str(kind)
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """Return the name of a dtype, of NumPy or of a framework; refuse what is none."""
+    """Return the name of a dtype of NumPy or of a framework; None for None.
+
+    Raises `BlockError` for anything else.
+    """
     try:
         return None if dtype is None else name_of_dtype(dtype)
     except RecordError as error:
@@ -202,7 +205,7 @@ def as_type(like: Any) -> Known:
 
 
 def canonical(kind: Known) -> Known:
-    """Return a type in which tuples and sequences of Python objects are Python objects themselves."""
+    """Return a type with `OBJECT` in place of each tuple or sequence that holds Python objects alone."""
     if isinstance(kind, TupleType):
         items = [canonical(item) for item in kind.items]
         return OBJECT if items and all(item == OBJECT for item in items) else TupleType(*items)
@@ -213,7 +216,7 @@ def canonical(kind: Known) -> Known:
 
 
 def meet(a: Known, b: Known) -> Known:
-    """Return the type that says what both types say.
+    """Return the type that says what both say: ``?[?, 3]`` and ``float32[2, ?]`` give ``float32[2, 3]``.
 
     Raises
     ------
@@ -250,7 +253,7 @@ def meet(a: Known, b: Known) -> Known:
 def meet_shapes(
     a: tuple[int | None, ...] | None, b: tuple[int | None, ...] | None
 ) -> tuple[int | None, ...] | None:
-    """Return the shape that says what both say."""
+    """Return the shape that says what both say, open sizes filled in; raise `Disjoint` if they differ."""
     if a is None or b is None:
         return b if a is None else a
     if len(a) != len(b) or any(x != y for x, y in zip(a, b, strict=True) if None not in (x, y)):
@@ -259,7 +262,10 @@ def meet_shapes(
 
 
 def meet_dtypes(a: str | None, b: str | None) -> str | None:
-    """Return the dtype that says what both say: ``"float"`` is whatever float the backend has."""
+    """Return the dtype that says what both say: ``"float"`` and ``"float32"`` give ``"float32"``.
+
+    Raises `Disjoint` if they differ.
+    """
     if a is None or b is None or a == b:
         return b if a is None else a
     for general, exact in ((a, b), (b, a)):
@@ -269,7 +275,10 @@ def meet_dtypes(a: str | None, b: str | None) -> str | None:
 
 
 def kind_of(dtype: str) -> str:
-    """Return NumPy's letter for the kind of a dtype."""
+    """Return NumPy's letter for a dtype.
+
+    ``"f"`` for ``"float"`` and ``"bfloat16"``, or ``"i"`` for ``"int64"``.
+    """
     if dtype in GENERAL:
         return GENERAL[dtype][0]
     return "f" if dtype == "bfloat16" else np.dtype(dtype).kind

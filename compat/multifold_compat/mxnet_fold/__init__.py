@@ -48,7 +48,7 @@ __all__ = ["Fold", "fold_unroll", "rnn"]
 
 
 class Virtual(PredecessorNode):
-    """One recorded call, or a part of its result."""
+    """A node of one recorded call, or of a part of its result."""
 
     __slots__ = ()
 
@@ -75,7 +75,7 @@ class Virtual(PredecessorNode):
         return tuple([self[i] for i in range(key.stop)[key]])
 
     def no_batch(self) -> Virtual:
-        """Return a view whose consumers get the whole result, once for the whole launch.
+        """Return a view of the node: a call that reads it gets the whole result, all rows of the launch.
 
         The node itself stays batched, and parts of the view are whole as well.
         """
@@ -89,7 +89,7 @@ class SharedVirtual(Virtual, SharedNode):
 
 
 class Fold(Counted):
-    """Dynamic batching by the names of mxnet-jit-batch.
+    """A fold that takes the calls of mxnet-jit-batch.
 
     Parameters
     ----------
@@ -132,13 +132,13 @@ class Fold(Counted):
         self._along: dict[Hashable, Callable[..., Any]] = {}
 
     def reset(self) -> None:
-        """Forget all calls; nodes recorded before are refused from now on."""
+        """Forget all calls; nodes recorded before raise `RecordError` from now on."""
         super().reset()
         self._axes = {}
         self._along = {}
 
     def record(self, batch_axis: int, op: Callable[..., Any], *args: Any) -> Virtual:
-        """Record one call of ``op``.
+        """Record one call of ``op`` whose rows are on axis ``batch_axis``.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class Fold(Counted):
             return node
 
     def _record_along(self, batch_axis: int, op: Callable[..., Any], *args: Any) -> Virtual:
-        """Record a call that may move axes, or refuse it; `record` takes all others."""
+        """Record a call as `record` does, if axes have to move; raise `RecordError` for wrong arguments."""
         if not callable(op):
             raise RecordError(
                 f"Expected op to be a callable. Received op={op!r}.",
@@ -237,11 +237,11 @@ class Fold(Counted):
         return str(self.schedule())
 
     def _origin(self, x: Any) -> int:
-        """Return the batch axis of an operand: the axis that the core keeps at axis 0."""
+        """Return the batch axis of a node's call; 0 for anything else."""
         return self._axes.get(x._ref & CALL_MASK, 0) if isinstance(x, Node) else 0
 
     def _axis_of(self, group: Any) -> int:
-        """Return the batch axis of a group of the outputs."""
+        """Return the one batch axis of the nodes of a group; raise `RecordError` if they have several."""
         axes = sorted({self._origin(x) for x in group}) if isinstance(group, list) else []
         if len(axes) > 1:
             raise RecordError(
@@ -252,7 +252,10 @@ class Fold(Counted):
         return axes[0] if axes else self._origin(group)
 
     def _moved(self, op: Any, axis: int, args: tuple[Any, ...]) -> tuple[Any, list[Any]]:
-        """Return an op, which moves axes where any has to move, and the operands it is recorded with."""
+        """Return the op to record, wrapped in `AlongAxis` if an axis has to move, and its operands.
+
+        ``axis`` is where ``op`` has its rows.
+        """
         pairs = [self._operand(x, axis) for x in args]
         moves = tuple([move for _, move in pairs])
         if axis or not all(map(stays, moves)):
@@ -263,7 +266,10 @@ class Fold(Counted):
         return op, [x for x, _ in pairs]
 
     def _marked(self, x: Any) -> Any:
-        """Return what is recorded for an argument whose rows are on axis 0: what has no rows is static."""
+        """Return the operand for an argument whose rows are on axis 0: what has no rows becomes static.
+
+        Lists and tuples become lists of operands.
+        """
         if isinstance(x, (Node, np.ndarray, RaggedOperand, Shared, Static)):
             return x
         if isinstance(x, (list, tuple)):
@@ -271,7 +277,10 @@ class Fold(Counted):
         return multifold.static(x) if self._owner(x) is None else x
 
     def _operand(self, x: Any, axis: int) -> tuple[Any, Moves]:
-        """Return what is recorded for an argument, and how its axes move before the op sees it."""
+        """Return the operand for an argument, and the `Move` of its axes before the op sees it.
+
+        Lists and tuples give a list of operands and a tuple of moves.
+        """
         if isinstance(x, (list, tuple)):
             pairs = [self._operand(item, axis) for item in x]
             return [item for item, _ in pairs], tuple([move for _, move in pairs])
@@ -283,7 +292,9 @@ class Fold(Counted):
         return self._marked(x), Move(0, 0)
 
     def _rows_first(self, x: Any, axis: int) -> Any:
-        """Return an array with its one row on axis 0: itself, or a node that will move the axis.
+        """Return an array with its row on axis 0: as it is, or a node that moves ``axis`` there.
+
+        Raises `RecordError` if its length along ``axis`` is not 1.
 
         The move is recorded rather than done at once: an array may want a gradient although nothing
         is taped while calls are recorded.

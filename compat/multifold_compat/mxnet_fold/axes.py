@@ -25,7 +25,9 @@ from multifold.errors import LaunchError
 
 @dataclass(frozen=True)
 class Move:
-    """How the axes of an operand move: rows leave axis 0 for the axis where the op wants them.
+    """How the axes of an operand move before a call.
+
+    Rows leave axis 0 for the axis where the op wants them.
 
     Attributes
     ----------
@@ -39,7 +41,10 @@ class Move:
     target: int
 
     def __call__(self, x: Any) -> Any:
-        """Return an array, or a tuple or list of arrays, with its axes moved."""
+        """Return an array, or a tuple or list of arrays, with its axes moved.
+
+        Raises `LaunchError` if ``target`` has other than length 1.
+        """
         if isinstance(x, (tuple, list)):
             return type(x)(map(self, x))
         # First back to where the op before it had its rows, then to where this op wants them.
@@ -60,19 +65,22 @@ Moves = Move | tuple[Any, ...]
 
 
 def stays(move: Moves) -> bool:
-    """Return whether no axis of an operand moves."""
+    """Return whether a move leaves all axes where they are."""
     return all(map(stays, move)) if isinstance(move, tuple) else move == Move(0, 0)
 
 
 def moved(x: Any, move: Moves) -> Any:
-    """Return an operand, or a list of operands, with its axes moved."""
+    """Return an operand, or a list of operands for a tuple of moves, with its axes moved."""
     if isinstance(move, tuple):
         return list(map(moved, x, move))
     return x if stays(move) else move(x)
 
 
 def swap(x: Any, first: int, second: int) -> Any:
-    """Swap two axes of an array, or of all arrays of a tuple or list, where it has both."""
+    """Return an array with two axes swapped, or as it is if it lacks one.
+
+    Of a tuple or list, each array is swapped.
+    """
     if first == second:
         return x
     if isinstance(x, (tuple, list)):
@@ -81,7 +89,7 @@ def swap(x: Any, first: int, second: int) -> Any:
 
 
 class AlongAxis:
-    """An op whose rows are on another axis, as an op whose rows are on axis 0.
+    """Wraps an op whose rows are on ``axis``, as an op whose rows are on axis 0.
 
     Parameters
     ----------
@@ -100,5 +108,5 @@ class AlongAxis:
         self.__qualname__ = f"{op_name(op)} (axis {axis})"
 
     def __call__(self, *operands: Any) -> Any:
-        """Call the op and return its result with the rows on axis 0."""
+        """Move the operands, call the op, and return its result with the rows on axis 0."""
         return swap(self.op(*map(moved, operands, self.moves)), 0, self.axis)

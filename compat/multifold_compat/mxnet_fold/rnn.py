@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def child_sum_lstm_cell() -> type:
-    """Return the class ``ChildSumLSTMCell``.
+    """Return the class ``ChildSumLSTMCell``, made the first time: `ChildSum` as a cell of Gluon.
 
     Raises
     ------
@@ -90,14 +90,18 @@ class ChildSum:
             )
 
     def state_info(self: Any, batch_size: int = 0) -> list[dict[str, Any]]:
-        """Return the shapes of the hidden and of the memory state."""
+        """Return two dictionaries with the shape of the hidden and of the memory state."""
         return [{"shape": (batch_size, self._hidden_size), "__layout__": "NC"}] * 2
 
     def _alias(self) -> str:
         return "childsum_lstm"
 
     def hybrid_forward(self: Any, ops: Any, inputs: Any, states: Any) -> Any:
-        """Return ``h, [h, c]``; ``ops`` is `mxnet.nd` or `mxnet.sym`."""
+        """Return ``(h, [h, c])``, each ``(n, hidden_size)``; ``ops`` is `mxnet.nd` or `mxnet.sym`.
+
+        ``states`` are two lists, hidden and memory states of the children. Raises `RecordError` for another
+        number of children than ``num_children``.
+        """
         hidden, memory = states
         if self.num_children and len(hidden) != self.num_children:
             raise RecordError(
@@ -118,12 +122,12 @@ class ChildSum:
 
     @staticmethod
     def cell_forward(cell: Any, inputs: Any, states: Any) -> Any:
-        """Call a cell."""
+        """Return ``cell(inputs, states)``."""
         return cell(inputs, states)
 
     @staticmethod
     def encode(cells: Mapping[int, Any], inputs: Any, tree: Any) -> Any:
-        """Return ``h, [h, c]`` of the root of one tree, one node at a time.
+        """Compute one tree, one node at a time; return ``(h, [h, c])`` of its root.
 
         Parameters
         ----------
@@ -149,7 +153,7 @@ class ChildSum:
 
     @staticmethod
     def fold_encode(fold: Any, cells: Mapping[int, Any], inputs: Any, tree: Any) -> Any:
-        """Record what `encode` computes and return the root's node, of ``h, [h, c]``.
+        """Record what `encode` computes; return the node of the root, whose value is ``(h, [h, c])``.
 
         Parameters
         ----------
@@ -170,5 +174,5 @@ class ChildSum:
 
 
 def initial(weight: Any, bias: Any) -> dict[str, Any]:
-    """Return the initializers of a layer by the names that Gluon has for them."""
+    """Return the keywords of a `Dense` layer for these initializers of weight and bias."""
     return {"weight_initializer": weight, "bias_initializer": bias}

@@ -18,13 +18,13 @@ from multifold.lazy.pending_array import METHODS, method
 
 
 class PendingJax(PendingOperators):
-    """An array whose values are not computed yet."""
+    """Stands for an array that is not computed yet; operators, indexing and methods are recorded."""
 
     __slots__ = ()
 
     @property
     def T(self) -> Any:  # noqa: N802 - as JAX calls it
-        """The array with its axes in the other order."""
+        """The transposed array, as a new pending array: the call of `jnp.transpose` is recorded."""
         return record(jnp.transpose, self)
 
     def __getattr__(self, name: str) -> Any:
@@ -38,7 +38,7 @@ class PendingJax(PendingOperators):
 
 
 class SettledJax(SettledOperators, PendingJax):
-    """An array that was pending, after its run: it stands for its value."""
+    """A pending array after its run: it stands for its value, an array of JAX."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class SettledJax(SettledOperators, PendingJax):
 
     @property
     def T(self) -> Any:  # noqa: N802 - as JAX calls it
-        """The array with its axes in the other order."""
+        """The transposed value, an array of JAX."""
         return self.value.T
 
 

@@ -19,7 +19,7 @@ from multifold_jax.lazy.pending import IN_A_FUNCTION, PendingJax, SettledJax
 
 @trusted  # vmap runs each row as the loop does, so it cannot mix them
 class JaxCall(CompiledCall):
-    """A function of one example, run for all under ``jax.vmap``, compiled."""
+    """A function of one example, run for all examples of a launch by a compiled `jax.vmap`."""
 
     is_cell = True
 
@@ -28,7 +28,11 @@ class JaxCall(CompiledCall):
         self.run = jax.jit(self.on_rows)
 
     def on_rows(self, *operands: Any) -> Any:
-        """Run it for all examples."""
+        """Run the function under `jax.vmap`; return the leaves of its result, each ``(n, *s)``.
+
+        Each operand has shape ``(n, *s)``, but for those that ``self.shared`` marks: each example gets
+        these whole.
+        """
         axes = tuple([None if is_shared else 0 for is_shared in self.shared])
         return jax.tree.leaves(jax.vmap(self.traced, in_axes=axes)(*operands))
 
@@ -47,7 +51,7 @@ class JaxCall(CompiledCall):
 
 
 class RowsCall(JaxCall):
-    """A cell that is written for rows, with one row for each example."""
+    """A cell that the user wrote for rows: it takes ``(n, *s)`` and runs without `jax.vmap`."""
 
     multifold_mark = None  # it is the user's code on rows, so it is tried as any op is
 
@@ -57,7 +61,7 @@ class RowsCall(JaxCall):
 
 
 class JaxRecorder(OperatorRecorder):
-    """What records plain programs in JAX, and keeps what it has learnt of their calls.
+    """Records the calls of one plain program in JAX, and keeps what it has learnt of each kind of call.
 
     Parameters
     ----------

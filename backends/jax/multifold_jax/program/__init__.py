@@ -32,17 +32,21 @@ from multifold_jax.varying import all_axes, refuse_unvarying, vary_all
 
 
 def flatten(program: Program) -> tuple[tuple[Any, ...], Form]:
-    """Return the arrays of a program, and its form: what `jax.jit` compiles for."""
+    """Return the arrays of a program and its form: `jax.jit` compiles once for each form."""
     return program.arrays, program.form
 
 
 def unflatten(form: Form, arrays: Any) -> Program:
-    """Return a program of a form."""
+    """Return the program that has this form and these arrays, in the order of `flatten`."""
     return Program(form, *arrays)
 
 
 def flatten_shards(shards: Shards) -> tuple[tuple[Any, ...], Form]:
-    """Return the stacked arrays of programs, and their form: a function is handed a `Program` of them."""
+    """Return the stacked arrays of programs, JAX's leaves, and the form that these programs share.
+
+    `unflatten` makes a `Program` of them, so that a function under `jax.shard_map` gets the program of its
+    shard.
+    """
     return shards.arrays, shards.form
 
 
@@ -52,7 +56,7 @@ jax.tree_util.register_pytree_node(Shards, flatten_shards, unflatten)
 
 @dataclass(frozen=True, eq=False)
 class FormDigest:
-    """The form of a program as an exported function keeps it: equal to any form with the same digest.
+    """The form of a program in an exported function: equal to each form that has the same ``digest``.
 
     A file of `jax.export` holds no Python objects, and reading it executes none.
     """
@@ -61,7 +65,10 @@ class FormDigest:
 
     @classmethod
     def of(cls, form: Form | FormDigest) -> FormDigest:
-        """Return the digest of a form."""
+        """Return the digest of a form, a SHA-256 of all its fields that equality compares.
+
+        A digest is returned as it is.
+        """
         if isinstance(form, FormDigest):
             return form
 
@@ -82,7 +89,11 @@ class FormDigest:
 
 
 def text(x: Any) -> str:
-    """Return a text that equal values have in common, ``"a"`` and the string ``"a"`` of NumPy, too."""
+    """Return ``repr`` of a value, as text that equal values share.
+
+    A scalar of NumPy reads like the number of Python. ``text(("a", np.int64(1)))`` is ``"('a', 1)"``, and
+    so is ``text(["a", 1])``.
+    """
     if isinstance(x, (tuple, list)):
         return f"({', '.join(map(text, x))})"
     return repr(str(x)) if isinstance(x, str) else repr(x.item() if isinstance(x, np.generic) else x)
@@ -99,7 +110,7 @@ jax.export.register_namedtuple_serialization(RaggedColumn, serialized_name="mult
 
 
 def run(model: Any, program: Any) -> Any:
-    """Run a program: everything that a minibatch needs, inside one compiled function.
+    """Run a program, the schedule of a whole minibatch as arrays, inside one compiled function.
 
     Traceable by `jax.jit`, `jax.grad`, `jax.vmap` and the like, with the program as an argument: a pytree
     whose arrays say what is computed, and whose form says what is compiled.
@@ -183,7 +194,11 @@ def run(model: Any, program: Any) -> Any:
 
 
 def mesh_of(inputs: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which new arrays, as slabs are, lie on the mesh that the inputs are on."""
+    """Return a context in which new arrays, such as slabs, lie on the mesh of the first input that has one.
+
+    It changes nothing where no input has a mesh, or where a mesh is set already. ``inputs`` is any
+    structure of arrays.
+    """
     meshes = (jax.typeof(x).sharding.mesh for x in jax.tree.leaves(inputs))
     mesh = next((mesh for mesh in meshes if not mesh.empty), None)
     if mesh is None or not jax.sharding.get_abstract_mesh().empty:

@@ -36,7 +36,7 @@ from multifold_jax.varying import vary
 
 
 class Backward:
-    """A program's backward pass.
+    """The backward pass of a program; `run` fills the attributes and may be called once.
 
     Attributes
     ----------
@@ -58,7 +58,11 @@ class Backward:
         self.gradients = jax.tree.map(jnp.zeros_like, inputs)
 
     def run(self, cotangents: list[Any]) -> Data:
-        """Return the gradients of the inputs."""
+        """Return the gradients of the inputs, a `Data` like ``inputs``.
+
+        ``cotangents`` has the gradient of each group of results, in the order of ``form.groups`` and in the
+        structure of its result.
+        """
         for group, rows, given in zip(self.form.groups, self.data.groups, cotangents, strict=True):
             if group.whole >= 0:
                 self.add_whole(group.whole, jax.tree.leaves(given))
@@ -87,14 +91,22 @@ class Backward:
         return self.gradients
 
     def add_whole(self, whole: int, leaves: list[Any]) -> None:
-        """Add to the gradients of a value that is read whole."""
+        """Add ``leaves`` to ``wholes[whole]``, which is made of zeros the first time.
+
+        ``leaves`` are the gradients of the leaves of a value that is read whole, in their order; None for a
+        leaf of integers.
+        """
         known = self.wholes.setdefault(whole, [*map(zeros, jax.tree.leaves(self.values.wholes[whole]))])
         self.wholes[whole] = [
             a if a is None or b is None else a + b for a, b in zip(known, leaves, strict=True)
         ]
 
     def cotangents(self, traced: TracedKernel, first: Any, rows: int, slabs: Slabs) -> list[Any]:
-        """Return the gradients of the leaves of a kernel's result, for its rows from ``first`` on."""
+        """Return the gradients of the leaves of a kernel's result, for its ``rows`` rows from ``first`` on.
+
+        The list has one entry for each of ``traced.outputs``, in their order; None for a leaf without
+        gradient. The gradients are read from ``slabs`` and from ``self.wholes``.
+        """
         found: list[Any] = [None] * len(traced.outputs)
 
         def gather(leaf: int, gradient: Any) -> None:
@@ -121,7 +133,12 @@ class Backward:
         cotangents: list[Any],
         tiles: int = 1,
     ) -> tuple[list[Any], list[Any]]:
-        """Return the gradients of some constants and arguments of a kernel, for one tile or several."""
+        """Return the gradients of some constants, and those of some arguments, of a kernel: two lists.
+
+        ``constants`` and ``wanted`` are positions in ``traced.constants`` and ``traced.arguments``;
+        ``cotangents`` is what `cotangents` returned. ``arguments`` holds the rows of ``tiles`` tiles, one
+        after the other.
+        """
         # What gets no gradient is closed over, so JAX computes nothing for it.
         fixed = [self.data.constants[i] for i in traced.constants]
         outputs = [i for i, x in enumerate(cotangents) if x is not None]
@@ -136,10 +153,12 @@ class Backward:
         return back([cotangents[i] for i in outputs])
 
     def rest(self, traced: TracedKernel, first: int, rows: int, written: set[int], used: Any) -> None:
-        """Add the gradients of what a kernel reads, but for slabs that its loop has written.
+        """Add the gradients of all that a kernel reads, but for rows of slabs that its loop has written.
 
-        A kernel without any launch ran on what fills its rows. Its derivative may be infinite there, and
-        infinity times zero is no number, so then its gradients are zeros without asking it.
+        ``first`` and ``rows`` say which rows of the kernel its phase ran, ``written`` are those slabs,
+        ``used`` is a traced bool: whether the kernel has any launch. A kernel without launches ran on what
+        fills its rows. Its derivative may be infinite there, and infinity times zero is no number, so then
+        the gradients are zeros and the kernel is not run.
         """
         cotangents = self.cotangents(traced, first, rows, self.slabs)
         wanted = [i for i in differentiable(traced) if not within(traced.arguments[i], written)]
@@ -161,7 +180,11 @@ class Backward:
     def add_argument(
         self, traced: TracedKernel, argument: Argument, first: int, rows: int, gradient: Any
     ) -> None:
-        """Add the gradient of an argument to the gradient of what it was read from."""
+        """Add the gradient of an argument to the gradient of what it was read from.
+
+        By the role of the argument, that is a column of numbers, a shared array, a value that is read
+        whole, or rows of a slab. ``gradient`` is that of the kernel's ``rows`` rows from ``first`` on.
+        """
         if argument.role == "numbers":
             columns = self.gradients.columns[traced.number]
             known = columns[argument.operand]
@@ -178,10 +201,11 @@ class Backward:
             arrays[argument.leaf] = add(arrays[argument.leaf], at, gradient)
 
     def loop(self, stage: Stage, kernels: list[TracedKernel], written: set[int]) -> None:
-        """Add the gradients of rows of slabs that a loop writes, tile by tile.
+        """Add the gradients of what a loop reads of slabs ``written``, tile by tile from the last one.
 
-        Each branch of the switch returns as many rows for every slot, (slab, leaf), as the kernel returns
-        that reads most. What is missing are zeros for the row after the last one, which no operand reads.
+        Each branch of the switch returns as many rows for every slot, a pair (slab, leaf), as the kernel
+        returns that reads most of it. The missing ones are zeros for the row after the last one of the
+        slab, which no operand reads.
         """
         tile = stage.phase.tile or 0
         axes = self.forward.traced.axes
@@ -234,22 +258,22 @@ class Backward:
 
 
 def slot_of(argument: Argument) -> tuple[int, int]:
-    """Return slab and leaf that an argument is read from."""
+    """Return the pair (slab, leaf) that an argument of the role "rows" or "members" is read from."""
     return argument.origin, argument.leaf
 
 
 def differentiable(traced: TracedKernel) -> list[int]:
-    """Return the arguments of a kernel that may have gradients."""
+    """Return the positions in ``traced.arguments`` of the arguments of floats; they may have gradients."""
     return [i for i, spec in enumerate(traced.specs) if is_real(spec)]
 
 
 def within(argument: Argument, written: set[int]) -> bool:
-    """Return whether an argument is read from a slab that the loop writes."""
+    """Return whether an argument is made of rows of one of the slabs ``written``."""
     return argument.role in ("rows", "members") and argument.origin in written
 
 
 def replaced(values: list[Any], entries: list[int], by: list[Any]) -> list[Any]:
-    """Return a list with other values in some entries."""
+    """Return a copy of ``values`` in which entry ``entries[i]`` is ``by[i]``."""
     values = list(values)
     for i, x in zip(entries, by, strict=True):
         values[i] = x
@@ -257,7 +281,11 @@ def replaced(values: list[Any], entries: list[int], by: list[Any]) -> list[Any]:
 
 
 def mapped(traced: TracedKernel, constants: list[Any], arguments: list[Any], tiles: int) -> list[Any]:
-    """Return the leaves of a kernel's result for several tiles, whose arguments follow each other."""
+    """Return the leaves of a kernel's result for ``tiles`` tiles, each ``(tiles * rows, *s)``.
+
+    ``arguments`` holds the rows of all tiles, one after the other; what is shared or read whole is the same
+    for each tile.
+    """
     by_tile = [i for i, argument in enumerate(traced.arguments) if argument.role not in ("whole", "shared")]
     mine = []
     for i in by_tile:
@@ -278,10 +306,10 @@ def mapped(traced: TracedKernel, constants: list[Any], arguments: list[Any], til
 
 
 def zeros(x: Any) -> Any:
-    """Return the gradient of a value that was not read; None for integers."""
+    """Return zeros like an array of floats, the gradient it begins with; None for one of integers."""
     return jnp.zeros_like(x) if is_real(x) else None
 
 
 def add(slab: Any, rows: Any, gradient: Any) -> Any:
-    """Add gradients to the rows that were read."""
+    """Return ``slab`` with ``gradient[i]`` added to its row ``rows[i]``; a row may come several times."""
     return slab.at[rows].add(gradient.astype(slab.dtype), mode="promise_in_bounds")

@@ -39,9 +39,11 @@ class Data(NamedTuple):
 
 
 def separate(program: Program, constants: list[Any], axes: frozenset[str]) -> tuple[Data, Data]:
-    """Return the data of a program twice: with None for what has no gradient, and for what has one.
+    """Return the data of a program twice: the arrays that have a gradient, and the others.
 
-    A constant that does not vary over the axes of the mesh as the program does is no parameter.
+    In each of the two, None stands for the arrays of the other. An array has a gradient if it is of floats
+    and varies over all of ``axes``: a constant that does not vary over the axes of the mesh as the program
+    does is no parameter.
     """
     columns = [list(own) for own in program.columns]
     given = list(program.given)
@@ -58,12 +60,12 @@ def separate(program: Program, constants: list[Any], axes: frozenset[str]) -> tu
 
 
 def together(reals: Data, others: Data) -> Data:
-    """Return the data that `separate` took apart."""
+    """Return the data that `separate` took apart: each array is taken from where it is not None."""
     return jax.tree.map(lambda x, y: y if x is None else x, reals, others, is_leaf=lambda x: x is None)
 
 
 class KernelInputs(NamedTuple):
-    """What kernels read: data, slabs, and the values that are read whole."""
+    """What kernels read: data, slabs (number -> arrays), and values read whole (number -> value)."""
 
     data: Data
     slabs: Slabs
@@ -71,7 +73,7 @@ class KernelInputs(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A phase with everything that is known before it runs.
+    """A phase of the form, with where its launches and the rows of its kernels begin.
 
     Attributes
     ----------
@@ -88,12 +90,15 @@ class Stage(NamedTuple):
     begins: tuple[int, ...]
 
     def launches(self, data: Data) -> Any:
-        """Return the table of its launches."""
+        """Return the rows of ``data.launches`` of this phase.
+
+        Each is (kernel in the phase, first row, rows).
+        """
         return data.launches[self.first : self.first + (self.phase.launches or 0)]
 
 
 class Forward:
-    """A program's forward pass, for one form and the traced ops of one model."""
+    """The forward pass of a program, for one form and the kernels that a `Tracer` has traced."""
 
     def __init__(self, traced: Tracer) -> None:
         self.traced = traced
@@ -106,12 +111,18 @@ class Forward:
             first += phase.launches or 0
 
     def kernels(self, phase: Phase) -> list[TracedKernel]:
-        """Return the kernels of a phase, traced in the size that it runs them in."""
+        """Return the traced kernels of a phase, in the order of ``phase.kernels``.
+
+        Each is traced for the rows of one launch: in a loop a tile, elsewhere all its rows in the phase.
+        """
         pairs = zip(phase.kernels, phase.rows, strict=True)
         return [self.traced.kernels[number, phase.tile or rows] for number, rows in pairs]
 
     def run(self, data: Data) -> tuple[list[Any], tuple[Slabs, dict[int, Any]]]:
-        """Return the results, and the slabs and whole values that the backward pass needs."""
+        """Return the results, one for each of ``form.groups``, and (slabs, wholes) for the backward pass.
+
+        Makes all slabs, writes the given rows into them, and runs all phases.
+        """
         values = KernelInputs(data, {}, {})
         for slab, one in self.traced.classes.known.items():
             # Idle launches write a tile of rows, too: to the end of each slab, where no operand reads.
@@ -133,13 +144,14 @@ class Forward:
         return results, (values.slabs, values.wholes)
 
     def result(self, slab: int, rows: Any, slabs: Slabs) -> Any:
-        """Return the rows of one group."""
+        """Return rows ``rows`` of a slab, in its structure; each leaf has shape ``(len(rows), *s)``."""
         return self.traced.classes[slab].structure.unflatten([get(x, rows) for x in slabs[slab]])
 
     def once(self, stage: Stage, values: KernelInputs) -> None:
-        """Run a phase of one launch; no launch where a minibatch has no call of the kernel.
+        """Run a phase of one kernel and one launch, and write its rows into ``values``.
 
-        Then the rows of its operands only fill the slabs. Its op may have an infinite derivative there, as
+        Where the minibatch has no call of the kernel, zeros are written and the op does not run: the rows
+        of its operands would only be what fills the slabs. Its op may have an infinite derivative there, as
         ``sqrt`` has at 0, and a second derivative would meet it: infinity times zero is no number.
         """
         (traced,) = self.kernels(stage.phase)
@@ -159,10 +171,11 @@ class Forward:
             values.wholes[whole] = jax.tree.map(leaves.__getitem__, places)
 
     def loop(self, stage: Stage, values: KernelInputs) -> None:
-        """Run a loop: a scan over its tiles.
+        """Run a phase that is a loop, as a scan over its tiles, and write its rows into ``values.slabs``.
 
-        Each branch of the switch returns the rows for every slot, (slab, turn), that any kernel of the loop
-        writes. Where its kernel has none, it returns a tile of zeros for the end of the slab.
+        Each branch of the switch returns the rows for every slot, a pair (slab, turn), that any kernel of
+        the loop writes. Where its own kernel writes none, it returns a tile of zeros for the end of the
+        slab.
         """
         kernels = self.kernels(stage.phase)
         tile = stage.phase.tile or 0
@@ -193,7 +206,11 @@ class Forward:
         values.slabs.update(walk(own, stage.launches(values.data), branches, update))
 
     def nothing(self, slab: int, tile: int) -> tuple[Any, list[Any]]:
-        """Return a tile of zeros, and the end of the slab, where no operand reads."""
+        """Return what an idle tile writes to a slab: (row, leaves).
+
+        The row is the one after the last row of the slab, where no operand reads; the leaves are ``tile``
+        rows of zeros, one array for each leaf.
+        """
         leaves = self.traced.classes[slab].leaves
         rows = [vary(jnp.zeros((tile, *shape), dtype), self.traced.axes) for shape, dtype in leaves]
         return vary(jnp.asarray(self.traced.rows[slab], jnp.int32), self.traced.axes), rows
@@ -207,7 +224,11 @@ def walk(
     *,
     reverse: bool = False,
 ) -> Slabs:
-    """Return slabs after a scan over launches: the branch of each finds rows, `update` writes them."""
+    """Return the slabs after a scan over launches, from the last to the first if ``reverse``.
+
+    For each launch (branch, first row, ...) the branch ``branches[branch](first, slabs)`` finds rows, and
+    ``update(slabs, found)`` writes them into the dictionary.
+    """
 
     def step(slabs: Slabs, launch: Any) -> tuple[Slabs, None]:
         found = jax.lax.switch(launch[0], branches, launch[1], slabs)
@@ -220,9 +241,10 @@ def walk(
 
 
 def arguments_of(traced: TracedKernel, first: Any, rows: int, values: KernelInputs) -> list[Any]:
-    """Return what a kernel takes for its rows from ``first`` on: for one tile, or for several at once.
+    """Return the arrays that a kernel takes for ``rows`` of its rows from ``first`` on.
 
-    ``first`` may be traced.
+    There is one for each of ``traced.arguments``, in their order and of their dtypes. ``rows`` are those of
+    one tile, or of several tiles at once; ``first`` may be a tracer of JAX.
     """
     data = values.data
     tiles = rows // traced.rows
@@ -252,7 +274,10 @@ def arguments_of(traced: TracedKernel, first: Any, rows: int, values: KernelInpu
 
 
 def addresses(traced: TracedKernel, argument: Argument, first: Any, rows: int, data: Data) -> Any:
-    """Return the rows of the slab that an argument is gathered from."""
+    """Return the rows of the slab that an argument is gathered from, as integers.
+
+    For the role "members" they are all ragged members of the ``rows`` rows of the kernel from ``first`` on.
+    """
     column = data.columns[traced.number][argument.operand]
     if argument.role == "rows":
         return stretch(column, first, rows)
@@ -261,22 +286,25 @@ def addresses(traced: TracedKernel, argument: Argument, first: Any, rows: int, d
 
 
 def fill(dtype: Any) -> float | int:
-    """Return what slabs hold before they are written: few functions are singular at a half."""
+    """Return the number that a slab is filled with before its rows are written: 0.5, or 0 for integers.
+
+    Few functions are singular at a half.
+    """
     return 0.5 if jnp.issubdtype(dtype, jnp.inexact) else 0
 
 
 def get(x: Any, rows: Any) -> Any:
-    """Gather rows."""
+    """Return ``x[rows]`` along axis 0; the rows must exist."""
     return x.at[rows].get(mode="promise_in_bounds")
 
 
 def put(slab: Any, rows: Any, start: Any) -> Any:
-    """Write rows into a stretch of a slab."""
+    """Return ``slab`` with ``rows``, cast to its dtype, in the place of its rows from ``start`` on."""
     return jax.lax.dynamic_update_slice_in_dim(slab, jnp.asarray(rows, slab.dtype), start, 0)
 
 
 def stretch(x: Any, first: Any, count: int) -> Any:
-    """Return consecutive rows."""
+    """Return the ``count`` rows of ``x`` from ``first`` on; ``first`` is an int or a tracer."""
     if isinstance(first, int):
         return jax.lax.slice_in_dim(jnp.asarray(x), first, first + count)
     return jax.lax.dynamic_slice_in_dim(jnp.asarray(x), first, count)

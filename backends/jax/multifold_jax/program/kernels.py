@@ -53,7 +53,7 @@ STATE = (
 
 
 class Argument(NamedTuple):
-    """Where one array that a kernel takes comes from.
+    """Where one of the arrays that a kernel takes comes from; an operand may be made of several.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Argument(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A stretch of a slab that a kernel writes.
+    """A stretch of consecutive rows of a slab that a kernel writes.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Write(NamedTuple):
 
 @dataclass(frozen=True)
 class TracedKernel:
-    """A kernel traced on a number of rows.
+    """A kernel, one type of call, traced by JAX on a fixed number of rows.
 
     Attributes
     ----------
@@ -130,13 +130,20 @@ class TracedKernel:
     axes: frozenset[str]
 
     def __call__(self, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        """Return the leaves of the result."""
+        """Run the kernel; return the leaves of its result, one for each of ``outputs``.
+
+        ``constants`` are arrays in the order of ``self.constants``, ``arguments`` arrays in that of
+        ``self.arguments``.
+        """
         closed = jax.extend.core.ClosedJaxpr(self.jaxpr, list(constants))
         return [vary(x, self.axes) for x in jax.extend.core.jaxpr_as_fun(closed)(*arguments)]
 
 
 def is_real(x: Any) -> bool:
-    """Return whether an array, or what describes one, may have a gradient."""
+    """Return whether an array, or its description, is of floats or complex numbers.
+
+    It may have a gradient.
+    """
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
@@ -201,7 +208,10 @@ class Tracer:
                 self.trace(number, phase.tile if phase.tile is not None else counts[number])
 
     def trace(self, number: int, rows: int) -> None:
-        """Trace a kernel on a number of rows."""
+        """Trace kernel ``number`` on ``rows`` rows and keep it in ``kernels[number, rows]``, once.
+
+        This also declares the slabs and the values read whole that it writes. Raises as `trace_all` does.
+        """
         if (number, rows) in self.kernels:
             return
         kernel = self.form.kernels[number]
@@ -210,7 +220,9 @@ class Tracer:
         # An op that returns rows of shape (n,) for n nodes mixes rows. Only a second trace, on one row
         # more, tells it from an op whose rows have n numbers by chance.
         if not kernel.solo:
-            compare(kernel, shapes, self.jaxpr(number, *self.arguments(number, rows + 1)[1:])[1])
+            refuse_dependent_rows(
+                kernel, shapes, self.jaxpr(number, *self.arguments(number, rows + 1)[1:])[1]
+            )
         leaves, structure = jax.tree.flatten(shapes)
         places = jax.tree.unflatten(structure, list(range(len(leaves))))
         wholes = {}
@@ -230,7 +242,11 @@ class Tracer:
         )
 
     def settle(self, kernel: Kernel, source: Source, shapes: Any, rows: int) -> None:
-        """Note the class of the rows that a kernel writes for a source."""
+        """Declare the class (structure, shapes, dtypes) of the slab that ``source`` writes.
+
+        It is read off ``shapes``, the op's result as shapes. Raises `LaunchError` where that has other than
+        ``rows`` rows, or another class than before.
+        """
         found, structure = jax.tree.flatten(follow(shapes, source.steps, kernel))
         if not found:
             raise LaunchError(f"{naming(kernel)}, returned None, which has no rows.")
@@ -241,7 +257,7 @@ class Tracer:
         self.classes.declare(source.slab, SlabClass.of(structure, found))
 
     def constant(self, x: Any) -> int:
-        """Return the number of a constant among those of the program."""
+        """Return the position of an array in ``self.constants``, where it is appended if it is new."""
         # By identity: two ops that read one embedding have one constant, and so one gradient of it. The
         # list keeps the arrays alive, so no id is used twice.
         number = self.numbers.setdefault(id(x), len(self.constants))
@@ -250,7 +266,11 @@ class Tracer:
         return number
 
     def jaxpr(self, number: int, specs: list[Any], rebuild: Callable[[Sequence[Any]], Any]) -> Any:
-        """Return the trace of an op, and what it returns as shapes."""
+        """Trace the op of kernel ``number``; return its closed jaxpr, and its result as shapes and dtypes.
+
+        ``specs`` are the shapes of the arrays it takes, ``rebuild`` makes the list of its operands of these
+        arrays. Raises `LaunchError` if JAX cannot trace it.
+        """
         kernel = self.form.kernels[number]
         op = self.ops[number]
 
@@ -275,13 +295,20 @@ class Tracer:
             ) from error
 
     def samples(self, specs: list[Any]) -> list[Any]:
-        """Return what an op is traced on: shapes, or arrays that vary over the axes of a mesh."""
+        """Return what an op is traced on: ``specs``, or zeros like them if ``self.axes`` has any axis.
+
+        The zeros vary over these axes of the mesh.
+        """
         return [vary(jnp.zeros(x.shape, x.dtype), self.axes) for x in specs] if self.axes else specs
 
     def arguments(
         self, number: int, rows: int
     ) -> tuple[list[Argument], list[Any], Callable[[Sequence[Any]], list[Any]]]:
-        """Return what a kernel takes, as shapes, and what makes its operands of it."""
+        """Return (arguments, specs, function) for kernel ``number`` on ``rows`` rows.
+
+        ``specs`` are the shapes and dtypes of the arguments; the function makes the list of operands, in
+        their order, of a list of such arrays.
+        """
         kernel = self.form.kernels[number]
         found: list[Argument] = []
         specs: list[Any] = []
@@ -296,7 +323,11 @@ class Tracer:
         return found, specs, lambda flat: [make(flat[own]) for own, make in makers]
 
     def operand(self, kernel: Kernel, operand: KernelOperand, column: Any, rows: int) -> Made:
-        """Return what an operand is made of."""
+        """Return the arrays that an operand is made of, pairs (role, shape), and what makes it of them.
+
+        The second is a function of the list of arrays. ``column`` is the operand's entry in
+        ``program.columns``. A static operand is made of no arrays.
+        """
         if operand.role == "rows":
             structure, leaves = self.classes[operand.index]
             return [("rows", Spec((rows, *shape), dtype)) for shape, dtype in leaves], structure.unflatten
@@ -313,7 +344,11 @@ class Tracer:
         return [("numbers", Spec((rows,), jax.dtypes.canonicalize_dtype(column.dtype)))], itemgetter(0)
 
     def ragged(self, kernel: Kernel, operand: KernelOperand, rows: int) -> Made:
-        """Return what a ragged operand is made of: the leaves of its members, lengths and segments."""
+        """Return what `operand` returns, for a ragged operand.
+
+        Its arrays are the leaves of its members, then lengths, then segments. An operand that reads no rows
+        in any program of the form has no members, and its values have no rows.
+        """
         edges = operand.edges or 0
         rest = [("lengths", Spec((rows,), np.int32)), ("segments", Spec((edges,), np.int32))]
         if operand.reads:
@@ -325,20 +360,23 @@ class Tracer:
 
 
 def plain(missing: MissingRows) -> SlabClass:
-    """Return the class of missing rows."""
+    """Return the class (structure, shapes, dtypes) of rows that no call of the form makes."""
     made = missing.made(lambda shape, dtype: Spec((0, *shape), dtype_of(dtype)))
     arrays, structure = jax.tree.flatten(made)
     return SlabClass.of(structure, arrays)
 
 
 def dtype_of(name: str) -> np.dtype:
-    """Return the dtype of a name; those of numbers of Python follow ``jax_enable_x64``."""
+    """Return the dtype of a name, as ``"float32"``; ``"float"`` and ``"int"`` follow ``jax_enable_x64``."""
     number = {"float": float, "int": int}.get(name)
     return jax.dtypes.canonicalize_dtype(name if number is None else jnp.result_type(number))
 
 
-def compare(kernel: Kernel, shapes: Any, other: Any) -> None:
-    """Refuse an op whose result has other rows where there are more of them."""
+def refuse_dependent_rows(kernel: Kernel, shapes: Any, other: Any) -> None:
+    """Raise `LaunchError` if an op's result depends on how many rows it has.
+
+    ``shapes`` is its result as shapes, ``other`` that for one row more; they may differ along axis 0 alone.
+    """
     for x, y in zip(jax.tree.leaves(shapes), jax.tree.leaves(other), strict=False):
         if x.shape[1:] != y.shape[1:]:
             raise LaunchError(
@@ -350,7 +388,7 @@ def compare(kernel: Kernel, shapes: Any, other: Any) -> None:
 
 
 def refuse_keys(x: Any) -> None:
-    """Refuse typed keys of random numbers, whose dtype has no zeros to fill rows with."""
+    """Raise `LaunchError` for typed keys of `jax.random`, whose dtype has no zeros to fill rows with."""
     if jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.extended):
         raise LaunchError(
             f"Expected arrays of numbers in a program. Received one of dtype {x.dtype}.",

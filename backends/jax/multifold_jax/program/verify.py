@@ -21,7 +21,11 @@ from multifold_jax.trials import draws_in
 
 
 def verify(backend: Backend, tracer: Tracer, traced: TracedKernel) -> None:
-    """Refuse a kernel that mixes its rows, in the size in which a phase runs it."""
+    """Raise `LaunchError` if a kernel, in the size that a phase runs it in, lets one row change another.
+
+    It runs on drawn numbers, which also replace parameters that are traced. A solo kernel, one that takes
+    keys, or one that draws random numbers is not tried.
+    """
     kernel = tracer.form.kernels[traced.number]
     text = str(traced.jaxpr)
     keys = any(jax.numpy.issubdtype(spec.dtype, jax.dtypes.prng_key) for spec in traced.specs)
@@ -50,7 +54,10 @@ def verify(backend: Backend, tracer: Tracer, traced: TracedKernel) -> None:
 
 
 def described(arguments: Sequence[Any], specs: Sequence[Any]) -> list[RowsSpec]:
-    """Return the operands that a kernel takes, from the arrays that they are made of."""
+    """Return the operands of a kernel, one `RowsSpec` each, from the arrays they are made of.
+
+    ``specs`` has the shapes and dtypes of ``arguments``, in their order.
+    """
     found = []
     pairs = zip(arguments, specs, strict=True)
     for _, group in groupby(pairs, key=lambda pair: pair[0].operand):

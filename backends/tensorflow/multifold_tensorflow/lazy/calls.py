@@ -26,7 +26,10 @@ SCOPES = "current_call_ctx", "autocast_scope"
 
 
 class LayerModes:
-    """What layers hand on in this thread, as it was when this was made; equal for equal calls."""
+    """What Keras layers hand on to layers inside of them, in this thread, when this was made.
+
+    That is whether they are trained, and the dtype that they cast to. ``key`` is equal for equal modes.
+    """
 
     def __init__(self) -> None:
         context, autocast = self.scopes = [global_attribute(name) for name in SCOPES]
@@ -36,7 +39,7 @@ class LayerModes:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Let layers find it."""
+        """Return a context in which layers find these modes, as if an outer layer had set them."""
         before = [global_attribute(name) for name in SCOPES]
         try:
             for name, value in zip(SCOPES, self.scopes, strict=True):
@@ -48,14 +51,15 @@ class LayerModes:
 
 
 def graph_now() -> Any:
-    """Return the graph that is drawn; None while TensorFlow is eager."""
+    """Return the graph that TensorFlow draws now; None while it is eager."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def modes() -> Any:
-    """Return by what calls are compared besides their arguments; None outside of layers.
+    """Return a hashable that two calls of one kind must have in common, besides their arguments.
 
-    Raise if the program is inside of a graph that is not that of its run.
+    It is None outside of layers, and ``LayerModes().key`` inside of one. Raises `RecordError` if the
+    program draws another graph than the one that its run began in.
     """
     if graph_now() is not recording_of().recorder.graph:
         raise RecordError(
@@ -67,7 +71,7 @@ def modes() -> Any:
 
 @trusted  # it runs each row as the loop does, so it cannot mix them
 class TensorCall(CompiledCall):
-    """A function of TensorFlow, run for all examples as a graph."""
+    """A function of TensorFlow for one example, run for all examples of a launch as one graph."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -78,13 +82,21 @@ class TensorCall(CompiledCall):
         self.run: Any = None
 
     def tensors(self, own: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        """Run the function for one example with rows of its own; return the tensors in its result."""
+        """Run the function for one example; return the tensors of its result as a flat list.
+
+        ``own`` are the operands that each example has of its own, of this example; ``operands`` are all
+        operands, of which those shared by the examples are used.
+        """
         rows = iter(own)
         filled = [x if same else next(rows) for same, x in zip(self.shared, operands, strict=True)]
         return self.checked(self.traced(*filled))
 
     def checked(self, found: Any) -> list[Any]:
-        """Return the tensors in a result, and note how they are nested."""
+        """Return the tensors of a result as a flat list, and keep their shapes and how they are nested.
+
+        Raises `RecordError` for a result that holds no tensors or other values besides, has a mask of
+        Keras, or has a shape that depends on values.
+        """
         results, structure = optree.tree_flatten(found)
         if not results or not all(map(tf.is_tensor, results)):
             raise RecordError(
@@ -103,7 +115,7 @@ class TensorCall(CompiledCall):
         return results
 
     def together(self, *operands: Any) -> list[Any]:
-        """Run it for all examples together."""
+        """Run the function for all examples by `tf.vectorized_map`; return tensors, each ``(n, *s)``."""
         own = self.batched(operands)
         found = tf.vectorized_map(
             lambda rows: self.body(rows, operands), own, fallback_to_while_loop=False, warn=False
@@ -111,13 +123,17 @@ class TensorCall(CompiledCall):
         return list(found)
 
     def one_by_one(self, *operands: Any) -> list[Any]:
-        """Run it for one example after the other."""
+        """Run the function for one example after the other, by `tf.map_fn`; return as `together` does."""
         own = self.batched(operands)
         specs = self.results
         return list(tf.map_fn(lambda rows: self.tensors(rows, operands), own, fn_output_signature=specs))
 
     def body(self, rows: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        """Run it for one example; raise if it cannot run for all of them together."""
+        """Run the function for one example, as `tensors`, while `tf.vectorized_map` draws it.
+
+        Raises `NotImplementedError` if it draws by a seed of Keras or has a custom gradient: then the
+        examples cannot run together.
+        """
         found = self.tensors(rows, operands)
         graph = tf.compat.v1.get_default_graph()
         if assigned_by(self.__name__, graph) or any(
@@ -127,7 +143,7 @@ class TensorCall(CompiledCall):
         return found
 
     def batched(self, operands: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the operands that are others for each example."""
+        """Return the operands of which each example has its own row, without the shared ones."""
         return tuple([x for same, x in zip(self.shared, operands, strict=True) if not same])
 
     def learn(self, recording: Recording, forms: Sequence[PendingForm]) -> tuple[Sequence[Any], Any]:
@@ -149,18 +165,24 @@ class TensorCall(CompiledCall):
         return self.results, self.nested
 
     def owners(self) -> list[Any]:
-        """Return what tracing it may change."""
+        """Return the functions, layers and objects that may change when the call is traced: here none."""
         return []
 
     def build(self, recording: Recording, forms: Sequence[PendingForm]) -> None:
-        """Let layers make their weights, which stay, before anything is tried on them."""
+        """Run the call once on ones if a layer in it is not built, so that it makes its weights.
+
+        These weights stay.
+        """
         parts = [x for owner in self.owners() for x in recording.reached(owner)]
         if any(not x.built and type(x).build not in NEVER_BUILT for x in layers_of(parts)):
             with recording.paused(), apart(), self.modes.applied():
                 self.one(*ones(forms))
 
     def refuse_masks(self, recording: Recording) -> None:
-        """Refuse a cell of Keras that keeps a mask of dropout for its next call."""
+        """Reset masks of dropout that cells of Keras kept for the next call.
+
+        Raise `RecordError` if any did.
+        """
         parts = [x for owner in self.owners() for x in recording.reached(owner)]
         kept = [x for x in layers_of(parts) if any(map(is_symbolic, map(vars(x).get, MASKS)))]
         for layer in kept:
@@ -183,7 +205,7 @@ class TensorCall(CompiledCall):
 
 
 class TensorCell(TensorCall):
-    """A function of the program, or a layer, recorded whole."""
+    """A function of the program that is marked as a cell, or a layer, recorded as one call."""
 
     is_cell = True
 
@@ -192,7 +214,7 @@ class TensorCell(TensorCall):
 
 
 class TensorRows(TensorCell):
-    """A cell that is written for rows, with one row for each example; it runs as it stands."""
+    """A cell that the user wrote for rows: it takes ``(n, *s)``, and runs as it is, without a graph."""
 
     multifold_mark = None  # it is the user's code on rows, so it is tried as any op is
 
@@ -214,13 +236,13 @@ MASKS = "_dropout_mask", "_recurrent_dropout_mask"
 
 
 def is_symbolic(x: Any) -> bool:
-    """Return whether something is, or begins with, a tensor of a graph."""
+    """Return whether ``x``, or its first entry if it is a list or tuple, is a tensor without a value."""
     part = x[0] if isinstance(x, (list, tuple)) else x
     return tf.is_tensor(part) and not hasattr(part, "numpy")
 
 
 def refuse_mask(x: Any) -> None:
-    """Refuse a tensor with a mask of Keras, which recorded calls do not hand on."""
+    """Raise `RecordError` if ``x`` has a mask of Keras, which recorded calls do not hand on."""
     if getattr(x, "_keras_mask", None) is not None:
         raise RecordError(
             "A layer of Keras, as Embedding(mask_zero=True), makes a mask for the layers after it.",
@@ -233,12 +255,18 @@ NEVER_BUILT = keras.layers.Layer.build, keras.Model.build
 
 
 def ones(forms: Sequence[PendingForm]) -> list[Any]:
-    """Return tensors of one example of some forms: zeros where they may look something up."""
+    """Return tensors, one for each of ``forms``, in order: ones of its shape and dtype, or zeros.
+
+    They are zeros for other dtypes than floats, since an op may look something up by integers.
+    """
     return [tf.cast(tf.fill(x.shape, 1 if x.dtype.is_floating else 0), x.dtype) for x in forms]
 
 
 def graph_of(function: Any, specs: Sequence[tf.TensorSpec]) -> Any:
-    """Return a function as a graph for tensors of some shapes and dtypes."""
+    """Return ``function`` as a concrete function, one graph, for tensors like ``specs``.
+
+    Raises `RecordError` if it looks at a value while it is drawn.
+    """
     try:
         return tf.function(function, autograph=False).get_concrete_function(*specs)
     except (TypeError, AttributeError, NotImplementedError) as error:
@@ -252,7 +280,7 @@ def graph_of(function: Any, specs: Sequence[tf.TensorSpec]) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Let TensorFlow log no error that is handled."""
+    """Return a context in which TensorFlow logs no errors: the caller handles them."""
     logger = tf.get_logger()
     before = logger.level
     logger.setLevel("CRITICAL")
@@ -267,7 +295,10 @@ ASSIGNMENTS = "Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply
 
 
 def assigned_by(name: str, graph: Any) -> bool:
-    """Return whether a graph changes states of Keras's seeds; refuse one that changes other variables."""
+    """Return whether a graph assigns states of Keras's seeds.
+
+    Raises `RecordError` if it assigns other variables; ``name`` is what the error calls the function.
+    """
     seeds = [x.handle for x in getattr(graph, "_watched_variables", ()) if SEEDS in x.name]
     known = [id(inner) for outer, inner in graph.captures if any(outer is x for x in seeds)]
     changes = [op for op in graph.get_operations() if op.type.startswith(ASSIGNMENTS)]

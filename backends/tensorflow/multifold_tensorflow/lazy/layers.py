@@ -21,13 +21,16 @@ from multifold_tensorflow.trials import private
 
 
 class LayerCall(TensorCell):
-    """A layer of Keras, recorded whole."""
+    """A call of a layer of Keras, recorded as one call."""
 
     is_cell = False
 
 
 def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what calls a layer while programs record."""
+    """Return a replacement of ``keras.layers.Layer.__call__`` that records calls while a program records.
+
+    It records layers whose class is a cell, and layers of Keras itself. All other calls go to ``call``.
+    """
 
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
         recording = CURRENT.recording
@@ -43,14 +46,17 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_of_keras(layer: Any) -> bool:
-    """Return whether a layer, and all inside of it, are Keras's own."""
+    """Return whether the class of a layer, and of each layer inside of it, is defined in Keras itself."""
     return type(layer).__module__.startswith("keras.") and all(
         type(x).__module__.startswith("keras.") for x in layer._flatten_layers()
     )
 
 
 def seen_assignment(assign: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what assigns a variable while programs record."""
+    """Return a replacement of ``assign``, a method that changes a variable, for while a program records.
+
+    It raises `RecordError` for a pending tensor as the value, and for a variable that recorded calls use.
+    """
 
     def assigned(self: Any, *args: Any, **kwargs: Any) -> Any:
         recording = CURRENT.recording

@@ -34,7 +34,7 @@ IN_A_FUNCTION = (
 
 
 class PendingTensor(PendingOperators):
-    """A tensor whose values are not computed yet."""
+    """Stands for a tensor that is not computed yet; functions, operators and indexing are recorded."""
 
     __slots__ = ("_keras_logits",)  # Keras notes there of what a sigmoid was taken
 
@@ -46,15 +46,15 @@ class PendingTensor(PendingOperators):
 
     @property
     def shape(self) -> Any:
-        """The shape."""
+        """The shape, a `tf.TensorShape`."""
         return tf.TensorShape(self.form.shape)
 
     def get_shape(self) -> Any:
-        """Return the shape."""
+        """Return the shape, a `tf.TensorShape`."""
         return self.shape
 
     def numpy(self) -> Any:
-        """Return the value as NumPy has it: the example waits for it."""
+        """Return the value as a NumPy array or number; the example waits until it is computed."""
         return self._read()
 
     def _read(self) -> Any:
@@ -71,7 +71,7 @@ class PendingTensor(PendingOperators):
 
     @property
     def _id(self) -> NoReturn:
-        """What a `tf.GradientTape` knows a tensor by."""
+        """Raise `RecordError`: a `tf.GradientTape` asks for this number to watch a tensor."""
         raise RecordError(
             "A tf.GradientTape inside of the program has met a tensor that is not computed yet.",
             "put the tape around the run, or into a cell.",
@@ -82,7 +82,7 @@ class PendingTensor(PendingOperators):
 
 
 class SettledTensor(SettledOperators, PendingTensor):
-    """A tensor that was pending, after its run: it stands for its value."""
+    """A pending tensor after its run: it stands for its value, a `tf.Tensor`."""
 
     __slots__ = ()
 
@@ -95,12 +95,15 @@ class SettledTensor(SettledOperators, PendingTensor):
 
 
 def is_from_tensorflow(variables: dict[str, Any]) -> bool:
-    """Return whether code with these global variables is TensorFlow's or Keras's."""
+    """Return whether code whose global variables these are belongs to TensorFlow or Keras.
+
+    ``variables["__name__"]`` says so.
+    """
     return str(variables.get("__name__")).partition(".")[0] in ("tensorflow", "keras")
 
 
 def refuse_inside() -> NoReturn:
-    """Raise the error of a function of TensorFlow that asks for a value."""
+    """Raise `RecordError`: a function of TensorFlow has asked a pending tensor for its value."""
     raise RecordError(
         IN_A_FUNCTION,
         f"give it a number that is read, as float(x) or x.numpy(); or {OperatorRecorder.cells}",
@@ -108,7 +111,10 @@ def refuse_inside() -> NoReturn:
 
 
 def like(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that needs no more of a pending tensor than its shape and dtype."""
+    """Return a version of ``func``, as `tf.zeros_like`, that needs only the shape and dtype of a tensor.
+
+    Pending arguments are replaced by NumPy arrays of any values, so nothing is recorded or computed.
+    """
 
     def form(x: Any) -> Any:
         return np.empty(x.form.shape, x.dtype.as_numpy_dtype) if type(x) is PendingTensor else x
@@ -117,7 +123,11 @@ def like(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def converted(value: Any, dtype: Any = None, dtype_hint: Any = None, name: Any = None) -> Any:
-    """Return a pending tensor as it is; raise if it has another dtype."""
+    """Answer `tf.convert_to_tensor`: return a pending tensor as it is.
+
+    Raises `ValueError` for another dtype. Of a list or tuple that holds a pending tensor, return what
+    `tf.stack` records.
+    """
     if type(value) is not PendingTensor:
         return tf.stack(value)
     if dtype is not None and tf.as_dtype(dtype) != value.dtype:
@@ -143,10 +153,16 @@ SEQUENCE = List[  # noqa: UP006
 
 
 class Unlisted(tf.__internal__.dispatch.GlobalOpDispatcher):
-    """Records functions that are not in the table, as `tf.einsum`: asked once they have failed."""
+    """Records functions of TensorFlow without a table of types, as `tf.einsum`.
+
+    TensorFlow asks it when such a function has failed on its arguments.
+    """
 
     def handle(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """Record a function, or leave it to others."""
+        """Return ``op(*args, **kwargs)`` recorded, or ``NOT_SUPPORTED`` if no argument is pending.
+
+        Functions that have a table are left to it.
+        """
         if hasattr(op, private(WHERE, "TYPE_BASED_DISPATCH_ATTR")) or not is_pending(
             [*args, *kwargs.values()]
         ):
@@ -158,7 +174,7 @@ WHERE = "tensorflow.python.util.dispatch"
 
 
 def record_functions() -> None:
-    """Let TensorFlow record its functions that meet pending tensors."""
+    """Enter pending tensors into the tables of TensorFlow's functions, so that these are recorded."""
     private(WHERE, "register_dispatchable_type")(PendingTensor)
     done = set()
     for func in list(private(WHERE, "_TYPE_BASED_DISPATCH_SIGNATURES")):
@@ -173,7 +189,7 @@ def record_functions() -> None:
 
 
 def recorded(func: Any) -> Callable[..., Any]:
-    """Return what records a function of TensorFlow."""
+    """Return a function that records ``func`` with its arguments; it returns pending tensors."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         return record(func, *args, **kwargs)

@@ -32,7 +32,7 @@ should_record = private("tensorflow.python.eager.record", "should_record_backpro
 
 
 class TensorflowRecorder(OperatorRecorder):
-    """What records plain programs in TensorFlow, and keeps what it has learnt of their calls.
+    """Records the calls of one plain program in TensorFlow, and keeps what it has learnt of each kind.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class TensorflowRecorder(OperatorRecorder):
         return found
 
     def refuse_assignment(self, variable: Any) -> None:
-        """Refuse to assign a variable that recorded calls use."""
+        """Raise `RecordError` if recorded calls use ``variable``, but for states of Keras's seeds."""
         if id(variable) in self.used and SEEDS not in variable.name:
             raise refusal(
                 f"The program assigns the variable {variable.name!r}, which recorded calls use. They run "
@@ -118,7 +118,11 @@ class TensorflowRecorder(OperatorRecorder):
 
 
 def attributes_of(x: Any) -> Mapping[str, Any]:
-    """Return the attributes of an object that its calls may depend on, besides variables."""
+    """Return the attributes, name -> value, of an object that its calls may depend on.
+
+    Variables have none, since calls read them when they run. Of layers and modules, names that begin with
+    an underscore are left out, but for masks of dropout.
+    """
     if isinstance(x, (tf.Tensor, tf.Variable, keras.Variable)):
         return {}
     own = vars(x)

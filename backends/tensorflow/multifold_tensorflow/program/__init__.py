@@ -64,7 +64,7 @@ def run(model: Any, program: Program | TensorProgram) -> Any:
 
 
 class GraphBuilder:
-    """A program in the course of being drawn into a graph.
+    """Draws a program into a graph, once; `run` returns its results.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class GraphBuilder:
         self.wholes: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """Run all phases and return the results."""
+        """Draw all phases and return the results, in the structure that was asked for."""
         form = self.form
         for number, source in enumerate(form.sources):
             if source.kernel < 0:
@@ -108,7 +108,10 @@ class GraphBuilder:
         return form.put_together(optree.tree_unflatten(structure, self.threads.end(leaves, slabs)))
 
     def read(self, slab: int, columns: Sequence[tf.Tensor]) -> list[Any]:
-        """Return rows of a slab, for several operands in one gather."""
+        """Return, for each of ``columns``, those rows of a slab in its structure; makes the slab if needed.
+
+        All columns, int64 tensors of one length, are read in one gather for each leaf.
+        """
         self.allocate(slab)
         rows = columns[0] if len(columns) == 1 else tf.concat(columns, 0)
         leaves = []
@@ -119,7 +122,11 @@ class GraphBuilder:
         return [optree.tree_unflatten(structure, own) for own in zip(*leaves, strict=True)]
 
     def write(self, number: int, leaves: Sequence[tf.Tensor], first: Any) -> None:
-        """Put rows into the stretch of a source."""
+        """Write rows, the leaves of a result, into the stretch of source ``number`` of its slab.
+
+        ``first`` is the row of the stretch to begin with. A slab that is written only once becomes these
+        very tensors.
+        """
         source = self.form.sources[number]
         if self.slabs[source.slab] is None and self.alone(source.slab):
             self.slabs[source.slab] = list(leaves)
@@ -131,14 +138,17 @@ class GraphBuilder:
             slab[leaf] = self.threads.write(slab[leaf], begin, values)
 
     def alone(self, slab: int) -> bool:
-        """Return whether all rows of a slab are written at once, so that it is what is written."""
+        """Return whether a slab is written by one source, all at once, outside of loops.
+
+        Then what is written is the slab.
+        """
         own = [source for source in self.form.sources if source.slab == slab]
         if len(own) > 1 or (own[0].kernel >= 0 and self.form.kernels[own[0].kernel].solo):
             return False
         return not any(phase.loop and own[0].kernel in phase.kernels for phase in self.form.phases)
 
     def allocate(self, slab: int) -> None:
-        """Make the arrays of a slab, if there are none yet."""
+        """Make the tensors of a slab, one for each leaf, without values; do nothing if it has them."""
         if self.slabs[slab] is not None:
             return
         rows = self.arrays.sizes[slab]
@@ -149,7 +159,11 @@ class GraphBuilder:
         self.slabs[slab] = [empty(rows, shape, dtype) for shape, dtype in leaves]
 
     def once(self, number: int, table: tf.Tensor) -> None:
-        """Run all calls of a kernel at once; where a minibatch has none, on no rows."""
+        """Draw all calls of kernel ``number`` as one launch, and write its rows.
+
+        ``table`` has the launches of the phase: (kernel in the phase, first row, rows). Where a minibatch
+        has no call of the kernel, zeros are written; a solo kernel runs anyway, and its row is left out.
+        """
         kernel = self.form.kernels[number]
         if not kernel.solo:
             used = tf.reduce_sum(table[:, 2]) > 0
@@ -162,7 +176,7 @@ class GraphBuilder:
         self.keep(number, result, first, None if self.form.tiled else tf.shape(table)[0])
 
     def if_used(self, number: int, operands: list[Any], used: tf.Tensor) -> Any:
-        """Return the result of a launch, as zeros where the minibatch has no call of the kernel.
+        """Return the result of a launch if ``used``, a bool tensor, is true, else zeros like it.
 
         Not every op of TensorFlow takes no rows, as convolutions of oneDNN do not. A tiled program has rows
         that only fill a slab, where a derivative may be infinite, and zero times that is no number.
@@ -187,7 +201,7 @@ class GraphBuilder:
         return optree.tree_unflatten(structure, leaves)
 
     def loop(self, phase: Phase, table: tf.Tensor) -> None:
-        """Run launch after launch."""
+        """Draw a phase as a `tf.while_loop` over its launches, the rows of ``table``."""
         touched = self.touched(phase)
         for slab in touched:
             self.allocate(slab)
@@ -230,12 +244,15 @@ class GraphBuilder:
         put(arrays)
 
     def touched(self, phase: Phase) -> list[int]:
-        """Return the slabs that a phase reads or writes."""
+        """Return the numbers of the slabs that a phase reads or writes, sorted."""
         written = {source.slab for source in self.form.sources if source.kernel in phase.kernels}
         return sorted(written.union(*(self.form.kernels[number].slabs for number in phase.kernels)))
 
     def stack(self, number: int) -> tf.Tensor | None:
-        """Return the columns of rows of a kernel as one matrix, of which a launch takes a slice."""
+        """Return the address columns of kernel ``number`` as one int64 matrix, ``(operands, rows)``.
+
+        It has one row for each operand that is read by rows; None if there is no such operand.
+        """
         columns = [
             column
             for operand, column in zip(
@@ -246,7 +263,11 @@ class GraphBuilder:
         return tf.stack(columns) if columns else None
 
     def operands(self, number: int, first: Any = None, rows: Any = None, stacked: Any = None) -> list[Any]:
-        """Return the leaf operands of a launch: of some rows of a kernel, or of all of them."""
+        """Return the operands of a launch, one for each of the kernel's, in their order.
+
+        They are those of ``rows`` rows of the kernel from ``first`` on, or of all its rows if ``first`` is
+        None. ``stacked`` is what `stack` returned; None lets it be made.
+        """
         kernel = self.form.kernels[number]
         columns = self.arrays.columns[number]
         pairs = list(zip(kernel.operands, columns, strict=True))
@@ -273,7 +294,10 @@ class GraphBuilder:
         return found
 
     def operand(self, kernel: Kernel, operand: KernelOperand, column: Any, first: Any, rows: Any) -> Any:
-        """Return an operand that is no row of a slab for each call."""
+        """Return an operand of one launch, of any role but "rows"; ``column`` holds it for all calls.
+
+        ``first`` and ``rows`` are as for `operands`.
+        """
         if operand.role == "ragged":
             return self.ragged(operand, column, first, rows)
         if operand.role == "whole":
@@ -285,7 +309,10 @@ class GraphBuilder:
         return column if first is None else tf.slice(column, [first], [rows])
 
     def ragged(self, operand: KernelOperand, column: RaggedTensors, first: Any, rows: Any) -> Ragged:
-        """Return a ragged operand of a launch."""
+        """Return a ragged operand of one launch; ``column`` holds it for all calls.
+
+        ``first`` and ``rows`` are as for `operands`.
+        """
         addresses = column.addresses
         segments = column.segments
         lengths = column.lengths
@@ -302,7 +329,7 @@ class GraphBuilder:
         return Ragged(values, lengths, segments)
 
     def launch(self, number: int, leaves: list[Any]) -> Any:
-        """Call the op of a kernel."""
+        """Return what the op of kernel ``number`` returns for these operands; `LaunchError` if it fails."""
         kernel = self.form.kernels[number]
         try:
             return self.ops[number](*received(TensorflowBackend(), kernel, leaves), **kernel.static)
@@ -310,7 +337,10 @@ class GraphBuilder:
             raise no_trace(kernel, error) from error
 
     def keep(self, number: int, result: Any, first: Any, count: Any) -> None:
-        """Put the rows of a result that are read into the slabs; with ``count`` only its first 0 or 1."""
+        """Write the parts of a result that are read by rows into their slabs, from row ``first`` on.
+
+        With ``count``, an int tensor that is 0 or 1, only that many rows are written.
+        """
         kernel = self.form.kernels[number]
         for entry, source in self.form.sources_of(number):
             values = optree.tree_leaves(follow(result, source.steps, kernel))
@@ -319,7 +349,7 @@ class GraphBuilder:
 
 
 def rows_of(shape: tf.TensorShape, rows: int) -> tuple[int, ...] | None:
-    """Return a shape with another number of rows; None if the shape of a row is not known."""
+    """Return ``(rows, *shape[1:])``; None if ``shape`` has no axes or does not know one of the others."""
     if not shape.rank or None in shape[1:]:
         return None
     return (rows, *shape[1:])

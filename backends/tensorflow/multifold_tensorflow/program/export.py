@@ -25,7 +25,7 @@ FORM = "form"
 
 
 def tensors_of(program: Program | TensorProgram) -> dict[str, tf.Tensor]:
-    """Return the tensors of a program by the names that an exported signature knows them by.
+    """Return the tensors of a program, name -> tensor, as an exported signature takes them.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def export(model: Any, program: Program | TensorProgram, path: str | os.PathLike
 
 
 def named(spec: ProgramSpec, program: ProgramSpec | TensorProgram) -> dict[str, Any]:
-    """Return the components of a program or its type by their names."""
+    """Return the components of ``program``, name -> tensor, or of ``spec`` itself, name -> spec."""
     parts = spec._component_specs if program is spec else spec._to_components(program)
     lengths, buffers, given, shared = parts
     rows = {
@@ -106,7 +106,7 @@ def named(spec: ProgramSpec, program: ProgramSpec | TensorProgram) -> dict[str, 
 
 
 def with_names(spec: ProgramSpec, tensors: Mapping[str, tf.Tensor]) -> TensorProgram:
-    """Return the program that has these tensors."""
+    """Return the program of type ``spec`` whose components are ``tensors``, named as by `named`."""
     _lengths, buffers, given, shared = spec._component_specs
     found = (
         tensors["lengths"],
@@ -118,7 +118,7 @@ def with_names(spec: ProgramSpec, tensors: Mapping[str, tf.Tensor]) -> TensorPro
 
 
 def fingerprint(form: Form) -> str:
-    """Return a text that is the same in each process for equal forms, and another one for other forms."""
+    """Return a SHA-256 of a form, as text: equal for equal forms, in each process."""
     kernels = [(k.name, k.key, k.operands, k.structure, k.solo, k.whole, k.rows) for k in form.kernels]
     rest = form.sources, form.slabs, form.wholes, form.phases, form.groups, form.structure, form.leaves
     text = re.sub(r" at 0x[0-9a-f]+", "", repr((kernels, rest)))  # where an op's function lies in memory

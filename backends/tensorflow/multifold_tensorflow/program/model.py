@@ -68,7 +68,10 @@ class ProgramModel(keras.Model):
         self.supports_jit = False
 
     def call(self, program: Any, training: bool | None = None) -> Any:
-        """Return the results of a program. Keras tells its layers by itself whether this is training."""
+        """Return the results of a program, as `run` does.
+
+        ``training`` is not used: Keras tells the layers inside by itself.
+        """
         return run(self, program)
 
     def train_step(self, data: Any) -> Any:
@@ -92,7 +95,7 @@ class ProgramModel(keras.Model):
         return self(program=program, training=False)
 
     def logs(self, program: Any, y: Any, results: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
-        """Return the metrics of all steps so far, with those of this one."""
+        """Update the metrics of Keras with this step; return them, name -> mean over all steps so far."""
         found = self.compute_metrics(program, y, results, sample_weight)
         strategy = self.distribute_strategy
         replicas = strategy.num_replicas_in_sync
@@ -104,7 +107,10 @@ class ProgramModel(keras.Model):
     def loss_of_replica(
         self, program: Any, y: Any, results: Any, sample_weight: Any, *, training: bool
     ) -> tf.Tensor:
-        """Note the loss of this replica; return its share of the loss of all: gradients are added up."""
+        """Return the share of this replica in the loss of all, for gradients that are added up.
+
+        Also updates the metric "loss" with the loss of this replica, weighted by its rows.
+        """
         count = tf.shape(optree.tree_leaves(results if y is None else y)[0])[0]
         # Keras divides it by the number of replicas, since it takes their mean.
         loss = self.compute_loss(program, y, results, sample_weight, training=training)
@@ -121,7 +127,10 @@ class ProgramModel(keras.Model):
         return loss * replicas * tf.cast(count, loss.dtype) / tf.cast(total, loss.dtype)
 
     def refuse_sums(self) -> None:
-        """Refuse a loss that is no mean: weights by numbers of examples would make another one of it."""
+        """Raise `BackendError` for a Keras loss with ``reduction="sum"``.
+
+        Shares of replicas are weighted by their numbers of examples, which fits means alone.
+        """
         summed = [x for x in optree.tree_leaves(self.loss) if getattr(x, "reduction", None) == "sum"]
         if summed:
             raise BackendError(
@@ -130,7 +139,10 @@ class ProgramModel(keras.Model):
             )
 
     def get_build_config(self) -> dict[str, Any]:
-        """Return what each layer was built for: a saved model is built without a program."""
+        """Return ``{"layers": [...]}``, the build configuration of each layer.
+
+        From it a saved model is built without a program.
+        """
         return {"layers": [layer.get_build_config() for layer in self._flatten_layers(include_self=False)]}
 
     def build_from_config(self, config: dict[str, Any]) -> None:
@@ -140,7 +152,9 @@ class ProgramModel(keras.Model):
         self.built = True
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        """Make all variables before the steps are traced, where Keras would call the model with arrays.
+        """Make all variables of model, metrics and optimizer before the steps are traced.
+
+        Keras calls this before it traces a step, and would itself call the model with arrays.
 
         A variable that is made while several replicas are traced is none of their common state.
         """

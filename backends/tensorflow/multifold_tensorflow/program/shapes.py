@@ -35,7 +35,7 @@ from multifold_tensorflow.program.tensors import ProgramTensors
 
 
 class ResultSpecs:
-    """What each kernel returns, the classes of all slabs, and the values that are read whole.
+    """What each kernel of a form returns, as shapes: found by tracing each op once it is made.
 
     Attributes
     ----------
@@ -60,7 +60,11 @@ class ResultSpecs:
                 self.probe(number)
 
     def probe(self, number: int) -> None:
-        """Trace an op, and note what it returns."""
+        """Trace the op of kernel ``number`` on 2 and 3 rows, and keep what it returns in the attributes.
+
+        A solo kernel is traced on 1 row. Raises `LaunchError` if the shape of a row depends on their
+        number, or as `check` and `verify` do.
+        """
         kernel = self.form.kernels[number]
         # A solo kernel never has more than one row. Any other is traced on two counts, so that a result
         # which depends on the count shows itself.
@@ -87,9 +91,10 @@ class ResultSpecs:
         self.verify(number)
 
     def verify(self, number: int) -> None:
-        """Refuse a kernel that mixes its rows: it runs on drawn numbers, and the graph waits.
+        """Raise `LaunchError` if the op of kernel ``number`` lets a row change another.
 
-        An op that reads tensors of the graph cannot run outside of it: only its shapes are compared, above.
+        The op runs on drawn numbers, outside of the graph. One that reads tensors of the graph cannot: only
+        its shapes are compared, by `probe`.
         """
         kernel = self.form.kernels[number]
         if kernel.solo:
@@ -126,7 +131,7 @@ class ResultSpecs:
                 verify_rows(TensorflowBackend(), kernel, op, specs, rows, self.ops[number])
 
     def trace(self, number: int, rows: int) -> Any:
-        """Return the result of an op on that many rows, with a `tf.TensorSpec` for each tensor."""
+        """Return what the op of kernel ``number`` returns for ``rows`` rows, as `tf.TensorSpec`."""
         kernel = self.form.kernels[number]
         pairs = zip(kernel.operands, self.arrays.columns[number], strict=True)
         leaves = [self.operand(kernel, operand, column, rows) for operand, column in pairs]
@@ -149,7 +154,7 @@ class ResultSpecs:
         return seen[-1]
 
     def operand(self, kernel: Kernel, operand: KernelOperand, column: Any, rows: int) -> Any:
-        """Return what stands for an operand of that many rows."""
+        """Return an operand of ``rows`` rows with a `tf.TensorSpec` in place of each tensor."""
         index = TensorflowBackend().number_dtype(int)
         if operand.role == "rows":
             return self.rows(operand.index, rows)
@@ -171,12 +176,15 @@ class ResultSpecs:
         return tf.TensorSpec((rows,), column.dtype)
 
     def rows(self, slab: int, rows: int) -> Any:
-        """Return what stands for rows of a slab."""
+        """Return ``rows`` rows of a slab, in its structure, each leaf a `tf.TensorSpec`."""
         structure, leaves = self.classes[slab]
         return optree.tree_unflatten(structure, [tf.TensorSpec((rows, *s), dtype) for s, dtype in leaves])
 
     def check(self, kernel: Kernel, spec: Any, rows: int) -> None:
-        """Refuse a result whose rows are not known, or are other than one for each node."""
+        """Raise `LaunchError` if ``spec``, a result, has an unknown row shape or other than ``rows`` rows.
+
+        A number of rows that is not known is let through.
+        """
         shape = getattr(spec, "shape", None)
         if shape is None or shape.rank is None or None in shape[1:]:
             raise LaunchError(
@@ -188,23 +196,26 @@ class ResultSpecs:
 
 
 def class_of(value: Any) -> SlabClass:
-    """Return the class of rows."""
+    """Return the class (structure, shapes, dtypes) of rows, tensors or their specs of shape ``(n, *s)``."""
     leaves, structure = optree.tree_flatten(value)
     return SlabClass.of(structure, leaves)
 
 
 def plain(missing: MissingRows) -> SlabClass:
-    """Return the class of missing rows."""
+    """Return the class (structure, shapes, dtypes) of rows that no call of the form makes."""
     return class_of(missing.made(missing_spec))
 
 
 def missing_spec(shape: tuple[int, ...], dtype: str) -> tf.TensorSpec:
-    """Return what stands for no rows of a shape and a dtype."""
+    """Return the spec of a tensor without rows: ``(0, *shape)`` of the dtype of that name."""
     return tf.TensorSpec((0, *shape), dtype_of(dtype))
 
 
 def dtype_of(name: str) -> tf.DType:
-    """Return the dtype of a name: ``"float"`` and ``"int"`` are the backend's defaults."""
+    """Return the dtype of a name, as ``"float32"``.
+
+    The names ``"float"`` and ``"int"`` mean the backend's defaults.
+    """
     number = {"float": float, "int": int}.get(name)
     return tf.as_dtype(name if number is None else TensorflowBackend().number_dtype(number))
 
@@ -215,7 +226,7 @@ def spec_of(x: Any) -> Any:
 
 
 def no_trace(kernel: Kernel, error: Exception) -> LaunchError:
-    """Return the error of an op that fails while it is traced."""
+    """Return, but do not raise, the `LaunchError` of a kernel whose op raised ``error`` while traced."""
     text = str(error).strip().partition("\n")[0].rstrip(". ")
     return LaunchError(
         f"{naming(kernel)}, cannot be traced by a tf.function: {type(error).__name__}: {text}.",

@@ -19,7 +19,9 @@ import tensorflow as tf
 
 @final
 class Threads:
-    """What reads and writes slabs.
+    """Reads and writes rows of slabs, tensors of shape ``(n, *s)``.
+
+    Each slab is used once: reading or writing returns the slab to go on with.
 
     Parameters
     ----------
@@ -67,7 +69,9 @@ class Threads:
         return values, slab
 
     def write(self, slab: tf.Tensor, begin: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return a slab with rows written at ``begin``; each row of a slab is written once.
+        """Return a slab with ``values`` in its rows from ``begin`` on.
+
+        Each row of a slab may be written once.
 
         Examples
         --------
@@ -98,7 +102,7 @@ class Threads:
         return threaded(slab, values)
 
     def add(self, slab: tf.Tensor, rows: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return a slab with values added to rows, which may repeat."""
+        """Return a slab with ``values[i]`` added to its row ``rows[i]``; a row may come several times."""
         rows = tf.identity(rows)
 
         @tf.custom_gradient
@@ -114,7 +118,10 @@ class Threads:
         return threaded(slab, values)
 
     def end(self, results: Sequence[tf.Tensor], slabs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return results, of which slabs are the last: their gradients begin as buffers of their own."""
+        """Return ``results`` so that gradients of ``slabs`` begin as zeros, each in a buffer of its own.
+
+        ``slabs`` are the slabs after their last use; they are not returned.
+        """
         results = list(results)
         slabs = [slab for slab in slabs if differentiable(slab)]
         if not (self.in_place and slabs and any(map(differentiable, results))):
@@ -133,20 +140,23 @@ class Threads:
 
 
 def empty(rows: tf.Tensor | int, shape: tuple[int, ...], dtype: tf.DType) -> tf.Tensor:
-    """Return a slab whose rows are still to be written."""
+    """Return a tensor of shape ``(rows, *shape)`` whose values are not set."""
     return _known(tf.raw_ops.Empty(shape=[rows, *shape], dtype=dtype), shape)
 
 
 def zeros(shape: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Return zeros in a buffer of their own: two equal `tf.zeros` may become one."""
+    """Return zeros of a shape, of the dtype of ``like``, in a buffer that no other tensor shares.
+
+    Two equal `tf.zeros` may become one buffer.
+    """
     return _known(tf.raw_ops.Empty(shape=shape, dtype=like.dtype, init=True), like.shape[1:])
 
 
 def differentiable(x: tf.Tensor) -> bool:
-    """Return whether gradients go through rows like these."""
+    """Return whether a tensor is of floats or complex numbers, so that gradients go through it."""
     return x.dtype.is_floating or x.dtype.is_complex
 
 
 def _known(slab: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-    """Return a slab whose trailing shape a graph knows, too."""
+    """Return ``slab``, of which a graph then knows the shape ``(?, *shape)``."""
     return slab if tf.executing_eagerly() else tf.ensure_shape(slab, (None, *shape))

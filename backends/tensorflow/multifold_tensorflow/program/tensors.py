@@ -54,7 +54,7 @@ class RaggedTensors(NamedTuple):
 
 
 class ProgramTensors(NamedTuple):
-    """The arrays of a program; see `multifold.program.Program` for each of them."""
+    """The arrays of a program as tensors, named as in `multifold.program.Program`."""
 
     starts: Any
     sizes: Any
@@ -116,11 +116,14 @@ class TensorProgram(tf.__internal__.CompositeTensor):
 
     @property
     def device(self) -> str:
-        """Where the tensors are, as `tf.distribute` asks of what belongs to one replica."""
+        """The name of the device of ``lengths``, as `tf.distribute` asks of a value of one replica."""
         return str(self.lengths.device)
 
     def arrays(self) -> ProgramTensors:
-        """Return the arrays of the program, each a stretch of a buffer."""
+        """Return the arrays of the program, cut out of the buffers.
+
+        The array ``launches`` gets the shape ``(launches, 3)``.
+        """
         found = iter(self._stretches())
         # Lengths are data, but the form knows the numbers of sources, slabs and phases: tell TensorFlow.
         counts = list(islice(found, 4))
@@ -138,7 +141,7 @@ class TensorProgram(tf.__internal__.CompositeTensor):
         return ProgramTensors(starts, sizes, bounds, table, columns, groups, self.given, self.shared)
 
     def _stretches(self) -> Sequence[tf.Tensor]:
-        """Return all stretches of the buffers, in their order."""
+        """Return all stretches of the buffers, in the order of ``lengths``."""
         owners = _owners(self.form)
         found: list[Any] = [None] * len(owners)
         for name, buffer in self.buffers.items():
@@ -152,7 +155,7 @@ class TensorProgram(tf.__internal__.CompositeTensor):
 
 @final
 class ProgramSpec(tf.TypeSpec):
-    """The type of `TensorProgram`: programs of one form have equal ones."""
+    """The type of a `TensorProgram` for TensorFlow; equal for programs of one form."""
 
     def __init__(
         self,
@@ -189,7 +192,7 @@ class ProgramSpec(tf.TypeSpec):
         return TensorProgram(self.key[0], lengths, buffers, given, shared, self.key[1])
 
     def empty(self) -> TensorProgram:
-        """Return a program of this form without any call: that of a minibatch without examples.
+        """Return a new program of this form without any call: that of a minibatch without examples.
 
         `tf.distribute` gives it to a replica whose data set ends before another replica's.
         """
@@ -243,7 +246,7 @@ class ProgramSpec(tf.TypeSpec):
 
 
 def as_tensors(program: Program | TensorProgram) -> TensorProgram:
-    """Return a program as an argument of a `tf.function`: in a few uploads.
+    """Return a program as a `TensorProgram`, an argument of a `tf.function`; that of one as it is.
 
     Parameters
     ----------
@@ -292,14 +295,17 @@ def as_tensors(program: Program | TensorProgram) -> TensorProgram:
 
 
 def _owners(form: Form) -> list[str]:
-    """Return the buffer of each stretch, in the order of the stretches."""
+    """Return the names of the buffers of the stretches, one for each, in their order.
+
+    They are starts, sizes, bounds, launches, all columns, and the rows of groups.
+    """
     operands = [operand for kernel in form.kernels for operand in kernel.operands]
     columns = [name for operand in operands for name in BUFFERS.get(operand.role, ())]
     return [COUNTS] * 4 + columns + [INDEX for group in form.groups if group.whole < 0]
 
 
 def _begins(form: Form) -> list[int]:
-    """Return how long each stretch of columns and groups is where nothing is called."""
+    """Return the length that each stretch of a column or group has in a minibatch without calls: 0 or 1."""
     roles = [operand.role for kernel in form.kernels for operand in kernel.operands]
     # Of a ragged operand `splits` is one longer than there are calls: see `RaggedTensors`.
     columns = [
@@ -309,10 +315,13 @@ def _begins(form: Form) -> list[int]:
 
 
 def _counts(form: Form) -> tuple[int, int, int]:
-    """Return how many sources, slabs and bounds there are."""
+    """Return the lengths of starts, sizes and bounds: how many sources, slabs and phases + 1 a form has."""
     return len(form.sources), form.slabs, len(form.phases) + 1
 
 
 def _spec(x: tf.Tensor, rows: int | None) -> tf.TensorSpec:
-    """Return the spec of arrays like ``x``: of any number of rows for None, of as many for -1."""
+    """Return the spec of tensors like ``x`` with ``rows`` rows.
+
+    None means any number of rows, -1 as many as ``x`` has.
+    """
     return tf.TensorSpec(x.shape if rows == -1 else (rows, *x.shape[1:]), x.dtype)

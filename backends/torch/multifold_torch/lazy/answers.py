@@ -31,18 +31,18 @@ from multifold_torch.lazy.written import index_of, is_alone, is_pending, let_sta
 
 
 def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Record a function of pending tensors; return what stands for its result."""
+    """Record a call of a function with pending tensors; return its result with pending tensors in it."""
     recording = recording_of()
     return recording.recorder.recorded(recording, None, func, args, kwargs)
 
 
 def reading(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that reads the pending tensors among its arguments."""
+    """Return a version of ``func`` that waits for pending arguments and gets their values."""
     return lambda *args, **kwargs: func(*with_reads(args), **with_reads(kwargs))
 
 
 def reading_without_gradient(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that reads its arguments, unless its result would have a gradient in the loop."""
+    """Return a version of ``func`` like `reading`, which raises `RecordError` as `refuse_gradient` does."""
 
     def answer(*args: Any, **kwargs: Any) -> Any:
         refuse_gradient(func, args)
@@ -52,26 +52,26 @@ def reading_without_gradient(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def chosen(condition: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return what `torch.where` does: of a condition alone it returns where that holds, a read."""
+    """Answer `torch.where`: record it with three arguments; given a condition alone, wait for its value."""
     if args or kwargs:
         return record(torch.where, condition, *args, **kwargs)
     return torch.where(with_reads(condition))
 
 
 def holds_pending(args: Any) -> bool:
-    """Return whether there is a pending tensor among some arguments."""
+    """Return whether there is a pending tensor among the leaves of ``args``, a structure."""
     return any(map(is_pending, optree.tree_leaves(args)))
 
 
 def needs_gradient(args: Any) -> bool:
-    """Return whether a gradient flows to some arguments."""
+    """Return whether gradients are recorded and a pending tensor among ``args`` needs one."""
     return torch.is_grad_enabled() and any(
         isinstance(x, Pending) and x.form.requires_grad for x in optree.tree_leaves(args)
     )
 
 
 def refuse_gradient(func: Any, args: Any) -> None:
-    """Refuse a read whose result would lose its gradient."""
+    """Raise `RecordError` if `needs_gradient`, since ``func`` reads values and would lose the gradient."""
     if needs_gradient(args):
         raise refusal(
             f"{func.__name__} reads values here, and its result would have no gradient.",
@@ -80,26 +80,35 @@ def refuse_gradient(func: Any, args: Any) -> None:
 
 
 def entry(x: Pending, index: int) -> Pending:
-    """Return a row inside of a pending tensor, which costs no launch."""
+    """Return row ``index`` of ``x`` as a pending tensor.
+
+    It is a part of what is recorded, and costs no launch.
+    """
     recording = recording_of()
     found: Pending = recording.recorder.entry(recording, x, index, x.form.entry)
     return found
 
 
 def entries(x: Pending) -> Iterator[Pending]:
-    """Return the rows inside of a pending tensor."""
+    """Return an iterator over the rows of a pending tensor, each as `entry` returns it.
+
+    Raises `TypeError` for one without axes.
+    """
     if not x.form.shape:
         raise TypeError("iteration over a 0-d tensor")
     return iter([entry(x, index) for index in range(x.form.shape[0])])
 
 
 def unbound(x: Any, dim: int = 0) -> tuple[Any, ...]:
-    """Return the parts along an axis."""
+    """Answer `torch.unbind`: return the parts of ``x`` along axis ``dim`` as a tuple."""
     return tuple(entries(x if dim == 0 else x.transpose(0, dim)))
 
 
 def item_of(x: Any, index: Any) -> Any:
-    """Return a part of a tensor: a row by an integer, or what a recorded call returns."""
+    """Answer ``x[index]``: return a row by an integer without a launch, else what is recorded.
+
+    Masks and pending ends of slices are read first: the example waits for them.
+    """
     if type(index) is int and isinstance(x, Pending) and x.form.shape:
         return entry(x, index)
     if is_number(index):
@@ -117,17 +126,20 @@ def item_of(x: Any, index: Any) -> Any:
 
 
 def row_at(x: Tensor, index: Tensor) -> Tensor:
-    """Return the row that a tensor without axes names."""
+    """Return ``x[index]`` for a tensor of one integer, as an operation that `torch.func.vmap` runs."""
     return x[index.reshape(1)].squeeze(0)
 
 
 def is_number(index: Any) -> bool:
-    """Return whether an index is a tensor without axes that names a row."""
+    """Return whether an index is a tensor of integers without axes, which names one row."""
     return isinstance(index, Tensor) and not index.dim() and index.dtype not in (torch.bool, torch.uint8)
 
 
 def with_known_numbers(index: Any) -> Any:
-    """Return an index in which single rows and the ends of slices are numbers: pending ones are read."""
+    """Return an index with Python integers where tensors name single rows or are ends of slices.
+
+    Pending ones are read: the example waits for them.
+    """
     if type(index) is tuple:
         return tuple([with_known_numbers(part) for part in index])
     if is_number(index):
@@ -136,7 +148,10 @@ def with_known_numbers(index: Any) -> Any:
 
 
 def is_basic(index: Any) -> bool:
-    """Return whether an index takes a part of a tensor that shares its memory, and needs no read for it."""
+    """Return whether an index is made of integers, slices of integers, None and ``...`` alone.
+
+    What it takes shares the memory of the tensor.
+    """
     parts = index if type(index) is tuple else (index,)
     for part in parts:
         kind = type(part)
@@ -149,23 +164,26 @@ def is_basic(index: Any) -> bool:
 
 
 def has_mask(index: Any) -> bool:
-    """Return whether an index has a mask, so that the shape of the result depends on values."""
+    """Return whether an index holds a mask: then the shape of the result depends on values."""
     return any(map(is_mask, optree.tree_leaves(index)))
 
 
 def is_mask(x: Any) -> bool:
-    """Return whether a part of an index is a mask."""
+    """Return whether ``x`` is a tensor of bools with at least one axis."""
     return isinstance(x, Tensor) and x.dtype == torch.bool and x.dim() > 0
 
 
 def without_masks(index: Any) -> Any:
-    """Return an index with the numbers of rows in the place of masks: how many they are is known then."""
+    """Return an index, as a tuple, with ``mask.nonzero(as_tuple=True)`` in the place of each mask."""
     parts = index if type(index) is tuple else (index,)
     return tuple([y for x in parts for y in (x.nonzero(as_tuple=True) if is_mask(x) else [x])])
 
 
 def repeating(func: Any) -> Callable[..., Any]:
-    """Return what records a function whose results may have one number in several places."""
+    """Return a version of ``func``, as `Tensor.expand`, whose recorded result cannot be changed in place.
+
+    Such a result may have one number in several places.
+    """
 
     def answer(*args: Any, **kwargs: Any) -> Any:
         found = record(func, *args, **kwargs)
@@ -177,7 +195,7 @@ def repeating(func: Any) -> Callable[..., Any]:
 
 
 def set_item(x: Any, index: Any, value: Any) -> None:
-    """Change a part of a tensor in place: it becomes another one."""
+    """Answer ``x[index] = value``: ``x`` then stands for a recorded copy with other values in that part."""
     index = with_known_numbers(index)
     if has_mask(index):
         index = with_reads(index)
@@ -188,24 +206,24 @@ def set_item(x: Any, index: Any, value: Any) -> None:
 
 
 def with_item(x: Tensor, index: Any, value: Any) -> Tensor:
-    """Return a tensor with other values in one part."""
+    """Return a copy of ``x`` in which the part at ``index`` is ``value``."""
     found = x.clone()
     found[index] = value
     return found
 
 
 def copied(x: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
-    """Return what ``x.copy_(source)`` makes of a tensor."""
+    """Return a new tensor equal to ``x`` after ``x.copy_(source)``."""
     return x.clone().copy_(source)
 
 
 def filled(x: Tensor, value: Any) -> Tensor:
-    """Return what ``x.fill_(value)`` makes of a tensor."""
+    """Return a new tensor equal to ``x`` after ``x.fill_(value)``."""
     return x.clone().fill_(value)
 
 
 def zeroed(x: Tensor) -> Tensor:
-    """Return what ``x.zero_()`` makes of a tensor."""
+    """Return zeros of the shape and dtype of ``x``."""
     return x.clone().zero_()
 
 
@@ -218,7 +236,10 @@ IN_PLACE = {
 
 @functools.cache
 def out_of_place(func: Any) -> Any:
-    """Return what a function that changes its first argument computes out of place; None if it does not."""
+    """Return what computes the same out of place: `Tensor.add` for `Tensor.add_`, None for `Tensor.add`.
+
+    Raises `RecordError` for a function in place that has no such partner, and for setting an attribute.
+    """
     if func in IN_PLACE:
         return IN_PLACE[func]
     name = getattr(func, "__name__", "")
@@ -236,9 +257,10 @@ STATEMENTS = {f"__i{name}__" for name in OPERATORS}
 
 
 def changed(func: Any, other: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Any) -> Any:
-    """Let a tensor stand for what ``func`` computes in place; ``other`` does so out of place.
+    """Answer a function that changes its first argument in place; return that argument.
 
-    ``options`` are the keywords of the other one.
+    It then stands for a recorded call of ``other(*args, **options)``, which computes the same out of place.
+    A computed tensor that cannot stand for a call is changed by ``func`` itself, on values that are read.
     """
     x = args[0] if args else kwargs["input"]
     is_real = not isinstance(x, Pending)
@@ -256,7 +278,10 @@ def changed(func: Any, other: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 @functools.cache
 def in_place(func: Any) -> Any:
-    """Return a function that changes a copy in place, which keeps its dtype and shape, or is an error."""
+    """Return a version of ``func``, as `Tensor.add_`, that changes and returns a copy of its argument.
+
+    Unlike the function out of place it keeps dtype and shape, or raises.
+    """
 
     @functools.wraps(func, assigned=("__name__",))
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -266,7 +291,10 @@ def in_place(func: Any) -> Any:
 
 
 def may_stand(x: Tensor) -> bool:
-    """Return whether a tensor that was computed may stand for a pending one: only it has its memory."""
+    """Return whether a computed tensor may stand for a pending one: nothing else may see its memory.
+
+    It must be no parameter, shared by no other tensor or array, and, as a view, a basic index of its base.
+    """
     whole = whole_of(x)
     is_shared = recording_of().recorder.is_shared
     if type(whole) is not Tensor or is_shared(x) or is_shared(whole) or not is_alone(x):
@@ -277,12 +305,15 @@ def may_stand(x: Tensor) -> bool:
 
 
 def whole_of(x: Tensor) -> Tensor:
-    """Return what a tensor is a view of; itself, if of nothing."""
+    """Return the tensor that ``x`` is a view of, or ``x`` itself if it is no view."""
     return x if x._base is None else x._base
 
 
 def write_real(func: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Change a tensor in place that keeps its memory, with pending ones, which are read."""
+    """Call ``func``, which changes the computed tensor ``x`` in place, on the values of pending arguments.
+
+    Raises `RecordError` if a pending argument needs a gradient.
+    """
     whole = whole_of(x)
     is_error = whole.requires_grad and whole.is_leaf and torch.is_grad_enabled()
     if needs_gradient((args, kwargs)) and not is_error:
@@ -291,7 +322,10 @@ def write_real(func: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def rewritten(x: Tensor, found: Pending) -> None:
-    """Let a tensor that was computed stand for a pending one, and so what it is a part of."""
+    """Let the computed tensor ``x`` stand for the pending ``found``.
+
+    If it is a view, its base changes with it.
+    """
     whole = whole_of(x)
     if whole is not x:
         index = index_of(x, whole)
@@ -302,7 +336,11 @@ def rewritten(x: Tensor, found: Pending) -> None:
 
 
 def renamed(x: Pending, found: Any) -> None:
-    """Let a tensor stand for what another one stands for, as if it were changed in place."""
+    """Let the pending ``x`` stand for what ``found`` stands for, as if it were changed in place.
+
+    Tensors that it is a part of change with it, and other views of them are refused from then on. Raises
+    `RecordError` if it would lose its gradient.
+    """
     if x.form.requires_grad and not found.form.requires_grad:
         raise refusal(
             f"A change in place inside of no_grad() would take the gradient of {x!r}.",
@@ -323,7 +361,10 @@ def renamed(x: Pending, found: Any) -> None:
 
 
 def moved(x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return a tensor on another device, or of another dtype; itself where nothing changes."""
+    """Answer ``x.to(...)``: return ``x`` where nothing changes, else a recorded cast.
+
+    Raises `RecordError` for another kind of device.
+    """
     if args and isinstance(args[0], Tensor):
         args = args[0].device, args[0].dtype, *args[1:]
     device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
@@ -337,17 +378,23 @@ def moved(x: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def converted(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor in another dtype."""
+    """Return ``x.to(dtype)``."""
     return x.to(dtype)
 
 
 def on(device: str) -> Callable[..., Any]:
-    """Return what moves a tensor to a kind of device, where it must be already."""
+    """Return an answer for ``x.cpu()`` and the like, a function of a pending tensor.
+
+    It returns the tensor if that is on the kind of device, ``"cpu"`` say, and raises `RecordError` if not.
+    """
     return lambda x, *_, **__: x if x.form.device.type == device else refuse("moved to another device")
 
 
 def like(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that makes a real tensor of the shape and dtype of a pending one."""
+    """Return a version of ``func``, as `torch.zeros_like`, that makes a computed tensor of a pending one.
+
+    Only shape, dtype and device of the pending tensor are used.
+    """
 
     def made(x: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(x, Pending):
@@ -358,28 +405,32 @@ def like(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def same_memory(x: Any, *_: Any, **__: Any) -> Any:
-    """Return a tensor that may share the memory of another one, or be a copy of it: which, none can say."""
+    """Answer ``x.contiguous()``: return a pending tensor of the same node, known as a view of ``x``.
+
+    Whether it shares the memory of ``x`` depends on strides, which are not known; so it is refused once
+    ``x`` changes.
+    """
     recording_of().recorder.refuse_stale(x)
     return pending(x.node, x.form, x)
 
 
 def from_meta(name: str) -> Callable[[Any], Any]:
-    """Return what answers an attribute by the form."""
+    """Return a function that answers the attribute ``name`` of a pending tensor by its form."""
     return lambda x: getattr(x.form.like, name)
 
 
 def refusing(what: str) -> Callable[..., NoReturn]:
-    """Return what refuses a method."""
+    """Return an answer that raises `RecordError`: a pending tensor cannot be ``what``."""
     return lambda *_, **__: refuse(what)
 
 
 def methods(names: str) -> list[Any]:
-    """Return methods of tensors by name."""
+    """Return the methods of `torch.Tensor` whose names are the words of ``names``."""
     return [getattr(Tensor, name) for name in names.split()]
 
 
 def getters(names: str) -> list[Any]:
-    """Return what gets attributes of tensors by name."""
+    """Return the getters of attributes of `torch.Tensor` whose names are the words of ``names``."""
     return [getattr(Tensor, name).__get__ for name in names.split()]
 
 

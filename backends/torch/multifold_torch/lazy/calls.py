@@ -29,7 +29,7 @@ from multifold_torch.lazy.rules import mixes_rows, on_rows
 
 @trusted  # it runs each row as the loop does, so it cannot mix them
 class RowCall(LazyCall):
-    """A function of PyTorch, with all that its arguments are besides the tensors of examples.
+    """A function of PyTorch for one example, with its arguments besides tensors; calls of it run on rows.
 
     Attributes
     ----------
@@ -51,7 +51,10 @@ class RowCall(LazyCall):
     def learn(
         self, recording: Recording, device: torch.device, forms: Sequence[TensorForm]
     ) -> tuple[Any, Sequence[Tensor]]:
-        """Find out what it returns for operands of some forms; return that, and what stood for them."""
+        """Run the function once without values; return its result, and the tensors that stood for operands.
+
+        ``forms`` are those of its operands, in order. ``self.forms`` gets those of the results.
+        """
         grad = torch.is_grad_enabled()
         # Tensors of inference mode do not say whether they were changed.
         with torch.inference_mode(False), torch.set_grad_enabled(grad), recording.aside(self.owners()):
@@ -63,19 +66,25 @@ class RowCall(LazyCall):
         return found, stand_ins
 
     def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
-        """Return a tensor for a dry run: without values, or of ones where autocast asks for the device."""
+        """Return a tensor of a form for a dry run, on the meta device.
+
+        Under autocast it is one of ones on ``device``, as autocast asks for the device.
+        """
         return stand_in_of(form, device) if self.modes.autocast else form.meta()
 
     def owners(self) -> list[Any]:
-        """Return what a dry run may change."""
+        """Return the modules and objects that a dry run may change, and that are put back: here none."""
         return []
 
     def tensors(self, *operands: Tensor) -> tuple[Tensor, ...]:
-        """Run the function for one example; return the tensors in what it returns, without None."""
+        """Run the function for one example; return the tensors of its result as a flat tuple."""
         return tuple(optree.tree_leaves(self.one(*operands)))
 
     def checked(self, found: Any, rows: int) -> Any:
-        """Return results as the fold takes them; refuse those of other forms than were foretold."""
+        """Return results of ``rows`` rows, one tensor or a tuple of them.
+
+        Raises `RecordError` where one has another shape or dtype than ``self.forms`` says.
+        """
         leaves = optree.tree_leaves(found)
         for x, form in zip(leaves, self.forms, strict=True):
             if x.shape != (rows, *form.shape) or x.dtype != form.dtype:
@@ -87,7 +96,10 @@ class RowCall(LazyCall):
         return leaves[0] if self.is_single else tuple(leaves)
 
     def dry_run(self, operands: Sequence[Tensor]) -> Any:
-        """Run it on tensors without values."""
+        """Run the function on tensors without values, return its result, and call `choose_way`.
+
+        Raises `RecordError` if it needs values.
+        """
         leaves = self.leaves
         if not self.modes.autocast:
             leaves = [without_values(x) if isinstance(x, Tensor) else x for x in leaves]
@@ -105,7 +117,10 @@ class RowCall(LazyCall):
         return found
 
     def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Say how it runs on rows."""
+        """Set ``way`` and ``rule`` for a call with these arguments of one example.
+
+        The way is "row by row" if rows would mix, else a rule of `rules`, else vmap where there is no rule.
+        """
         if mixes_rows(self.func, args, kwargs):
             self.runs_by_rows()
         else:
@@ -113,16 +128,19 @@ class RowCall(LazyCall):
             self.way = "vmap" if self.rule is None else "rule"
 
     def runs_by_rows(self, what: str = BY_ROWS) -> None:
-        """Run row by row from now on, and say so in `explain`."""
+        """Run row by row from now on; add ``what`` to the name that `explain` shows."""
         self.way = BY_ROWS
         super().runs_by_rows(what)
 
     def buffers(self) -> list[Tensor]:
-        """Return the tensors that the function may write to, as batch normalisation does in training."""
+        """Return the tensors without gradient.
+
+        The function may write to them, as batch normalisation does.
+        """
         return [x for x in self.leaves if isinstance(x, Tensor) and not x.requires_grad]
 
     def refuse_changed(self) -> None:
-        """Refuse to launch what reads parameters or buffers that were changed since it was recorded."""
+        """Raise `RecordError` if a parameter or buffer was changed since the run met it first."""
         for x in self.leaves:
             if isinstance(x, Tensor):
                 VERSIONS.refuse_changed(x)
@@ -146,7 +164,11 @@ class RowCall(LazyCall):
         return self.checked(found, len(rows[0]))
 
     def under_vmap(self, rows: Sequence[Tensor]) -> Any:
-        """Run the function under vmap; the first time shows which functions that has no rule for."""
+        """Run the function on rows under `torch.func.vmap`; return its tensors, each ``(n, *s)``.
+
+        As long as ``is_watched``, it looks whether PyTorch runs a function inside row by row, and names it
+        in `explain`.
+        """
         none: list[str] = []
         watch = functions_without_rule() if self.is_watched else contextlib.nullcontext(none)
         with PATCHES.applied(), watch as without:  # traces are launched where no program records
@@ -157,7 +179,7 @@ class RowCall(LazyCall):
         return found
 
     def row_by_row(self, rows: Sequence[Tensor]) -> Any:
-        """Run the function for one example after the other."""
+        """Run the function for one example after the other; return its tensors, stacked to ``(n, *s)``."""
         buffers = [(x, x.clone()) for x in self.buffers()]  # batch normalisation counts no change in place
         results = [self.tensors(*own) for own in zip(*rows, strict=True)]
         for x, before in buffers:
@@ -167,7 +189,7 @@ class RowCall(LazyCall):
 
 
 class CellCall(RowCall):
-    """A function of the program, or a layer, recorded whole."""
+    """A cell, which is a function of the program or a module, or a layer: recorded as one call."""
 
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__(func, structure, leaves, places)
@@ -185,7 +207,10 @@ class CellCall(RowCall):
         return [getattr(self.func, "module", self.func), *[x for x in self.leaves if is_owner(x)]]
 
     def dry_run(self, operands: Sequence[Tensor]) -> Any:
-        """Run it on ones: it may read tensors that are no arguments of it."""
+        """Run the cell on ones, since it may read tensors that are no arguments; return its result.
+
+        Raises `RecordError` if it changes an argument in place or returns other than tensors.
+        """
         before = [x._version for x in operands]
         found = self.one(*operands)
         if before != [x._version for x in operands]:
@@ -212,11 +237,11 @@ class CellCall(RowCall):
 
 
 class RowsCell(CellCall):
-    """A cell that is written for rows, with one row for each example."""
+    """A cell that the user wrote for rows: it takes ``(n, *s)``, and runs as it is."""
 
     @property
     def multifold_mark(self) -> str | None:
-        """What its author says of it: without that, it is tried as any op is."""
+        """The mark of the function, as `multifold.mixing` sets it; None if it has none, so it is tried."""
         return mark_of(self.func)
 
     def __call__(self, *rows: Tensor) -> Any:
@@ -227,13 +252,20 @@ class RowsCell(CellCall):
 
 
 def stand_in_of(form: TensorForm, device: torch.device) -> Tensor:
-    """Return a tensor of ones, or of zeros if it may look something up, that is no leaf of a graph."""
+    """Return ones of a form on ``device``, or zeros for integers, which may look something up.
+
+    The tensor is no leaf of autograd's graph, so it may be changed in place.
+    """
     make = torch.ones if form.dtype.is_floating_point else torch.zeros
     return make(form.shape, dtype=form.dtype, device=device, requires_grad=form.requires_grad).clone()
 
 
 def held_of(x: Any) -> Any:
-    """Return what tells whether an argument has changed; None of what cannot."""
+    """Return an object whose ``refuse_changed`` tells whether ``x`` has changed, or None for other values.
+
+    It is a `Called` of a module, a `CellFunction` of a function, a `Held` of another object with
+    attributes.
+    """
     if isinstance(x, Called):
         return x
     if isinstance(x, FunctionType):
@@ -244,10 +276,13 @@ def held_of(x: Any) -> Any:
 
 
 def is_owner(x: Any) -> bool:
-    """Return whether a cell may change an argument: a module or an object."""
+    """Return whether ``x`` is a module or an object with attributes, which a cell may change."""
     return isinstance(x, nn.Module) or holds(x)
 
 
 def without_values(x: Tensor) -> Tensor:
-    """Return a parameter or buffer without values; it is the same for all examples, as a parameter is."""
+    """Return a parameter like ``x``, a parameter or buffer, on the meta device.
+
+    A buffer becomes a parameter too, since rules take parameters for what is the same for all examples.
+    """
     return nn.Parameter(torch.empty_like(x, device="meta"), x.requires_grad)

@@ -20,7 +20,7 @@ from multifold.lazy.seen import Around, entries_of, same_entries
 
 
 class AttributeSets:
-    """How often attributes of modules were set while programs record.
+    """Counts how often attributes of modules were set while programs record: ``total`` for all modules.
 
     Attributes
     ----------
@@ -33,17 +33,17 @@ class AttributeSets:
         self.of_module: Counter[int] = Counter()
 
     def note(self, module: nn.Module) -> None:
-        """Note that an attribute of a module is set."""
+        """Add 1 to the counts: an attribute of ``module`` is set."""
         self.total += 1
         self.of_module[id(module)] += 1
 
     def within(self, module: nn.Module) -> int:
-        """Return how often one of a module, or of one inside of it, was set."""
+        """Return how often attributes of a module, and of the modules inside of it, were set."""
         own = self.of_module
         return sum([own.get(id(x), 0) for x in module.modules()]) if own else 0
 
     def forget(self) -> None:
-        """Begin anew, once no program records."""
+        """Set the counts of single modules to 0; ``total`` stays."""
         self.of_module.clear()
 
 
@@ -58,18 +58,21 @@ First = dict[int, tuple[Any, Any]]
 
 
 class NothingKnown(dict[int, tuple[Any, Any]]):
-    """What is known where no program runs, as in launches of traces: nothing, and nothing is kept."""
+    """A dictionary that keeps nothing: `Versions.first` where no program runs, as in launches of traces."""
 
     def __setitem__(self, key: int, value: tuple[Any, Any]) -> None:
         pass
 
     def setdefault(self, key: int, default: Any = None) -> Any:
-        """Return what was to be kept."""
+        """Return ``default``, and keep nothing."""
         return default
 
 
 class Versions(threading.local):
-    """The version of each parameter and buffer when a run has first met it; of the run in this thread."""
+    """The versions that parameters and buffers had when the run in this thread first met each of them.
+
+    A version counts changes in place.
+    """
 
     def __init__(self) -> None:
         self.first: First = NothingKnown()
@@ -77,13 +80,16 @@ class Versions(threading.local):
         self.called: dict[int, Called] = {}
 
     def begin(self, first: First) -> First:
-        """Begin a run, or go on with one; return what was known of the one before."""
+        """Begin a run with ``first``, empty for a new one; return what was kept for the run before."""
         before, self.first = self.first, first
         self.learning, self.called = {}, {}
         return before
 
     def learns(self, part: Any) -> tuple[bool, ...]:
-        """Return which parameters around a function or an object get gradients in this run."""
+        """Return for each parameter that ``part``, a function or object, can reach, in order.
+
+        Does it learn? A parameter learns if it needs a gradient. They are looked up once a run.
+        """
         known = self.learning.get(id(part))
         if known is None:
             recording: Any = CURRENT.recording
@@ -92,14 +98,17 @@ class Versions(threading.local):
         return known[1]
 
     def note(self, module: nn.Module) -> None:
-        """Take note of the parameters and buffers of a module that a recorded call will use."""
+        """Keep the versions of the tensors that a module reads, when this run first meets the module."""
         if id(module) not in self.first:
             self.first[id(module)] = module, 0
             for x in read_by(module):
                 self.first.setdefault(id(x), (x, version_now(x)))
 
     def refuse_rebound(self, function: FunctionType) -> None:
-        """Refuse a cell whose names stand for others than when the run met it: a loop's ``i``, say."""
+        """Raise `RecordError` if a name that a cell uses, a loop's ``i`` say, was bound anew in this run.
+
+        When a run meets a cell first, this only keeps what its names stand for.
+        """
         known = self.first.get(id(function))
         if known is None:
             self.first[id(function)] = function, Around(function, version_if_tensor)
@@ -111,11 +120,14 @@ class Versions(threading.local):
             )
 
     def written(self, x: Tensor) -> None:
-        """Take note of a buffer that a launch has written: no later call may use it in this run."""
+        """Note that a launch has written the buffer ``x``: `refuse_changed` of it raises in this run."""
         self.first[id(x)] = x, WRITTEN
 
     def refuse_changed(self, x: Tensor) -> None:
-        """Refuse a parameter or a buffer that was changed in place since the run met it."""
+        """Raise `RecordError` if ``x`` was changed in place since this run first met it.
+
+        The first time, this only keeps the version of ``x``.
+        """
         _, first = self.first.setdefault(id(x), (x, version_now(x)))
         if first != version_now(x):
             raise refusal(
@@ -129,7 +141,10 @@ VERSIONS = Versions()
 
 
 class Called:
-    """A module as a function; equal for the same module in the same mode, if no attribute was set."""
+    """A module as a function of a recorded call.
+
+    Equal for the same module, if mode, attributes and what needs gradients are the same.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -144,13 +159,13 @@ class Called:
         VERSIONS.note(module)
 
     def is_now(self) -> bool:
-        """Return whether nothing about the module has changed."""
+        """Return whether no attribute of any module was set since, and what needs gradients is the same."""
         return self.sets == ATTRIBUTE_SETS.total and self.learns == [
             x.requires_grad for x in self.parameters
         ]
 
     def noted(self, sets: int) -> Self:
-        """Return this one, which describes the module after so many attributes of any module were set."""
+        """Set ``sets``, the total of `AttributeSets` at which this describes the module; return self."""
         self.sets = sets
         return self
 
@@ -170,7 +185,10 @@ class Called:
         return id(self.module)
 
     def refuse_changed(self, cell: str) -> None:
-        """Refuse to launch a call whose module was changed since it was recorded."""
+        """Raise `RecordError` if attributes or tensors of the module were changed since it was recorded.
+
+        ``cell`` is the name that the error gives.
+        """
         if self.sets != ATTRIBUTE_SETS.total and ATTRIBUTE_SETS.within(self.module) != self.changes:
             refuse_set(type(self.module).__name__, cell)
         for x in self.reads:
@@ -198,7 +216,10 @@ Of each how many axes a minibatch has; 0 if any axes may come before those that 
 
 
 class Layer(Called):
-    """A layer of PyTorch. Those with the same parameters and options are one, as in copies of a model."""
+    """A layer of PyTorch as a function of a recorded call.
+
+    Layers of equal parameters and options are equal, as the layers of copies of a model.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
@@ -217,7 +238,11 @@ class Layer(Called):
         return hash(self.identity)
 
     def on_rows(self, operands: Sequence[Tensor]) -> Any:
-        """Return what runs it on rows, given operands of one example; None if it does not say."""
+        """Return what runs the layer on rows, chosen by the axes of ``operands`` of one example, or None.
+
+        What is returned takes the operands with one axis more, axis 0, for the examples. None means that
+        nothing can.
+        """
         axes = LAYERS[type(self.module)]
         ranks = {x.dim() for x in operands}
         if isinstance(self.module, nn.RNNBase):
@@ -229,7 +254,11 @@ class Layer(Called):
         return self.on_minibatches if ranks == {axes} else None
 
     def on_sequences(self, x: Tensor, state: Any = None) -> Any:
-        """Run a recurrent layer on a sequence, or a minibatch of them, of each example: all are one."""
+        """Run a recurrent layer on each example's sequence, or minibatch of sequences, in one call.
+
+        ``x`` is ``(n, time, features)`` or has an axis more; returns outputs and states with an axis ``n``
+        first.
+        """
         first = 0 if self.module.batch_first else 1
         sizes = () if x.dim() == 3 else (x.shape[1 + first],)  # of each example's minibatch
 
@@ -245,11 +274,11 @@ class Layer(Called):
         return apart(found, first), optree.tree_map(lambda h: apart(h, 1), last)
 
     def on_vectors(self, *args: Any) -> Any:
-        """Run it on a vector of each example."""
+        """Run the layer on one vector of each example, ``(n, *s)``."""
         return self.module(*of_each(args))
 
     def on_minibatches(self, *args: Any) -> Any:
-        """Run it on a minibatch of each example: all of them are one."""
+        """Run the layer on a minibatch of each example, ``(n, m, *s)``, joined to one of ``n * m``."""
         args = of_each(args)
         sizes = optree.tree_leaves(args)[0].shape[:2]
         found = self.module(*optree.tree_map(lambda x: x.flatten(0, 1), args))
@@ -257,13 +286,16 @@ class Layer(Called):
 
 
 def of_each(args: tuple[Any, ...]) -> Any:
-    """Return arguments with a row for each example, also of those that are the same for all."""
+    """Return arguments with a row for each example: those without that axis are expanded along it."""
     most = max(optree.tree_leaves(args), key=Tensor.dim)
     return optree.tree_map(lambda x: x if x.dim() == most.dim() else x.expand(len(most), *x.shape), args)
 
 
 class Held:
-    """An object that is an argument of a cell; equal for the same object with the same attributes."""
+    """An argument of a cell that is an object with attributes.
+
+    Equal for the same object, if its attributes and what needs gradients are the same.
+    """
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -282,19 +314,19 @@ class Held:
         return id(self.value)
 
     def refuse_changed(self, cell: str) -> None:
-        """Refuse to launch a call whose object was changed since it was recorded."""
+        """Raise `RecordError` if an attribute of the object was changed; ``cell`` is the cell's name."""
         if not all_same(self.attributes, marks(vars(self.value).items())):
             refuse_set(type(self.value).__name__, cell)
 
 
 class CellFunction:
-    """A function that a cell is, or takes."""
+    """A function that is a cell or an argument of one, watched for names that are bound anew."""
 
     def __init__(self, function: FunctionType) -> None:
         self.function = function
 
     def refuse_changed(self, cell: str) -> None:
-        """Refuse to launch a call of a function whose names stand for others now."""
+        """Raise `RecordError` if a name that the function uses was bound anew since the run met it."""
         VERSIONS.refuse_rebound(self.function)
 
 
@@ -303,12 +335,15 @@ Marks = list[tuple[str, Any, int | None, Sequence[Any]]]
 
 
 def marks(named: Iterable[tuple[str, Any]]) -> Marks:
-    """Return what names stand for."""
+    """Return the mark of each (name, value): (name, value, version of a tensor, entries of a container).
+
+    What a value does not have is None, or empty.
+    """
     return [(name, x, version_if_tensor(x), entries_of(x)) for name, x in named]
 
 
 def all_same(some: Marks, others: Marks) -> bool:
-    """Return whether names stand for the same objects."""
+    """Return whether two lists of `marks` agree: in names, objects, versions and entries of containers."""
     return len(some) == len(others) and all(
         x[0] == y[0] and x[1] is y[1] and x[2] == y[2] and same_entries(x[3], y[3])
         for x, y in zip(some, others, strict=True)
@@ -316,7 +351,10 @@ def all_same(some: Marks, others: Marks) -> bool:
 
 
 def holds(x: Any) -> bool:
-    """Return whether something is an object whose attributes say what it is, rather than its value."""
+    """Return whether ``x`` is an object with a ``__dict__`` that is compared by identity.
+
+    Functions and classes are not.
+    """
     return (
         hasattr(x, "__dict__")
         and (not isinstance(x, Hashable) or type(x).__hash__ is object.__hash__)
@@ -325,22 +363,22 @@ def holds(x: Any) -> bool:
 
 
 def version_now(x: Tensor) -> int:
-    """Return how often a tensor was changed in place; tensors of inference mode do not say."""
+    """Return how often a tensor was changed in place; 0 for tensors of inference mode."""
     return 0 if x.is_inference() else x._version
 
 
 def version_if_tensor(x: Any) -> int | None:
-    """Return how often a tensor was changed in place; None for anything else."""
+    """Return how often a tensor was changed in place; None for anything that is no tensor."""
     return version_now(x) if isinstance(x, Tensor) else None
 
 
 def tensors_of(module: nn.Module) -> Iterable[Tensor]:
-    """Return the parameters and buffers of a module."""
+    """Return all parameters and then all buffers of a module, as a tuple."""
     return (*module.parameters(), *module.buffers())
 
 
 def parameters_of(parts: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among some objects, and the parameters of the modules."""
+    """Yield the tensors among ``parts``, and the parameters of the modules among them."""
     for part in parts:
         if isinstance(part, nn.Module):
             yield from part.parameters()
@@ -349,13 +387,20 @@ def parameters_of(parts: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def read_by(module: nn.Module) -> list[Tensor]:
-    """Return the tensors that a module may read: parameters, buffers, and others among its attributes."""
+    """Return the tensors that a module may read.
+
+    Its parameters, its buffers, and attributes that are tensors. Those of the modules inside of it are
+    included.
+    """
     own = [x for part in module.modules() for x in vars(part).values() if isinstance(x, Tensor)]
     return [*tensors_of(module), *own]
 
 
 def refuse_set(owner: str, cell: str) -> None:
-    """Raise the error of an attribute that was set between recording and launch."""
+    """Raise `RecordError` for an attribute that was set between recording and launch.
+
+    ``owner`` is the name of its class, ``cell`` that of the call.
+    """
     raise refusal(
         f"An attribute of {owner} was set after its cell {cell} was recorded, which runs later.",
         "pass what changes as an argument of the cell.",

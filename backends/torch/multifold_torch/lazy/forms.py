@@ -15,7 +15,7 @@ from multifold_torch.lazy.pending import Pending
 
 
 class TensorForm(PendingForm):
-    """The form of a pending tensor; it tells its device, too, and whether it needs a gradient."""
+    """The shape, dtype, device and need of a gradient of a pending tensor; `form_of` makes each once."""
 
     __slots__ = ("_entry", "_meta", "_real", "device", "requires_grad")
 
@@ -31,32 +31,32 @@ class TensorForm(PendingForm):
         self._real: Tensor | None = None
 
     def meta(self) -> Tensor:
-        """Return a new tensor of this form, without values."""
+        """Return a new tensor of this form on the meta device, without values."""
         return torch.empty(self.shape, dtype=self.dtype, device="meta", requires_grad=self.requires_grad)
 
     @property
     def like(self) -> Tensor:
-        """A tensor of this form, without values, which nobody may change."""
+        """A tensor of this form on the meta device, made once: never change it."""
         if self._meta is None:
             self._meta = self.meta()
         return self._meta
 
     @property
     def real(self) -> Tensor:
-        """A tensor of this form on its device, of any values in little memory, which nobody may change."""
+        """Zeros of this form on its device, in the memory of one number, made once: never change them."""
         if self._real is None:
             self._real = torch.zeros((), dtype=self.dtype, device=self.device).expand(self.shape)
         return self._real
 
     @property
     def entry(self) -> TensorForm:
-        """The form of a row inside of a tensor of this form."""
+        """The form of one row of a tensor of this form: its shape without the first axis."""
         if self._entry is None:
             self._entry = form_of(self.shape[1:], self.dtype, self.device, self.requires_grad)
         return self._entry
 
     def computes_as(self, other: TensorForm) -> bool:
-        """Return whether two forms are equal but for gradients."""
+        """Return whether shape, dtype and device are equal; the need of a gradient may differ."""
         return (self.shape, self.dtype, self.device) == (other.shape, other.dtype, other.device)
 
 
@@ -64,7 +64,7 @@ FORMS = PendingForms(TensorForm)
 
 
 def form_of(shape: torch.Size, dtype: torch.dtype, device: torch.device, requires_grad: bool) -> TensorForm:
-    """Return the one form of these, by which calls are told apart.
+    """Return the one `TensorForm` of these values; it is made the first time.
 
     >>> form_of(torch.Size([2]), torch.float32, torch.device("cpu"), False) is form_of_tensor(torch.ones(2))
     True
@@ -74,19 +74,22 @@ def form_of(shape: torch.Size, dtype: torch.dtype, device: torch.device, require
 
 
 def form_of_tensor(x: Tensor) -> TensorForm:
-    """Return the form of a real tensor."""
+    """Return the `TensorForm` of a computed tensor."""
     return form_of(x.shape, x.dtype, x.device, x.requires_grad)
 
 
 class Modes(NamedTuple):
-    """What ``with`` statements of PyTorch have changed in this thread."""
+    """The modes of PyTorch in one thread: whether gradients are recorded, and what autocast does.
+
+    ``autocast`` has (kind of device, whether on, dtype) for CPU and CUDA; it is empty where both are off.
+    """
 
     grad: bool
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
 
     @classmethod
     def now(cls) -> Modes:
-        """Return those of now."""
+        """Return the modes of this thread now."""
         if not torch._C._is_any_autocast_enabled():
             return GRADIENTS if torch.is_grad_enabled() else NO_GRADIENTS
         kinds = ("cpu", "cuda")
@@ -97,7 +100,7 @@ class Modes(NamedTuple):
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Let these be in force, and afterwards those that were."""
+        """Return a context in which these modes are in force; at its end those before are again."""
         before = Modes.now()
         if before is not self:
             self.enter()
@@ -108,7 +111,7 @@ class Modes(NamedTuple):
                 before.enter()
 
     def enter(self) -> None:
-        """Let these be in force."""
+        """Put these modes into force in this thread."""
         torch._C._set_grad_enabled(self.grad)
         for kind, on, dtype in self.autocast or WITHOUT_AUTOCAST:
             torch.set_autocast_enabled(kind, on)

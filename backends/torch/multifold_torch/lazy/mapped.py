@@ -28,7 +28,10 @@ NO_RULE = re.compile(r"not yet implemented the batching rule for (\S+)\. ")
 
 @contextlib.contextmanager
 def functions_without_rule() -> Iterator[list[str]]:
-    """Yield a list that gets the functions that vmap runs for one example after the other in the block.
+    """Return a context; it yields a list of names, filled at its end.
+
+    They are the functions that vmap ran for one example after the other inside of it. Other warnings are
+    shown.
 
     >>> with functions_without_rule() as found:
     ...     _ = torch.func.vmap(lambda x: x.renorm(2, 0, 1.0))(torch.ones(2, 3, 4))
@@ -48,14 +51,17 @@ def functions_without_rule() -> Iterator[list[str]]:
 
 
 def is_mapped(args: Any) -> bool:
-    """Return whether vmap runs a layer on some arguments."""
+    """Return whether a tensor among ``args`` is one that `torch.func.vmap` runs a function on."""
     return any(
         isinstance(x, Tensor) and torch._C._functorch.is_batchedtensor(x) for x in optree.tree_leaves(args)
     )
 
 
 def on_rows(layer: Layer, args: tuple[Any, ...]) -> Any:
-    """Return what a layer returns for arguments that vmap gives it, by what runs it on the rows of all."""
+    """Return what a layer returns inside of `torch.func.vmap`, computed on all rows at once.
+
+    ``args`` are tensors that vmap gives. A layer that cannot run so runs as vmap does.
+    """
     operands, structure = optree.tree_flatten(args)
     rule = layer.on_rows(operands)
     if rule is None:
@@ -72,23 +78,23 @@ def on_rows(layer: Layer, args: tuple[Any, ...]) -> Any:
 
 
 class OnRows(torch.autograd.Function):
-    """A function that takes the rows of all examples, called by vmap, which hides them from what it runs.
+    """Lets ``OnRows.apply(run, *operands)`` inside of `torch.func.vmap` run on the rows of all examples.
 
-    Autograd sees the calls that the function makes on these rows, so it has their gradients.
+    Autograd sees the calls that ``run`` makes on these rows, so it has their gradients.
     """
 
     @staticmethod
     def forward(run: Callable[..., Any], *operands: Tensor) -> Any:
-        """Do nothing: it is called under vmap alone."""
+        """Raise `AssertionError`: this is called under vmap alone, which calls `vmap` below."""
         raise AssertionError("expected to be called under vmap")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep nothing."""
+        """Keep nothing: autograd sees the calls of ``run`` themselves."""
 
     @staticmethod
     def vmap(info: Any, in_dims: Sequence[int | None], run: Callable[..., Any], *operands: Tensor) -> Any:
-        """Run it on rows."""
+        """Return ``run(*rows)``, whose tensors have the examples on axis 0, and a 0 for each of them."""
         rows = [
             x.expand(info.batch_size, *x.shape) if axis is None else x.movedim(axis, 0)
             for x, axis in zip(operands, in_dims[1:], strict=True)

@@ -8,7 +8,7 @@ from torch import nn
 
 
 class BatchedModule(nn.Module):
-    """A module of one example as one of many; made by `multifold.batched`."""
+    """A module that `multifold.batched` makes of a module of one example: it takes many examples."""
 
     def __init__(self, module: nn.Module, run: Any) -> None:
         super().__init__()
@@ -16,25 +16,25 @@ class BatchedModule(nn.Module):
         self.run = run
 
     def forward(self, *iterables: Any, **shared: Any) -> Any:
-        """Return what the module returns for each example, joined."""
+        """Return what the module returns for each example, joined, as `multifold.batched` says."""
         return self.run(*iterables, **shared)
 
     def loop(self, *iterables: Any, **shared: Any) -> Any:
-        """Return what a call returns, by running one example after the other."""
+        """Return what a call returns, computed by running one example after the other."""
         return self.run.loop(*iterables, **shared)
 
     def traces(self, *iterables: Any, **shared: Any) -> Any:
-        """Record each example once, for `replay`."""
+        """Return traces, one for each example, which `replay` runs."""
         return self.run.traces(*iterables, **shared)
 
     def replay(self, made: Any) -> Any:
-        """Return what a call returns for the examples of some traces."""
+        """Return what a call returns for the examples of these traces."""
         return self.run.replay(made)
 
     def explain(self) -> Any:
-        """Return the explanation of the last run."""
+        """Return the explanation of the last run, as `multifold.Fold.explain` does."""
         return self.run.explain()
 
     def check(self, *iterables: Any, **shared: Any) -> None:
-        """Compare the results with those of the loop."""
+        """Raise if the results of these examples differ from those of the loop."""
         self.run.check(*iterables, **shared)

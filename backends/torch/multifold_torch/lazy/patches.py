@@ -18,7 +18,11 @@ from multifold_torch.lazy.written import is_pending
 
 
 def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what calls a module; a cell and a layer are recorded, or run on rows inside of a launch."""
+    """Return a replacement of ``nn.Module.__call__``, which is ``call``.
+
+    While a program records, it records cells, layers of `LAYERS` and scripted modules. Under vmap in a
+    launch it runs recurrent layers on the rows of all examples.
+    """
 
     def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         recording = CURRENT.recording
@@ -45,7 +49,10 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_plain(module: Any) -> bool:
-    """Return whether nobody watches a module by hooks, and it works on each row for itself."""
+    """Return whether a module has no hooks and treats each row by itself.
+
+    An embedding with ``max_norm`` or ``scale_grad_by_freq`` does not: it depends on all its ids at once.
+    """
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
         return False
     # What these do depends on all ids that an embedding meets at once.
@@ -53,7 +60,7 @@ def is_plain(module: Any) -> bool:
 
 
 def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
-    """Return what sets an attribute of a module, and counts it if it is another object.
+    """Return a replacement of ``nn.Module.__setattr__`` that counts when another object is set.
 
     ``eval()`` may change nothing. The counts begin anew where no program has recorded before.
     """
@@ -68,7 +75,7 @@ def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
 
 
 def seen_apply(apply: Any) -> Any:
-    """Return what applies an autograd function; one that meets a pending tensor is recorded."""
+    """Return a replacement of ``Function.apply``: an autograd function of pending tensors is recorded."""
 
     def function_apply(cls: Any, *args: Any) -> Any:
         recording = CURRENT.recording
@@ -81,7 +88,10 @@ def seen_apply(apply: Any) -> Any:
 
 
 def seen_new(new: Callable[..., Any]) -> Any:
-    """Return what makes a ``Variable``, by which programs detached tensors that had no gradients yet."""
+    """Return a replacement of ``Variable.__new__``: for a pending tensor it returns ``x.detach()``.
+
+    ``Variable(x)`` is how old programs detach. With ``requires_grad=True`` it raises `RecordError`.
+    """
 
     def variable(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if not args or not is_pending(args[0]):
@@ -94,7 +104,7 @@ def seen_new(new: Callable[..., Any]) -> Any:
 
 
 class Applied(NamedTuple):
-    """An autograd function as a function."""
+    """An autograd function as a plain function: called, it calls ``apply`` of its class."""
 
     function: Any
     apply: Callable[..., Any]

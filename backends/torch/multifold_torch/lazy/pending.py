@@ -21,7 +21,7 @@ from multifold.lazy.current import CURRENT, after_run, recording_of, refusal
 
 
 class Pending(Tensor):
-    """A tensor whose values are not computed yet.
+    """A tensor whose values are not computed yet: functions of PyTorch that get it are recorded.
 
     Attributes
     ----------
@@ -89,13 +89,13 @@ class Pending(Tensor):
 
 
 class Settled(Pending):
-    """A tensor that was pending, after its run: whatever is done with it is done with its value."""
+    """A pending tensor after its run: functions of PyTorch that get it get its value instead."""
 
     __slots__ = ()
 
     @property
     def value(self) -> Tensor:
-        """Its value. Programs keep more than is asked for, so it is taken out of its row when it is."""
+        """Its value; taken out of ``rows`` when it is first asked for, and kept."""
         if self.host is None:
             with torch.inference_mode(False):  # it turns gradients on, too
                 self.host = first_of(self.rows, self.form.requires_grad)
@@ -124,48 +124,57 @@ class Settled(Pending):
 
 
 def pending(node: Any, form: Any, base: Any = None) -> Pending:
-    """Return a tensor that stands for what a node computes; ``base`` is what it is a view of."""
+    """Return a new pending tensor for what ``node`` computes.
+
+    ``base`` is the tensor it is a view of, or None.
+    """
     recording = recording_of()
     found: Pending = recording.recorder.new(recording, node, form, base)
     return found
 
 
 def settle(x: Pending, rows: Tensor) -> None:
-    """Let a pending tensor stand for its value from now on, the one of some rows."""
+    """Turn a pending tensor into a `Settled` one, whose value is the one row of ``rows``, ``(1, *s)``."""
     x.__class__ = Settled
     x.rows = rows
     x.node = x.host = x.base = x.place = None
 
 
 def first_of(rows: Tensor, requires_grad: bool) -> Tensor:
-    """Return the one of some rows, with its gradient if it has one: another example's may need it."""
+    """Return ``rows[0]``, detached unless ``requires_grad``."""
     return rows[0] if requires_grad else rows[0].detach()
 
 
 def with_values(x: Any) -> Any:
-    """Return arguments with values in the place of settled tensors."""
+    """Return a structure in which each `Settled` tensor is replaced by its value."""
     return optree.tree_map(lambda y: y.value if type(y) is Settled else y, x, none_is_leaf=True)
 
 
 def version_of(x: Any) -> int:
-    """Return how often a tensor was changed in place."""
+    """Return how often a tensor, pending or computed, was changed in place."""
     return x.version if type(x) is Pending else x._version
 
 
 def refuse(what: str, hint: str | None = None) -> NoReturn:
-    """Raise the error of what a pending tensor cannot do; by default it can be done after the run."""
+    """Raise `RecordError`: a pending tensor cannot be ``what``, as "pickled".
+
+    The hint is by default to do it after the run.
+    """
     raise refusal(f"A tensor that is not computed yet cannot be {what}.", hint or after_run())
 
 
 def refuse_backward() -> NoReturn:
-    """Raise the error of a backward pass that begins at a pending tensor."""
+    """Raise `RecordError` for a backward pass that begins at a pending tensor."""
     sums = "sum the losses of all examples, which share a graph, and call backward() once: "
     total = "after the with statement." if recording_of().is_block else "run(examples).sum().backward()."
     refuse("the start of a backward pass", sums + total)
 
 
 def refuse_real(what: str) -> NoReturn:
-    """Raise the error of a real tensor that cannot stand for a pending one."""
+    """Raise `RecordError`: something else sees the memory of ``what``, "A tensor" say.
+
+    So it cannot stand for a pending tensor.
+    """
     raise refusal(
         f"{what} that is not pending is changed in place by a pending one, which needs a gradient; and "
         "something else sees its memory: a view, another tensor, an array of NumPy or other examples.",

@@ -36,14 +36,14 @@ FEW = 256
 
 
 class Outside(threading.local):
-    """The modes of the run in this thread, in which launches run."""
+    """The modes of PyTorch that the run in this thread began in; launches run in them."""
 
     def __init__(self) -> None:
         self.modes = Modes.now()
         self.inference = False
 
     def begin(self, modes: Modes, inference: bool) -> tuple[Modes, bool]:
-        """Begin a run, or go on with one; return what was known of the one before."""
+        """Set the modes of a run; return those set before, which its end sets again."""
         before = self.modes, self.inference
         self.modes, self.inference = modes, inference
         return before
@@ -53,7 +53,7 @@ OUTSIDE = Outside()
 
 
 class TorchRecorder(LazyRecorder):
-    """What records plain programs in PyTorch, and keeps what it has learnt of their calls.
+    """Records the calls of one plain program in PyTorch, and keeps what it has learnt of each kind of call.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class TorchRecorder(LazyRecorder):
         return self.constant_key(x, operands)
 
     def called(self, kind: type[Called], module: nn.Module) -> Called:
-        """Return a module as a function: the same one while nothing about the module changes."""
+        """Return a module as a ``kind``, `Called` or `Layer`: the same object until the module changes."""
         found = VERSIONS.called.get(id(module))
         if found is not None and type(found) is kind and found.is_now():
             return found
@@ -170,7 +170,10 @@ class TorchRecorder(LazyRecorder):
         return found
 
     def name_of(self, recording: Recording, module: nn.Module) -> str:
-        """Return the path of a module inside of the program, as ``encoder.gates``, or else its class."""
+        """Return the path of a module in the program, as ``encoder.gates``, or the name of its class.
+
+        The class is taken where the program does not reach the module by attributes.
+        """
         if not self.names:
             models = [x for x in recording.reached(self.owner) if isinstance(x, nn.Module)]
             paths = [(id(x), path) for model in models[::-1] for path, x in model.named_modules()]
@@ -178,13 +181,13 @@ class TorchRecorder(LazyRecorder):
         return self.names.get(id(module), type(module).__name__)
 
     def shares(self, module: nn.Module) -> None:
-        """Take note of a module that examples call: they share its buffers, as its parameters."""
+        """Note that the buffers of ``module`` are the same for all examples, as its parameters are."""
         for x in module._buffers.values():
             if x is not None:
                 self.shared[id(x)] = x
 
     def is_shared(self, x: Any) -> bool:
-        """Return whether a tensor is the same for all examples."""
+        """Return whether a tensor is the same for all examples: a parameter, or a buffer of the program."""
         # Whether something is a parameter takes longer to ask.
         return id(x) in self.shared or (type(x) is not Tensor and isinstance(x, nn.Parameter))
 
@@ -252,7 +255,7 @@ class TorchRecorder(LazyRecorder):
 
 
 def refuse_in_trace(what: str) -> NoReturn:
-    """Raise the error of a computed tensor that a trace cannot hold."""
+    """Raise `RecordError`: a computed tensor that ``what``, as "needs a gradient", cannot be in a trace."""
     raise RecordError(
         f"A tensor that {what} is an operand of a trace.",
         "run the program, which records it each time.",

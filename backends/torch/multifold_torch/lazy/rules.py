@@ -30,7 +30,7 @@ Rule = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], OnRows |
 
 
 def on_rows(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
-    """Return what runs a function on rows; None if no rule says.
+    """Return a function that takes the rows of all examples, made for this call; None if there is no rule.
 
     Parameters
     ----------
@@ -44,19 +44,22 @@ def on_rows(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def mixes_rows(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a function of all rows at once is another one than of each row."""
+    """Return whether these arguments let rows depend on others, as ``scale_grad_by_freq`` does."""
     return bool(kwargs.get("scale_grad_by_freq")) or (
         func is F.embedding and len(args) > 5 and bool(args[5])
     )
 
 
 def of_rows(x: Any) -> bool:
-    """Return whether an argument has a row for each example."""
+    """Return whether an argument has its own value for each example: a tensor that is no parameter."""
     return isinstance(x, Tensor) and not isinstance(x, torch.nn.Parameter)
 
 
 def elementwise(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
-    """Broadcast arguments against each other behind the axis of the examples."""
+    """Rule: broadcast the arguments after the axis of the examples.
+
+    None where that would change the dtype, or a tensor stands for a number.
+    """
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
     # Where dtypes differ, a tensor without axes counts less for the dtype of the result; rows have one.
     if len({x.dtype for x in tensors}) > 1 and not all(x.dim() for x in tensors):
@@ -82,7 +85,7 @@ def elementwise(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
 
 
 def activation(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
-    """Compute on all rows, where no number among the arguments is that of one example."""
+    """Rule: call the function on all rows; None if an argument besides the first is a tensor."""
     return None if any(isinstance(x, Tensor) for x in (*args[1:], *kwargs.values())) else func
 
 
@@ -116,7 +119,10 @@ ACTIVATIONS = [
 
 
 def along(position: int, default: int | None = None, name: str = "dim") -> Rule:
-    """Return a rule that moves an axis, the argument at a position, behind that of the examples."""
+    """Return a rule that moves an axis by one, past that of the examples.
+
+    The axis is the argument at ``position``, or the keyword ``name``, or ``default``.
+    """
 
     def rule(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
         key = name if name in kwargs or len(args) > position else "axis"
@@ -140,7 +146,7 @@ def along(position: int, default: int | None = None, name: str = "dim") -> Rule:
 
 
 def has_axes(x: Any) -> bool:
-    """Return whether a tensor, or each of several, has rows: all of as many axes, one or more."""
+    """Return whether a tensor, or each in a list, is no parameter and has axes, the same number for all."""
     parts = x if isinstance(x, (tuple, list)) else (x,)
     return all(map(of_rows, parts)) and len({part.dim() for part in parts}) == 1 and parts[0].dim() > 0
 
@@ -157,7 +163,10 @@ AXES: dict[Any, Rule] = {
 
 
 def unsqueezed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
-    """Move the place of a new axis, as `along` does, also of a tensor without axes."""
+    """Rule: move the position of a new axis by one, past that of the examples.
+
+    Unlike `along` it also holds for tensors without axes.
+    """
     if kwargs.keys() - {"dim"} or len(args) > 2:
         return None
     axis = args[1] if len(args) > 1 else kwargs.get("dim", 0 if func is torch.stack else None)
@@ -169,7 +178,7 @@ def unsqueezed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 
 
 def reshaped(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
-    """Keep the axis of the examples in front of a new shape."""
+    """Rule: reshape to ``(n, *shape)`` where one example is reshaped to ``shape``."""
     x, *shape = args
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     if kwargs or not of_rows(x) or not all(type(size) is int for size in sizes):
@@ -179,7 +188,7 @@ def reshaped(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
 
 def swapped(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
-    """Swap two axes behind that of the examples."""
+    """Rule: swap two axes, each counted after that of the examples."""
     if kwargs or len(args) != 3 or not args[0].dim() or not all(type(axis) is int for axis in args[1:]):
         return None
     one, other = [axis + 1 if axis >= 0 else axis for axis in args[1:]]
@@ -187,12 +196,12 @@ def swapped(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def turned(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
-    """Transpose the two axes of each row."""
+    """Rule: transpose the matrix of each example; None for other than two axes."""
     return (lambda x: x.transpose(-1, -2)) if args[0].dim() == 2 else None
 
 
 def indexed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
-    """Take parts by integers and slices, of all rows."""
+    """Rule: index all rows by ``(:, *index)``; None for other than integers, slices, None and ``...``."""
     index = args[1] if isinstance(args[1], tuple) else (args[1],)
     if not all(x is None or x is Ellipsis or type(x) in (int, slice) for x in index):
         return None
@@ -203,13 +212,16 @@ def indexed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def linear(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
-    """Apply one layer to all rows; where weights have rows of their own, vmap does."""
+    """Rule: call the function on all rows; None if each example has weights of its own."""
     weights = (*args[1:], *kwargs.values())
     return None if any(map(of_rows, weights)) else func
 
 
 def product(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
-    """Multiply matrices: of each row with its own, or with the same one."""
+    """Rule.
+
+    Multiply matrices by `torch.matmul`, if one example has two, or a vector and a shared matrix.
+    """
     if len(args) != 2:
         return None
     x, y = args
@@ -218,13 +230,16 @@ def product(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def looked_up(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
-    """Look up rows of one table."""
+    """Rule: look up the ids of all rows in one table.
+
+    None if each example has its own, or with ``max_norm``.
+    """
     renormed = kwargs.get("max_norm") is not None or (len(args) > 3 and args[3] is not None)
     return None if len(args) < 2 or of_rows(args[1]) or renormed else func
 
 
 def flattened(own: int) -> Rule:
-    """Return a rule for layers of minibatches: the rows of all examples are one minibatch.
+    """Return a rule for layers that take minibatches: those of all examples are joined to one.
 
     Parameters
     ----------

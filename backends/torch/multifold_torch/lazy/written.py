@@ -18,7 +18,7 @@ from multifold_torch.lazy.pending import Pending
 
 
 class Written(Tensor):
-    """A tensor that stands for a pending one; whatever is done with it is done with that.
+    """A computed tensor that now stands for a pending one: functions that get it get ``pending``.
 
     Attributes
     ----------
@@ -32,13 +32,13 @@ class Written(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return func(*stood_for(args), **stood_for(kwargs or {}))
+        return func(*with_pending(args), **with_pending(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return func(*stood_for(args), **stood_for(kwargs or {}))
+        return func(*with_pending(args), **with_pending(kwargs or {}))
 
     def __hash__(self) -> int:
         return id(self)
@@ -54,17 +54,20 @@ class Written(Tensor):
 
 
 def is_pending(x: Any) -> bool:
-    """Return whether something is a pending tensor, or stands for one."""
+    """Return whether ``x`` is a pending or settled tensor, or a computed one that stands for such."""
     return isinstance(x, (Pending, Written))
 
 
-def stood_for(x: Any) -> Any:
-    """Return arguments with pending tensors in the place of those that stand for them."""
+def with_pending(x: Any) -> Any:
+    """Return a structure in which each `Written` tensor is replaced by its pending tensor."""
     return optree.tree_map(lambda y: y.pending if type(y) is Written else y, x, none_is_leaf=True)
 
 
 def let_stand(x: Tensor, found: Pending) -> None:
-    """Let a tensor stand for a pending one of its form, as if it were changed in place."""
+    """Turn the computed ``x`` into a `Written` tensor for ``found``, as if it were changed in place.
+
+    Its memory is freed. Both must have one form.
+    """
     found.version = 1 if x.is_inference() else x._version + 1
     torch._C._swap_tensor_impl(x, found.form.new())  # the new one goes, with the memory
     x.__class__ = Written
@@ -72,7 +75,7 @@ def let_stand(x: Tensor, found: Pending) -> None:
 
 
 def is_alone(x: Tensor) -> bool:
-    """Return whether no tensor or array shares the memory of a tensor, besides what it is a view of."""
+    """Return whether no tensor or NumPy array shares the memory of ``x``, besides the base of a view."""
     if type(x) is not Tensor or x.layout is not torch.strided:
         return False
     storage = x.untyped_storage()
@@ -82,7 +85,7 @@ def is_alone(x: Tensor) -> bool:
 
 
 def index_of(x: Tensor, base: Tensor) -> tuple[Any, ...] | None:
-    """Return the index that takes a view out of its base; None if single rows and slices do not say it.
+    """Return the index of integers and slices that takes ``x`` out of ``base``; None if there is none.
 
     >>> base = torch.zeros(3, 4, 5)
     >>> index_of(base[1, :, 2], base), index_of(base.flatten(), base)

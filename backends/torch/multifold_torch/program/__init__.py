@@ -88,7 +88,10 @@ def run_tiles(
     data: ProgramData,
     witness: Witness | None,
 ) -> Any:
-    """Run the tiles of a form on some data."""
+    """Run the tiles of a form on ``data`` and return the results, with gradients to all that the ops read.
+
+    ``ops`` has the op of each kernel; ``witness`` watches them, unless it is None.
+    """
     runner = TileRunner(backend, ops, form, data, witness)
     runner.run()
     groups = runner.results()
@@ -106,7 +109,10 @@ def run_tiles(
 
 
 def run_unfit(backend: Backend, model: Any, program: Program) -> Any:
-    """Run a program that has no sizes as a fold runs its traces; say why."""
+    """Warn why a program without fixed sizes has no tiles; return what `multifold.Fold.run` of it does.
+
+    Raises `BackendError` if the program was made of nodes, and not of traces.
+    """
     reason, minibatch = program.unfit  # type: ignore[misc]
     text = f"This program runs as an ordinary minibatch: {reason}."
     if minibatch is None:
@@ -116,7 +122,7 @@ def run_unfit(backend: Backend, model: Any, program: Program) -> Any:
 
 
 def refuse_other(form: Form) -> None:
-    """Refuse a program whose tiles are not in a fixed order."""
+    """Raise `BackendError` for a form without tiles, or whose tiles have no fixed order."""
     if not form.tiled or any(phase.loop and not phase.turn for phase in form.phases):
         raise BackendError(
             "Expected a program whose tiles have a fixed order. Received another one.",

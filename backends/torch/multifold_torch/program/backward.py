@@ -25,7 +25,7 @@ Result = tuple[Place, Any]
 
 @final
 class TileGradients:
-    """The gradients of a run of a program.
+    """The backward pass of one run of a program.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class TileGradients:
         self.inputs = [*self.given.values(), *self.outside]
 
     def run(self, gradients: Sequence[torch.Tensor | None], keep: bool) -> list[torch.Tensor | None]:
-        """Return the gradient of each input, from the gradients of the results.
+        """Return the gradient of each of ``inputs``, or None, from the gradients of the results.
 
         With ``keep`` the graphs of the tiles stay for another backward pass.
         """
@@ -77,7 +77,10 @@ class TileGradients:
     def tile(
         self, tile: Tile, slabs: dict[Place, torch.Tensor], sums: dict[int, torch.Tensor], keep: bool
     ) -> None:
-        """Add the gradients of what a tile has read."""
+        """Add the gradients of what a tile has read to ``slabs``, and of what it read outside to ``sums``.
+
+        ``slabs`` is place -> gradient, ``sums`` is ``id`` of a tensor -> gradient.
+        """
         results = [x for x in tile.results if x.place in slabs]
         if not results:
             return
@@ -104,7 +107,10 @@ class TileGradients:
     def add(
         self, slabs: dict[Place, torch.Tensor], place: Place, rows: Any, gradient: torch.Tensor
     ) -> None:
-        """Add to the gradient of rows of a slab, which may repeat, or of a whole value."""
+        """Add ``gradient`` to rows ``rows`` of ``slabs[place]``, or to all of it if they are None.
+
+        The slab is made of zeros the first time. A row may come several times.
+        """
         if place not in slabs:
             slabs[place] = torch.zeros_like(self.runner.arrays[place])
         if rows is None:
@@ -114,20 +120,20 @@ class TileGradients:
 
 
 def kept(real: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of what is real, and zeros of what is not."""
+    """Return ``gradient`` if ``real``, a bool tensor, is true, or if it is sparse; else zeros like it."""
     if gradient.layout is not torch.strided:
         return gradient  # of an embedding: sparse, and its derivative is one everywhere
     return torch.where(real, gradient, torch.zeros((), dtype=gradient.dtype, device=gradient.device))
 
 
 class TiledFunction(torch.autograd.Function):
-    """The results of a program as a function of all that has a gradient."""
+    """The results of a program, as one function of autograd of all that has a gradient."""
 
     @staticmethod
     def forward(
         context: Any, gradients: TileGradients, results: Sequence[torch.Tensor], *inputs: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """Return the results, which are there already."""
+        """Return ``results``, detached: they are computed already."""
         context.gradients = gradients
         # The gradient of a result that the loss does not use is None then, and no tile runs for its zeros.
         context.set_materialize_grads(False)
@@ -140,7 +146,7 @@ class TiledFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(context: Any, *of_results: torch.Tensor | None) -> tuple[Any, ...]:
-        """Return the gradients of the inputs."""
+        """Return two None, for the first arguments, and the gradients of the inputs."""
         gradients = context.gradients
         keep = gradients.runner.witness.shares or keeps_graph()
         with without_tensor_hooks(gradients.inputs):
@@ -149,7 +155,10 @@ class TiledFunction(torch.autograd.Function):
 
 @contextlib.contextmanager
 def without_tensor_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Let tensors have no hooks: they are meant for the whole gradient, and not for the part of a tile."""
+    """Return a context in which these tensors have no hooks of autograd.
+
+    A hook is meant for the whole gradient, and not for the part that one tile gives.
+    """
     kept = [(x._backward_hooks, dict(x._backward_hooks)) for x in tensors if x._backward_hooks]
     for hooks, _ in kept:
         hooks.clear()  # autograd holds this very dictionary
@@ -161,6 +170,9 @@ def without_tensor_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 def keeps_graph() -> bool:
-    """Return whether this backward pass was told ``retain_graph=True``; older versions do not tell."""
+    """Return whether the backward pass that runs now was told ``retain_graph=True``.
+
+    A version of PyTorch that does not tell gives False.
+    """
     tells = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
     return tells is not None and tells()

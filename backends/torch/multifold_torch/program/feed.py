@@ -20,7 +20,7 @@ from multifold.program import KernelOperand, Program, RaggedColumn
 
 
 class RowReads(NamedTuple):
-    """An operand of all calls of a kernel that is a row of a slab.
+    """What a kernel reads for one operand, a row of a slab for each of its calls.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class RowReads(NamedTuple):
 
 
 class RaggedReads(NamedTuple):
-    """A ragged operand of all calls of a kernel.
+    """What a kernel reads for one ragged operand, for all of its calls.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class ProgramData(NamedTuple):
 
 @final
 class Feed:
-    """The arrays of a program, in one array for each dtype.
+    """The arrays of one program, joined to one NumPy array for each dtype.
 
     Attributes
     ----------
@@ -104,11 +104,11 @@ class Feed:
         self.layout: tuple[Hashable, ...] = (tuple(entries), self.structure)
 
     def buffers(self, backend: Backend, device: Any) -> dict[np.dtype, torch.Tensor]:
-        """Return the buffers on a device, each by one upload."""
+        """Return dtype -> tensor on ``device``, made of ``flat`` by one upload each."""
         return {dtype: backend.constant(flat, device) for dtype, flat in self.flat.items()}
 
     def views(self, buffers: Mapping[np.dtype, torch.Tensor]) -> ProgramData:
-        """Return the arrays as views of the buffers."""
+        """Return the arrays as views of ``buffers``, made by `buffers` of a feed of equal layout."""
         entries: Any = self.layout[0]
         leaves = [
             self.tensors[begin]
@@ -121,7 +121,7 @@ class Feed:
 
 
 def data_of(program: Program) -> ProgramData:
-    """Return what the tiles of a program read, as arrays of NumPy and what users have recorded."""
+    """Return a `ProgramData` of NumPy arrays; what users have recorded as tensors stays as it is."""
     form = program.form
     real = program.launches[[span.real for span in form.tiles()], 2] > 0
     rows_real = [np.zeros(kernel.rows or 0, bool) for kernel in form.kernels]

@@ -92,12 +92,12 @@ class Tile(NamedTuple):
 
 
 class NotYet(Exception):
-    """A tile reads a slab that no tile before it can have written: so it has no call, and does not run."""
+    """Raised for a tile that reads a slab without rows so far: then it has no call, and is left out."""
 
 
 @final
 class TileRunner:
-    """A run of a program.
+    """One run of the tiles of a program.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ class TileRunner:
         self.tiles: list[Tile] = []
 
     def run(self) -> None:
-        """Run all tiles."""
+        """Write the given rows into their slabs, then run all tiles in the order of the form."""
         for entry, source in enumerate(self.form.sources):
             if source.kernel < 0:
                 self.write(entry, self.data.given[source.given], 0)
@@ -160,7 +160,10 @@ class TileRunner:
             self.launch(span, leaves, reads)
 
     def results(self) -> list[tuple[Any, list[tuple[Place, torch.Tensor]]]]:
-        """Return for each group its structure, and where and what each leaf of it is."""
+        """Return for each group its structure and its leaves, as pairs (place, tensor).
+
+        The tensor has the rows of the group, or is a value that is read whole.
+        """
         found = []
         for group, rows in zip(self.form.groups, self.data.groups, strict=True):
             if group.whole >= 0:
@@ -174,7 +177,10 @@ class TileRunner:
         return found
 
     def launch(self, span: TileSpan, leaves: list[Any], reads: list[TileRead]) -> None:
-        """Run the op of a tile, and keep what is read of its result."""
+        """Run the op of a tile on ``leaves``, and write the parts of its result that others read.
+
+        ``reads`` are those of ``leaves`` that have gradients. Raises `LaunchError` if the op fails.
+        """
         kernel = self.form.kernels[span.kernel]
         op = self.ops[span.kernel]
 
@@ -210,7 +216,10 @@ class TileRunner:
         self.tiles.append(Tile(span, reads, results, outside))
 
     def write(self, entry: int, value: Any, first: int) -> list[TileResult]:
-        """Put rows into the stretch of a source; return where each leaf of them is."""
+        """Write rows into the stretch of source ``entry``, from row ``first`` on.
+
+        Return a `TileResult` for each leaf. The first rows of a slab make its arrays.
+        """
         source = self.form.sources[entry]
         leaves, structure = optree.tree_flatten(value)
         start = self.starts[entry] + first
@@ -231,13 +240,16 @@ class TileRunner:
         return found
 
     def operands(self, span: TileSpan, reads: list[TileRead]) -> list[Any]:
-        """Return what the op of a tile receives, leaf by leaf; note what of it has a gradient."""
+        """Return the operands of a tile, one for each of the kernel's.
+
+        Append those with gradients to ``reads``. Raises `NotYet` as `rows` does.
+        """
         kernel = self.form.kernels[span.kernel]
         pairs = zip(kernel.operands, self.data.columns[span.kernel], strict=True)
         return [self.operand(span, operand, column, reads) for operand, column in pairs]
 
     def operand(self, span: TileSpan, operand: KernelOperand, column: Any, reads: list[TileRead]) -> Any:
-        """Return what an op receives for an operand in one tile."""
+        """Return one operand of a tile, as `operands`; ``column`` holds it for all calls of the kernel."""
         own = slice(span.first, span.first + span.rows)
         if operand.role == "rows":
             return self.rows(operand.index, column.addresses[own], column.sinks[own], reads)
@@ -258,7 +270,10 @@ class TileRunner:
         return column[own].bfloat16() if becomes else column[own]
 
     def rows(self, slab: int, addresses: torch.Tensor, sinks: torch.Tensor, reads: list[TileRead]) -> Any:
-        """Return a copy of rows of a slab."""
+        """Return copies of the rows ``addresses`` of a slab, in its structure; append them to ``reads``.
+
+        Raises `NotYet` if the slab has none.
+        """
         if slab not in self.classes.known:
             raise NotYet
         structure, leaves = self.classes[slab]
@@ -269,7 +284,10 @@ class TileRunner:
         )
 
     def leaf(self, x: torch.Tensor, place: Place, sinks: Any, reads: list[TileRead]) -> torch.Tensor:
-        """Return a tensor as a leaf of the graph of a tile, if it has a gradient."""
+        """Return ``x``, a copy of what is at ``place``.
+
+        If the place has a gradient, ``x`` becomes a leaf of autograd and is appended to ``reads``.
+        """
         if place in self.graded and torch.is_grad_enabled():
             x.requires_grad_()
             reads.append(TileRead(x, place, sinks))
@@ -278,7 +296,7 @@ class TileRunner:
     def ragged(
         self, span: TileSpan, operand: KernelOperand, column: RaggedReads, reads: list[TileRead]
     ) -> Ragged:
-        """Return a ragged operand of one tile."""
+        """Return a ragged operand of one tile; ``column`` holds it for all calls."""
         edges = operand.edges or 0
         # All tiles of a kernel have `edges` members, so those of tile i begin at i * edges.
         begin = span.first // span.rows * edges
@@ -296,18 +314,24 @@ class TileRunner:
         return Ragged(operand.missing.made(fill), *rest)
 
     def dtype_of(self, name: str) -> torch.dtype:
-        """Return the dtype of a name: ``"float"`` and ``"int"`` are PyTorch's defaults."""
+        """Return the dtype of a name, as ``"float32"``.
+
+        The names ``"float"`` and ``"int"`` mean PyTorch's defaults.
+        """
         if name == "float":
             return torch.get_default_dtype()
         return torch.int64 if name == "int" else getattr(torch, name)
 
     def plain(self, missing: Any) -> SlabClass:
-        """Return the class of rows that are missing."""
+        """Return the class (structure, shapes, dtypes) of rows that no call of the form makes."""
         made = missing.made(lambda shape, dtype: torch.empty((0, *shape), dtype=self.dtype_of(dtype)))
         leaves, structure = optree.tree_flatten(made)
         return SlabClass.of(structure, leaves)
 
 
 def half(dtype: torch.dtype) -> float:
-    """Return what slabs hold before they are written: few functions are singular at a half."""
+    """Return the number that a slab is filled with before its rows are written: 0.5, or 0 for integers.
+
+    Few functions are singular at a half.
+    """
     return 0.5 if dtype.is_floating_point or dtype.is_complex else 0

@@ -15,13 +15,13 @@ import torch
 
 
 def can_capture(device: torch.device) -> bool:
-    """Return whether a device replays graphs."""
+    """Return whether PyTorch can capture graphs on a device: whether it is a CUDA device."""
     return device.type == "cuda"
 
 
 @contextlib.contextmanager
 def beside(device: torch.device) -> Iterator[list[str]]:
-    """Run on a stream beside that of the caller, as PyTorch wants the runs before a capture.
+    """Return a context that runs on another stream, as PyTorch wants the runs before a capture.
 
     What it gives becomes a list of what made the host wait for the device, which no graph can hold. To find
     that out by a capture would not do: one that fails leaves PyTorch's generators of random numbers
@@ -51,7 +51,7 @@ def beside(device: torch.device) -> Iterator[list[str]]:
 def capture(
     compute: Callable[[], Any], device: torch.device, generators: Iterable[torch.Generator]
 ) -> tuple[Callable[[], None], Any]:
-    """Return what replays a run, and the results that each replay overwrites; nothing is computed yet.
+    """Capture ``compute()`` as a graph; return its replay, and the results that each replay overwrites.
 
     Raises
     ------

@@ -70,7 +70,7 @@ class ProgramStep:
         self.gradients: dict[torch.Tensor, torch.Tensor] = {}
 
     def __call__(self, program: Program, *inputs: torch.Tensor) -> Any:
-        """Run a step.
+        """Run one step: forward, and backward if there is a loss.
 
         Parameters
         ----------
@@ -106,13 +106,19 @@ class ProgramStep:
         return own(program, feed, inputs)
 
     def state(self) -> Hashable:
-        """Return where the model's tensors lie and which are trained, as a captured graph relies on."""
+        """Return (address, whether it needs a gradient) of each tensor of the model.
+
+        A captured graph relies on them.
+        """
         module = isinstance(self.model, torch.nn.Module)
         found = state_of(self.model) if module else tensors(self.model).values()
         return tuple((x.data_ptr(), x.requires_grad) for x in found)
 
     def compute(self, results: Callable[[], Any], inputs: Sequence[torch.Tensor]) -> Any:
-        """Run forward, and backward if there is a loss; return what the loss returned, or the results."""
+        """Run ``results()``, the loss of what it returns, and its backward pass; return the loss, detached.
+
+        Without a loss return the results. ``leaves`` gets the tensors with a gradient.
+        """
         if self.loss is None:
             with torch.no_grad():
                 return results()
@@ -123,7 +129,7 @@ class ProgramStep:
         return each_tensor(torch.Tensor.detach, found)
 
     def attach(self, leaves: Sequence[torch.Tensor]) -> None:
-        """Let the gradients of some tensors lie in the buffers that graphs add to."""
+        """Make the ``.grad`` of each tensor the buffer that graphs add to; its contents move along."""
         for x in leaves:
             if x not in self.gradients:
                 self.gradients[x] = torch.zeros_like(x)
@@ -137,7 +143,7 @@ class ProgramStep:
 
 @final
 class FormStep:
-    """The steps over programs of one form.
+    """The steps over programs of one form; it captures the fourth of them as a CUDA graph, where it can.
 
     Attributes
     ----------
@@ -172,7 +178,10 @@ class FormStep:
         self.results: Any = None
 
     def __call__(self, program: Program, feed: Feed, inputs: Sequence[torch.Tensor]) -> Any:
-        """Run one of them."""
+        """Run the step on a program of this form: copy it into the buffers, and compute or replay.
+
+        Returns what `ProgramStep` does.
+        """
         self.program = program
         for dtype, buffer in self.buffers.items():
             # A captured graph reads from fixed places, so the buffers stay and their contents change.
@@ -198,31 +207,37 @@ class FormStep:
         return each_tensor(torch.clone, self.results)
 
     def compute(self) -> Any:
-        """Run a step over the buffers."""
+        """Run the step over the buffers, without a graph; return what `ProgramStep.compute` does."""
         return self.step.compute(self.tiles, self.inputs)
 
     def tiles(self) -> Any:
-        """Run the tiles over the buffers."""
+        """Run the tiles over the buffers; return the results of the program."""
         ops = resolve_ops(self.backend, self.step.model, self.program.form)
         return run_tiles(
             self.backend, ops, self.program.form, self.data, Witness(self.backend, self.program)
         )
 
     def beside(self) -> contextlib.AbstractContextManager[list[str]]:
-        """Return a context for a run before a capture; it gives what made the host wait."""
+        """Return a context for a run before a capture; it yields a list of what made the host wait.
+
+        On a CPU it does nothing, and the list is empty.
+        """
         return graphs.beside(self.device) if self.captures else contextlib.nullcontext([])
 
     def capture(self) -> None:
-        """Capture a step."""
+        """Capture a step, and set ``replay`` and ``results``.
+
+        Raises if an op does what no graph can hold.
+        """
         self.step.attach(self.leaves)
         self.replay, self.results = graphs.capture(self.compute, self.device, generators([self.step.model]))
 
     def refuse(self, why: str) -> None:
-        """Run without a graph from now on, and say why."""
+        """Run without a graph from now on; warn that ``why`` is the reason."""
         self.captures = False
         warnings.warn(f"This step runs without a CUDA graph: {why}", stacklevel=4)
 
 
 def each_tensor(change: Callable[[torch.Tensor], torch.Tensor], found: Any) -> Any:
-    """Return a structure with other tensors in it."""
+    """Return a structure in which each tensor ``x`` is ``change(x)``; other leaves stay."""
     return optree.tree_map(lambda x: change(x) if isinstance(x, torch.Tensor) else x, found)

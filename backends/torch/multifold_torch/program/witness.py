@@ -26,7 +26,7 @@ Edge = tuple[Any, int]
 
 @final
 class Witness:
-    """What one run of a program has seen of its ops.
+    """Watches the ops of one run of a program: what they read from outside, and that they mix no rows.
 
     Attributes
     ----------
@@ -49,7 +49,11 @@ class Witness:
     def call(
         self, span: TileSpan, op: Callable[..., Any], call: Callable[[], Any], leaves: Sequence[Any]
     ) -> Any:
-        """Return the result of a tile; refuse an op that mixes rows, or that writes to an operand."""
+        """Return ``call()``, the result of a tile, whose op got ``leaves``.
+
+        Raises `LaunchError` if the op writes to an operand or, in the first tile of a kernel that has a
+        call, mixes rows.
+        """
         kernel = self.program.form.kernels[span.kernel]
         unchanged = watch_operands(self.backend, kernel, leaves)
         if self.first.get(span.kernel) != span:
@@ -67,7 +71,10 @@ class Witness:
 
     @contextlib.contextmanager
     def watching(self, leaves: Sequence[Any]) -> Iterator[None]:
-        """Note the tensors from outside that are read."""
+        """Return a context that notes tensors with a graph that are read and not among ``leaves``.
+
+        They go into ``computed``, or set ``shares``.
+        """
         if not torch.is_grad_enabled():
             yield
             return
@@ -85,14 +92,17 @@ class Witness:
                 self.computed[edge] = x
 
     def read(self, results: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the tensors from outside that results with a gradient depend on."""
+        """Return the tensors from outside that ``results`` depend on; ``own`` are the operands.
+
+        These are the leaves of autograd's graph, and those in ``computed``.
+        """
         mine = set(map(id, own))
         found, _ = behind(map(edge_of, results), self.computed)
         return [x for x in found.values() if id(x) not in mine]
 
 
 class Reads(TorchDispatchMode):
-    """Finds the tensors with a gradient that operations read, and did not make themselves.
+    """Finds the tensors that need a gradient, are read inside of the context, and were not made there.
 
     Attributes
     ----------
@@ -117,7 +127,7 @@ class Reads(TorchDispatchMode):
 
 
 def edge_of(x: torch.Tensor) -> Edge:
-    """Return where a tensor lies in autograd's graph."""
+    """Return the node of autograd's graph that returned a tensor, and the number of that result."""
     edge = get_gradient_edge(x)
     return edge[0], edge[1]
 
@@ -125,9 +135,10 @@ def edge_of(x: torch.Tensor) -> Edge:
 def behind(
     edges: Iterable[Edge], stops: dict[Edge, torch.Tensor] | None = None
 ) -> tuple[dict[int, torch.Tensor], set[Any]]:
-    """Return the leaves that some edges of autograd's graph lead to, by ``id``, and the nodes on the way.
+    """Return the leaves that autograd's graph leads to from ``edges``, and the set of nodes on the way.
 
-    The way ends at the edges ``stops`` as well, whose tensors are returned like leaves.
+    The leaves are a dictionary, ``id`` -> tensor. The way ends at the edges ``stops`` as well, whose
+    tensors are returned like leaves.
     """
     stops = stops or {}
     found: dict[int, torch.Tensor] = {}
