@@ -12,7 +12,7 @@ from multifold.marks import mark_of as mark_of
 
 
 class Replacements:
-    """Attributes of classes that are others while any program records, in any thread.
+    """Methods of classes that other functions replace while any program records, in any thread.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Replacements:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Replace them until the last program has ended."""
+        """Return a context in which all methods are replaced; the last to be left puts them back."""
         with self.lock:
             self.users += 1
             if self.users == 1:
