@@ -165,10 +165,7 @@ class Batched:
 
     @property
     def recorder(self) -> Any:
-        """The `LazyRecorder` that records the program in this thread.
-
-        None while the framework is unknown.
-        """
+        """The `LazyRecorder` of the program in this thread; None while its framework is unknown."""
         return self.function.recorder
 
     def __call__(self, *iterables: Iterable[Any], **shared: Any) -> Any:
