@@ -37,7 +37,7 @@ UNTIMED = 2
 
 @dataclass(frozen=True)
 class Step:
-    """What one step gave.
+    """The time that one step took, and how to get what it computed.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ def take_turns(
     limit: float = float("inf"),
     advance: Callable[[str], object] = lambda what: None,
 ) -> tuple[dict[str, list[float]], float]:
-    """Let ways to compute the same thing take turns, and compare every result with the first one.
+    """Time some ways to compute the same thing in turn, and compare each result with the very first one.
 
     The ways alternate, A B, A B, so that a machine which is busy with something else slows all of them.
 
@@ -109,6 +109,8 @@ def largest_difference(
     expected: Mapping[str, np.ndarray],
 ) -> float:
     """Return the largest difference between the results of two contenders.
+
+    ``got`` are the results of contender ``name``, and ``expected`` those of ``other``: name -> array.
 
     Raises
     ------

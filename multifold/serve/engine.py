@@ -272,10 +272,10 @@ class Engine(Rounds):
         return [ask for ask in asks if ask[0].example in taken]
 
     def pending(self, calls: Integers) -> Integers:
-        """Return the calls that a round for ``calls`` would run: they, and what they need.
+        """Return the calls that a round for ``calls`` would run: what they need, and they themselves.
 
-        If rounds are steps, these are only the calls of the next one. Both arrays have int64 numbers of
-        calls, in the order of recording from 0.
+        Calls that have run are left out. If rounds are steps, only the calls of the next one are returned.
+        Both arrays have int64 numbers of calls, in the order of recording from 0.
         """
         if self.steps:
             return self.table.next_calls(calls)[0]

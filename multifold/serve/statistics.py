@@ -192,7 +192,10 @@ class Tally:
             self._stats.service_time.add(*times)
 
     def cancelled_after_all(self, outcome: str) -> None:
-        """Count one request less of ``outcome``, and one more as cancelled: its caller was faster."""
+        """Count one request as cancelled in the place of ``outcome``.
+
+        Its caller has cancelled it after it was counted.
+        """
         with self._lock:
             self._outcomes[outcome] -= 1
             self._outcomes["cancelled"] += 1

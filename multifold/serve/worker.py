@@ -228,7 +228,8 @@ class Worker:
     def begin(self, request: Request) -> None:
         """Begin a request on the last engine: its function records calls up to where it first waits.
 
-        If the function raises what is no `Exception`, the engine and all its requests are given up.
+        What the function raises ends the request alone. Anything else that goes wrong here ends the engine
+        and all its requests; see `lose`.
         """
         engine = self.engine()
         self.moved = True
@@ -244,7 +245,8 @@ class Worker:
     def gathers(self, now: float) -> bool:
         """Return whether requests in the queue go on waiting, to join those under way together with others.
 
-        They do while they are fewer than a quarter of these, and for 8 rounds and 10 ms at most.
+        They do while they are fewer than a quarter of these, until 8 rounds or 10 ms have passed since some
+        began last.
         """
         few = len(self.admission) * PART < len(self.under_way)
         late = self.rounds >= ROUNDS or now - self.began >= SECONDS

@@ -100,7 +100,7 @@ def stream(
 
 
 def check(model: Any, fn: Any, calls: int, workers: int, make_model: Callable[[], Any] | None) -> None:
-    """Raise a `RecordError` if an argument of `stream` does not fit; they have the same names here."""
+    """Raise a `RecordError` if the arguments of `stream` with these names do not fit."""
     for name, number in (("calls", calls), ("workers", workers)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise RecordError(
@@ -126,9 +126,9 @@ def check(model: Any, fn: Any, calls: int, workers: int, make_model: Callable[[]
 
 
 def noting(examples: Iterable[Any], key: Callable[[Any], Any] | None, keys: list[Any]) -> Iterator[Any]:
-    """Yield the examples.
+    """Yield the examples, and append the key of each to ``keys`` as it is read.
 
-    Append ``key(example)``, or its number from 0 without ``key``, to ``keys`` as each is read.
+    The key is ``key(example)``, or the number of the example, from 0, if ``key`` is None.
     """
     for number, example in enumerate(examples):
         keys.append(number if key is None else key(example))

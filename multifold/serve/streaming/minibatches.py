@@ -122,10 +122,11 @@ class StreamRunner:
             raise failures[0]
 
     def recorded(self, source: Iterable[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
-        """Record examples.
+        """Record examples one after the other on the fold, and yield them in batches.
 
-        Yield a list of ``(number, result)`` pairs each time they have ``calls`` calls or more. What the
-        function raises is raised after the examples before it were yielded.
+        A batch is a list of ``(number, result)`` pairs. It ends with the example that brings the fold to
+        ``calls`` calls, or the batch to as many examples. What the function raises is raised after the
+        examples before it were yielded.
         """
         waiting: list[tuple[int, Any]] = []
         try:
