@@ -73,11 +73,11 @@ class MeasuredWay(NamedTuple):
     Attributes
     ----------
     name : str
-        What to write.
+        What to write for it, as ``"multifold.batched(fn)"``.
     calls, launches : int
-        Recorded calls, and what they become; of the loop, none.
+        How many calls it records, and in how many launches these run; 0 for the loop.
     gain : float
-        How many times as fast as the loop it was beside it, measured or estimated.
+        How many times as fast as the loop it was, measured in turn with it, or estimated.
     """
 
     name: str
@@ -106,9 +106,9 @@ class Advice:
     trains : bool
         Whether times hold the gradients of all parameters.
     loop : float
-        Seconds of the loop: the median. Times of the other ways are by their gains over it.
+        The median of the loop's seconds. The time of another way is this divided by its gain.
     ways : list of MeasuredWay
-        The loop first.
+        All ways that were measured, the loop first.
     ops : list of str
         The functions to record, by their qualified names: ops of `Fold.add`, or cells.
     notes : list of str
@@ -199,7 +199,7 @@ def advise(
     backend : str or Backend
         NumPy or PyTorch; ``"auto"`` for that of ``fn`` and of what it uses.
     advance : callable
-        Told what is measured next.
+        Called with the name of the way that is measured next.
 
     Returns
     -------
@@ -287,9 +287,9 @@ class AdviceBench:
     backend : Backend
         The framework.
     models : sequence
-        What has the parameters.
+        The objects that have the parameters; see `models_of`.
     examples : sequence
-        The arguments of each example.
+        A tuple of arguments for each example.
     train : bool or None
         As of `advise`.
 
@@ -304,7 +304,7 @@ class AdviceBench:
     backward : float
         Seconds of the backward pass of the last step.
     notes : list of str
-        What is said of replaying.
+        Sentences on replaying: how to do it, or why it cannot be done.
     """
 
     def __init__(

@@ -47,12 +47,12 @@ def drawn_from(kept: Sequence[Example], rng: Rng, count: int) -> list[Example]:
 
 
 class Batch(NamedTuple):
-    """The examples of one step.
+    """A minibatch: the examples of one step, and the weights of its loss.
 
     Attributes
     ----------
     examples : list
-        As they were drawn.
+        The examples of the minibatch, in the order in which they were drawn.
     weights : float64 array of shape ``(rows, *row_shape)``
         The loss is the sum of the logits times these.
     """

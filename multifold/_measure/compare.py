@@ -36,15 +36,15 @@ def compare(
     Parameters
     ----------
     benchmark, backend
-        What is computed, and by which framework.
+        The model with its examples, and the backend whose framework runs it.
     batch, seed : int
         How many examples the minibatch has, and which ones.
     train : bool
-        With gradients. Where a backend has none, the row has a ``note`` and no times.
+        Whether gradients are computed. Where a backend has none, the row has a ``note`` and no times.
     rounds : int
         How often each way is timed.
     advance : callable
-        Told what runs next.
+        Called with the name of what runs next, as ``"numpy: loop"``.
 
     Raises MismatchError if the two ways differ.
     """

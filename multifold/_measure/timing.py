@@ -64,7 +64,7 @@ def take_turns(
     Parameters
     ----------
     ways : mapping of str to callable
-        Each takes one step.
+        Name -> function that takes one step.
     rounds : int
         How often each way is timed, after `UNTIMED` steps.
     limit : float
@@ -75,9 +75,9 @@ def take_turns(
     Returns
     -------
     seconds : dict
-        The times of all steps of each way.
+        Name -> the seconds of each step of that way, also of the first ones that are not counted.
     difference : float
-        The largest difference from the first result.
+        The largest difference between a number and that of the very first step.
 
     Raises
     ------

@@ -67,7 +67,7 @@ class Clock:
     Attributes
     ----------
     seconds : float
-        The time since it was started.
+        The seconds in wrapped functions since `start` was called last.
     """
 
     def __init__(self, backend: Backend) -> None:

@@ -35,9 +35,9 @@ class Interpreter:
     Attributes
     ----------
     slabs : dict of int to list of arrays
-        The leaves of each slab.
+        Number of a slab -> its arrays, one for each leaf of the rows in it.
     wholes : dict of int to object
-        The values that are read whole.
+        Number in `Form.wholes` -> a result, or a part of one, that is read whole.
     """
 
     def __init__(self, values: Values, ops: list[Callable[..., Any]], program: Program) -> None:

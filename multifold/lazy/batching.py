@@ -131,7 +131,7 @@ class Batched:
     Attributes
     ----------
     fn : callable
-        The function.
+        The function of one example.
     """
 
     def __init__(
@@ -268,8 +268,8 @@ class Batched:
     def traces(self, *iterables: Iterable[Any], **shared: Any) -> list[LazyTrace]:
         """Run the code of each example once, and return its recorded calls as a trace for `replay`.
 
-        Takes what a call takes. Use it for training in many epochs. A trace holds what the code has decided
-        and drawn, and is made for one model and its modes, as those of training and gradients.
+        It takes what a call takes. Use it for training in many epochs. A trace holds what the code has
+        decided and drawn, and is made for one model and its modes, as those of training and gradients.
 
         Raises
         ------
@@ -432,9 +432,9 @@ class LazyTrace(NamedTuple):
     trace : Trace
         The calls.
     result : object
-        What the code has returned, with pending values.
+        What the code has returned, with pending arrays in it.
     pending : list
-        Those.
+        These pending arrays, and others that some object still holds.
     modes : Hashable
         The modes of the framework in which it was made.
     """

@@ -188,9 +188,9 @@ class BlockRun:
     Parameters
     ----------
     recording : Recording
-        What records.
+        The run that the block is.
     rounds : Rounds
-        What runs the calls.
+        Runs the recorded calls.
     """
 
     def __init__(self, recording: Recording, rounds: Rounds) -> None:

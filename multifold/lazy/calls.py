@@ -37,13 +37,14 @@ class LazyCall(LazyOp):
     func : callable
         The function.
     structure : PyTreeSpec or PyTreeDef
-        How its arguments are nested.
+        How its arguments ``(args, kwargs)`` are nested; it has ``unflatten``.
     leaves : list
-        The arguments themselves.
+        All its arguments, in the order of ``structure``. Arrays among them are not kept.
     places : list of int
-        Which of them are arrays: the operands.
+        The positions in ``leaves`` of arrays: the operands.
     shared : list of bool
-        Which operands are the same for all examples. It may be left out where `mapped` is not used.
+        For each operand, whether it is the same for all examples. It may be left out where `mapped` is not
+        used.
 
     Attributes
     ----------

@@ -46,11 +46,11 @@ class Candidate(NamedTuple):
     name : str
         The qualified name of the function.
     place : str
-        File and line.
+        The file and the line where it begins, as ``"model.py:12"``.
     calls : int
-        How many calls it has recorded that are no cells.
+        How many calls of functions of the framework, and not of cells, it has recorded.
     share : float
-        Of all calls of the run.
+        ``calls`` divided by all calls of the run, from 0 to 1.
     """
 
     name: str

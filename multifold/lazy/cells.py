@@ -34,7 +34,7 @@ def op(fn: Any = None, *, rows: bool = False) -> Any:
     Parameters
     ----------
     fn : callable or class of modules
-        What takes one example.
+        Takes one example; a class of modules becomes a cell with all its objects.
     rows : bool
         Whether it takes a row for each example on axis 0, as the ops of `Fold.add` do. In the loop it then
         gets arrays with one row.
@@ -42,7 +42,7 @@ def op(fn: Any = None, *, rows: bool = False) -> Any:
     Returns
     -------
     callable or class
-        The same, as a cell.
+        A wrapper of the function, or the class itself; without ``fn`` a decorator that makes these.
 
     Examples
     --------

@@ -33,17 +33,17 @@ class Recording:
     Attributes
     ----------
     recorder : LazyRecorder
-        What makes pending values, and records what is done with them.
+        Makes pending values, and records what is done with them.
     backend : Backend
-        What knows the framework's modules and random state.
+        The adapter of the framework, which knows its modules and random state.
     fold : Fold or recorder of traces
-        What takes the calls.
+        The fold that the calls are recorded on.
     alarmed : bool
         Whether an alarm of the recorder was true when the run began; see `LazyRecorderBase`.
     is_trace : bool
         Whether a trace is made: nothing is computed, and nothing waits.
     is_block : bool
-        Whether it is that of a `multifold.pending` block, which returns nothing.
+        Whether this is the run of a `multifold.pending` block, which returns nothing.
     lines : dict of int to (code, bool)
         Code by its ``id``, and whether it is the program's: where calls are recorded.
     made : list of weak reference
@@ -104,7 +104,7 @@ class Recording:
 
 
 class Current(threading.local):
-    """What records in a thread.
+    """The run that records in the current thread.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class Refusals(threading.local):
     Attributes
     ----------
     text : str or None
-        The last refusal.
+        The message of that error; None if there was none.
     """
 
     text: str | None = None

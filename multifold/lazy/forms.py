@@ -38,7 +38,7 @@ class PendingForms:
     Parameters
     ----------
     make : callable
-        Takes what tells a form, as a shape and a dtype, and makes it.
+        ``make(*key)`` returns a new form for a key, as a shape and a dtype.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:

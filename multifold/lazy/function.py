@@ -146,7 +146,7 @@ class LazyFunction:
     Attributes
     ----------
     backend : Backend or None
-        None as long as it is not known.
+        The adapter of its framework; None as long as that is not known.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class LazyRun:
     function : LazyFunction
         The program, whose backend is known.
     fold : Fold, Unfold or recorder of traces
-        What takes the calls.
+        The fold that the calls are recorded on.
     seed : int or None
         As of `batched`.
 

@@ -17,7 +17,7 @@ class Replacements:
     Parameters
     ----------
     *places : tuple of (class, str, callable)
-        A class, the name of a method, and what takes the method and returns another one.
+        A class, the name of a method, and a function that takes the method and returns its replacement.
 
     Examples
     --------

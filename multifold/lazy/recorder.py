@@ -57,7 +57,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     settled : type
         Their class once they are computed: each has a ``value``.
     answers : dict
-        Functions that are not recorded, and what answers them.
+        Function that is not recorded -> function that is called in its place.
     probes, alarms : tuple of callable
         See `LazyRecorderBase`.
 
@@ -331,14 +331,14 @@ def known_call(
     call : LazyCall
         The call, with the ``forms`` of its results; ``is_single`` says whether it returns one array.
     found : object
-        What the function has returned.
+        What the function has returned for ``stand_ins``, nested.
     stand_ins : list of array
-        The operands that it got.
+        The arrays that it got as operands, in order.
     leaves : list
         Its arguments, which must live as long as what is known of the call: the key has their ids.
     is_array, share_memory : callable
-        What is an array of the framework, and whether two share memory. A result that shares the memory of
-        an operand, or of a result before it, is a view of that.
+        Whether something is an array of the framework, and whether two arrays share memory. A result that
+        shares the memory of an operand, or of a result before it, is a view of that.
     may_be_small : bool
         Whether it may run at once where its operands were read. A function that returns a view may not: a
         part of what was read would be written to without the rest.

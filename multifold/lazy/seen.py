@@ -48,7 +48,7 @@ class Around:
     function : function
         The function.
     version_of : callable
-        Returns how often an array was changed in place; None for anything else.
+        ``version_of(x)`` returns how often an array was changed in place, and None for anything else.
 
     Examples
     --------
@@ -101,7 +101,7 @@ class Bound:
     x : object
         The object.
     attributes : callable
-        Returns those of an object that count.
+        ``attributes(x)`` returns the attributes of an object that are compared, by name.
     """
 
     def __init__(self, x: Any, attributes: Callable[[Any], Mapping[str, Any]] = vars) -> None:

@@ -65,7 +65,7 @@ class Sharing:
     Parameters
     ----------
     backend : Backend
-        What knows the objects that an op may change.
+        The adapter of the framework, which knows what objects an op may change.
     pending : type
         The class of pending values.
     fn : callable
@@ -266,7 +266,7 @@ class Table:
     Parameters
     ----------
     backend : Backend
-        What knows which attributes the framework keeps for itself.
+        The adapter of the framework, which knows the attributes that the framework keeps for itself.
     pending : type
         The class of pending values, each of which has a ``version``.
     owner : object

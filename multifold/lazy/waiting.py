@@ -63,13 +63,13 @@ async def drive(
     recording : Recording
         The run that the example is part of.
     sharing : Sharing
-        What it shares with the other examples.
+        What the example shares with others.
     fold : Fold
-        What its values are awaited of.
+        The fold whose ``values`` it awaits.
     example : int
-        Its number.
+        The number of the example, from 0.
     code : callable
-        Takes nothing; what it returns or raises is returned or raised.
+        Runs the code of the example; it takes nothing.
     made : list
         Gets weak references to the pending values that it makes.
     """

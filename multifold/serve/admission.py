@@ -26,7 +26,7 @@ class Admission:
     wait : float
         How many seconds the first request of an idle server waits for company.
     tally : Tally
-        What counts requests.
+        Counts refused requests, and tells at which rate requests end.
     """
 
     def __init__(self, most: int, wait: float, tally: Tally) -> None:
@@ -57,7 +57,7 @@ class Admission:
         LaunchError
             If the server does not run.
         Overloaded
-            If too many wait.
+            If ``most`` requests are in the queue; its ``retry_after`` says when to try again, in seconds.
         """
         with self._lock:
             if not self._open:

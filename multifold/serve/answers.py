@@ -27,15 +27,15 @@ class Answer:
     Attributes
     ----------
     example : int
-        Whose answer it is.
+        The number of the example, from 0, that has returned it.
     value : object
         What the function returned.
     nodes : list of Node
-        What it needs.
+        The nodes that ``value`` consists of, with a row or a whole result each.
     asked : Outputs or None
-        The value taken apart, with loose values numbered from 0 on; None if it is one node.
+        The value as references, from `take_apart`; None if it is one node.
     plain : bool
-        Whether it consists of rows only: no loose values, and nothing that is wanted whole.
+        Whether it consists of rows only: it has no numbers or arrays of its own, and reads no result whole.
     """
 
     example: int
@@ -71,14 +71,12 @@ def results_of(answers: Sequence[Answer], found: HostRows) -> dict[int, Any]:
     An answer is left out if one of its groups has rows of different shapes, dtypes or structures. Whether
     such rows fit together is for the framework to say.
 
-    Whether such rows fit together, and to what, is for the framework to say.
-
     Parameters
     ----------
     answers : sequence of Answer
-        All of them plain.
+        Answers with ``plain``, which consist of rows only.
     found : HostRows
-        The rows of their nodes, in order.
+        The row of each of their nodes, in the order of the answers and of ``nodes``.
     """
     results: dict[int, Any] = {}
     row = 0

@@ -77,10 +77,11 @@ class Arrived(NamedTuple):
     Attributes
     ----------
     who : list of ExampleTask or of Answer
+        The tasks, or the answers, in the order in which they asked.
     refs : int64 array
-        All that they ask.
+        The references to all values that they asked for, one after the other.
     whole : list of int
-        The positions in ``refs`` of calls whose whole result is asked.
+        The positions in ``refs`` of those whose whole result was asked for, in ascending order.
     where : list
         In which parts of results the rows are; see `CallTable.arrived`.
     """
@@ -98,17 +99,17 @@ class Engine(Rounds):
     Parameters
     ----------
     fold : Fold
-        What they record on, without calls.
+        The fold that they record on, which has no calls yet.
     model : object
         Where op names are looked up.
     calls : int
         How many calls a round has room for.
     host : bool
-        Whether results become arrays of NumPy.
+        Whether requests get NumPy arrays, and not those of the framework.
     steps : bool
-        Whether a round is one launch of each op.
+        Whether a round is one launch of each op, and not all that is needed.
     before : Gathers, optional
-        Those of an engine before it, of the same model.
+        What the `end` of an engine for the same model returned.
     """
 
     tasks: ServedTasks
@@ -171,7 +172,7 @@ class Engine(Rounds):
         Parameters
         ----------
         interrupts : callable
-            Asked between two launches whether the round ends there.
+            Called between two launches; the round ends there if it returns True.
         in_pieces : bool
             Whether launches are divided into `pieces`, where rounds are steps.
         """

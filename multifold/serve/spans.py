@@ -35,7 +35,7 @@ class Spans:
     Parameters
     ----------
     trace : module
-        ``opentelemetry.trace``.
+        The module ``opentelemetry.trace``.
     """
 
     def __init__(self, trace: Any) -> None:
@@ -61,13 +61,13 @@ class Spans:
         Parameters
         ----------
         op : str
-            Its name.
+            The name of its op.
         rows : int
             How many calls it ran.
         times : LaunchTimes
-            When.
+            When it began and ended, in seconds of `time.perf_counter`.
         requests : sequence of RequestSpan
-            Those that have rows in it.
+            The spans of the requests that have rows in it.
         """
         wall = wall_clock(time.perf_counter)
         span = self._tracer.start_span(

@@ -33,7 +33,7 @@ class Histogram:
     bounds : tuple of float
         Upper bounds of all buckets but the last one.
     counts : list of int
-        How many values were in each bucket.
+        How many values were in each bucket; one entry more than ``bounds``.
     total : float
         The sum of all values.
 

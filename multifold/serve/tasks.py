@@ -25,10 +25,10 @@ class ServedTasks(Tasks):
     requests : dict of int to Request
         Those under way, by the number of the example.
     owners : Owners
-        Whose calls are whose. Its ``load`` is how much room requests take: the calls of each, but at most
-        an eighth of the room. One that goes on and on may not keep others out.
+        Which example has recorded each call. Its ``load`` is how much room requests take: the calls of
+        each, but at most an eighth of the room. One that goes on and on may not keep others out.
     ended : int
-        How many calls those had that have ended since the engine last looked.
+        How many calls requests had that have ended since the last `alive`.
     """
 
     owners: compiled.Owners

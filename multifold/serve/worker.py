@@ -53,7 +53,7 @@ class Worker:
     Parameters
     ----------
     admission, tally : Admission, Tally
-        Where requests come in, and what counts them.
+        The queue in which requests come in, and the counts that the server shows.
     model, fn, backend, calls, host, mode, join
         As of `Server`.
     """

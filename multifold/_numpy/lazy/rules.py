@@ -103,9 +103,9 @@ def along(position: int, default: int | None, whole: bool = False) -> Rule:
     Parameters
     ----------
     position : int
-        Of the axis among the arguments, if it is not given by name.
+        The position of the axis among the arguments, if it is not given by name.
     default : int or None
-        The axis if it is not given; None for all.
+        The axis if it is not given; None for all axes.
     whole : bool
         Whether the first argument is a sequence of arrays, all of which have rows.
     """

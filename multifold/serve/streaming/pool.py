@@ -37,16 +37,16 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM
 
 
 class Work(NamedTuple):
-    """What a worker is told when it starts.
+    """What a worker process is given when it starts.
 
     Attributes
     ----------
     fn : callable
-        Records an example.
+        ``fn(fold, example)`` records an example.
     backend : str, Backend or type
         The framework.
     calls : int
-        With how many calls a minibatch ends.
+        How many calls a minibatch has at least, unless it is the last one of its chunk.
     make_model : callable or None
         Returns the model; None for a worker that only traces.
     """
@@ -58,14 +58,14 @@ class Work(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What became of a chunk of examples.
+    """What a worker returns for a chunk of examples.
 
     Attributes
     ----------
     found : list
         The results of its examples, or the minibatches that were made of their traces.
     calls : int
-        How many calls they have.
+        How many calls these examples have, all together.
     failure : Exception or None
         What the first example that failed has raised; the ones before it are in ``found``.
     """
@@ -220,11 +220,11 @@ def pooled(work: Work, workers: int, examples: Iterator[Any]) -> Iterator[list[A
     Parameters
     ----------
     work : Work
-        What each worker is told.
+        What each worker is given when it starts.
     workers : int
         How many processes are spawned.
     examples : iterator
-        Read a chunk at a time.
+        The examples, which are read a chunk at a time.
     """
     told = pickled(work)
     run = trace_chunk if work.make_model is None else run_chunk
