@@ -409,10 +409,10 @@ class AdviceBench:
     def rounds(
         self, ops: Sequence[Any], start: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[float, float, Batched]]:
-        """Run the loop and a batched program in turn.
+        """Run the loop and a batched program in turn; yield the seconds of both, and the program.
 
-        Yield the seconds of both, and the program, 3 times at most. ``ops`` are its cells. ``start`` is
-        called before each batched run. It ends early after 3 seconds.
+        ``ops`` are its cells, functions recorded as one call each time. ``start`` is called before each
+        batched run. This happens 3 times, or until 3 seconds have passed.
         """
         trial = self.batched(ops, None)
 
@@ -465,9 +465,10 @@ class AdviceBench:
         return lambda: run.replay(made)
 
     def cells(self, functions: Sequence[FunctionType]) -> dict[FunctionType, bool]:
-        """Try functions as cells; return those that can be, and whether each runs on rows.
+        """Try functions as cells, recorded as one call each time; return those that can be.
 
-        Rows are tried first, as ops of `Fold.add` take them. The order of the functions stays.
+        The result is function -> whether it takes rows, in the order of ``functions``. Rows are tried
+        first, as ops of `Fold.add` take them.
         """
         found: dict[FunctionType, bool] = {}
         for fn in functions:

@@ -90,7 +90,7 @@ class Clock:
         @functools.wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
             if rows:
-                args, kwargs = self.of_each(args, kwargs)
+                args, kwargs = self.with_rows_repeated(args, kwargs)
             began = perf_counter()
             try:
                 return fn(*args, **kwargs)
@@ -99,17 +99,17 @@ class Clock:
 
         return call
 
-    def of_each(self, *arguments: Any) -> Any:
+    def with_rows_repeated(self, *arguments: Any) -> Any:
         """Return nested arguments in which arrays of one row are repeated for each row of the others."""
         backend = self.backend
         arrays = [x for x in optree.tree_leaves(arguments) if backend.owns(x)]
         most = max([x.shape[0] for x in arrays if x.shape], default=1)
         every = backend.constant(np.zeros(most, np.int64), None)
 
-        def of_each(x: Any) -> Any:
+        def repeated(x: Any) -> Any:
             return backend.gather(x, every) if backend.owns(x) and tuple(x.shape[:1]) == (1,) else x
 
-        return optree.tree_map(of_each, arguments)
+        return optree.tree_map(repeated, arguments)
 
 
 class Onlooker(abc.ABC):
@@ -181,7 +181,7 @@ class OwnCode(Onlooker):
         self.spent[own] += perf_counter() - self.began
         self.events[own] += 1
         if event in ("call", "c_call"):
-            module = frame.f_globals.get("__name__") if event == "call" else home_of(what)
+            module = frame.f_globals.get("__name__") if event == "call" else module_name_of(what)
             package = (module or "").partition(".")[0]
             if package in self.others:
                 own = False
@@ -194,7 +194,7 @@ class OwnCode(Onlooker):
         self.began = perf_counter()  # leaves out what this method itself has taken
 
 
-def home_of(function: Any) -> str | None:
+def module_name_of(function: Any) -> str | None:
     """Return the name of the module of a function written in C, or of the class that it is a method of."""
     owner = getattr(function, "__self__", None)
     return getattr(function, "__module__", None) or getattr(owner, "__module__", type(owner).__module__)
@@ -275,8 +275,8 @@ class WatchedLoop(Onlooker):
     def candidates(self) -> list[CodeType]:
         """Return the code objects of functions that may be cells, those first that take longest.
 
-        They return arrays, do not call themselves by any way, are called by other functions of the user,
-        and take 5 % of the time or more.
+        Such a function returns arrays, and takes 5 % of the time or more. It calls neither itself nor a
+        function that does, and other functions of the user call it.
         """
         looping = {*self.recursive}
         # Go on to callers, and to theirs: what calls a recursive function is left out as well.

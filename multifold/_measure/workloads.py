@@ -55,10 +55,10 @@ class Ids(dict[str, int]):
 
 
 def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
-    """Read all trees of a file of the Stanford Sentiment Treebank, of a folder its ``train.txt``.
+    """Return the trees of a file of the Stanford Sentiment Treebank, as `Examples`.
 
-    ``limit`` is ignored. ``tell`` is called with how many bytes were read, and how many there are. Raise a
-    `DatasetError` if there is no file, or no tree in it.
+    Of a folder the file ``train.txt`` is read. ``limit`` is ignored. ``tell`` is called with how many bytes
+    were read, and how many there are. Raise a `DatasetError` if there is no file, or no tree in it.
     """
     if path is None:
         raise DatasetError("expected --data DIR for the workload 'sst'.", sst.SOURCE)
@@ -76,7 +76,7 @@ def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
 
 
 def read_python_ast(path: PathLike | None, limit: int, tell: Tell) -> Examples:
-    """Read the first ``limit`` functions of Python files in a folder, by default Python's own.
+    """Return the first ``limit`` functions of Python files in a folder, as `Examples` of trees.
 
     ``path`` None stands for the standard library. ``tell`` is called with how many functions were read, and
     ``limit``. Raise a `DatasetError` if there are none.

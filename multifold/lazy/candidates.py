@@ -63,9 +63,10 @@ class Candidate(NamedTuple):
 
 
 def glue_of(graph: Any, function: Any, reads: Collection[int]) -> list[Candidate]:
-    """Return at most three functions to make cells of, those with most recorded calls first.
+    """Return at most three functions to make cells of: of which each call should be recorded as one.
 
-    The list is empty if the run has fewer than 100 calls. Only functions with a tenth of them are named.
+    Those with most recorded calls come first. The list is empty if the run has fewer than 100 calls, and
+    only functions with a tenth of all calls are in it.
 
     Parameters
     ----------
@@ -111,7 +112,11 @@ def glue_of(graph: Any, function: Any, reads: Collection[int]) -> list[Candidate
 
 
 def function_of(code: CodeType) -> FunctionType | None:
-    """Return the function with this code, or with it as a comprehension; None if no name finds it."""
+    """Return the function that has this code, itself or in a comprehension; None if none is found.
+
+    The function is searched for in all modules that are imported, by its qualified name. An inner function
+    or a lambda is not found.
+    """
     path, *inner = code.co_qualname.split(".<locals>.")
     if not COMPREHENSIONS.issuperset(inner):
         return None

@@ -79,7 +79,10 @@ def cell_of(fn: Callable[..., Any], rows: bool = False) -> Callable[..., Any]:
 
 
 class Cells:
-    """Counts for each function or class in how many running programs, of any thread, it is a cell."""
+    """Makes functions and classes cells, recorded as one call each time, while a program runs.
+
+    It counts for each how many programs name it, in any thread, and puts it back when that is none.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -115,7 +118,7 @@ CELLS = Cells()
 
 
 def made_cell(fn: Any) -> Callable[[], None]:
-    """Make a cell of a function or class; return a function that undoes it.
+    """Make a cell (each call is recorded as one) of a function or class; return a function that undoes it.
 
     The latter does nothing if it was a cell before. Raise a `RecordError` for a function that no name
     finds.
@@ -145,7 +148,7 @@ def replaced(fn: Any, other: Callable[..., Any]) -> Callable[[], None]:
 
 
 def places_of(fn: Any) -> list[tuple[Callable[[Any], None], Any]]:
-    """Return where a function is found by its name, as pairs ``(write, kept)``.
+    """Return where modules and classes have a function under its name, as pairs ``(write, kept)``.
 
     ``write(x)`` puts ``x`` there, and ``kept`` is what is there now. A method is found in its class; a
     function in its module and in those that have imported it under its own name. Raise a `RecordError` if
@@ -173,7 +176,10 @@ def places_of(fn: Any) -> list[tuple[Callable[[Any], None], Any]]:
 
 
 def is_found(fn: FunctionType) -> bool:
-    """Return whether `places_of` finds a place for a function: a lambda or an inner function has none."""
+    """Return whether a class or module has a function under its own name.
+
+    A lambda or an inner function is in none, so no cell can take its place there.
+    """
     try:
         return bool(places_of(fn))
     except RecordError:

@@ -78,8 +78,8 @@ class Recording:
     def aside(self, parts: Sequence[Any]) -> Iterator[None]:
         """Return a context that records nothing, and on leaving undoes what ran inside it.
 
-        It undoes changes of the models, their gradients, and the random generators that ``parts`` are or
-        use.
+        It undoes changes of the models that ``parts`` are or have, of their gradients, and of the random
+        generators that they use.
         """
         owners = [x for part in parts for x in owners_of(self.backend, None, part) if x is not None]
         with self.paused(), aside(self.backend, owners):
@@ -164,7 +164,10 @@ def refusal(message: str, hint: str | None = None) -> RecordError:
 
 
 def after_run() -> str:
-    """Return the hint of an error: do it when the run, or the ``with`` block, has ended."""
+    """Return the hint of an error: a sentence that says to do it when the run has ended.
+
+    In a `multifold.pending` block it says to do it after the ``with`` statement.
+    """
     recording = CURRENT.recording
     if recording is not None and recording.is_block:
         return "do that after the with statement, where it has its value."

@@ -119,9 +119,10 @@ def small_calls(explanation: Explanation, graph: Any, glue: Sequence[Candidate])
 
 
 def idle_cells(explanation: Explanation, examples: int | None) -> Iterator[tuple[str, str]]:
-    """Yield ``(text, hint)`` for each cell that runs row by row, or in 8 launches or more of one row each.
+    """Yield ``(text, hint)`` for each cell, a function recorded as one call, that gains nothing.
 
-    Nothing is yielded for one example; ``examples`` None is taken for many.
+    Its calls ran row by row, or in 8 launches or more of one row each. Nothing is yielded if ``examples``
+    is 1; None stands for many.
     """
     if examples == 1:
         return
@@ -145,7 +146,10 @@ def idle_cells(explanation: Explanation, examples: int | None) -> Iterator[tuple
 
 
 def is_cell(op: Any) -> bool:
-    """Return whether an op is a cell: it has ``is_cell``, and that is true."""
+    """Return ``op.is_cell``: whether an op is a function of the program, recorded as one call.
+
+    An op without this attribute is none.
+    """
     return bool(getattr(op, "is_cell", False))
 
 

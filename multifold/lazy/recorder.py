@@ -201,13 +201,14 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Record a call of the cell ``fn``; return pending values in the place of its result.
+        """Record a call of the cell ``fn``, and return pending values in the place of its result.
 
-        They are nested as the result is. ``rows`` says whether it takes a row for each example on axis 0.
+        A cell is a function that is recorded as one call. The values are nested as the result is. ``rows``
+        says whether it takes a row for each example on axis 0.
         """
 
     def has_recorded(self, op: Any) -> bool:
-        """Return whether a cell was recorded: the function ``op``, or a module of the class ``op``."""
+        """Return whether calls of the function ``op``, or of a module of the class ``op``, are known."""
         return any(getattr(kind.call, "func", None) is op for kind in self.known.values())
 
     def explained(self, error: Exception) -> Exception:
@@ -269,7 +270,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
             frame = frame.f_back
 
     def is_readable(self, x: Any) -> bool:
-        """Return whether ``x`` is a pending value of at most 4096 numbers that is not out of date."""
+        """Return whether ``x`` is a pending value of at most 4096 numbers and not out of date."""
         return type(x) is self.pending and not self.is_stale(x) and math.prod(x.form.shape) <= SMALL
 
     def unsettled(self, result: Any, made: Sequence[weakref.ref[Any]]) -> list[Any]:
@@ -294,7 +295,10 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
 
     @abc.abstractmethod
     def settle(self, pending: Any, rows: Any) -> None:
-        """Make a pending value stand for its array from now on; ``rows`` has its one row."""
+        """Make a pending value, one that was not computed yet, stand for its array from now on.
+
+        ``rows`` is an array of its one row, ``(1, *s)``.
+        """
 
     def settled(self, result: Any, values: Mapping[int, Any]) -> Any:
         """Return a nested result with arrays in the place of pending values and of those that were settled.
@@ -324,7 +328,7 @@ def known_call(
     share_memory: Callable[[Any, Any], bool],
     may_be_small: bool,
 ) -> KnownCall:
-    """Return what calls of one kind return, found by running the function for one example.
+    """Return the `KnownCall` of a kind of call, once its function has run for one example.
 
     Parameters
     ----------
@@ -335,7 +339,7 @@ def known_call(
     stand_ins : list of array
         The arrays that it got as operands, in order.
     leaves : list
-        Its arguments, which must live as long as what is known of the call: the key has their ids.
+        Its arguments, which must live as long as the `KnownCall`: the key has their ids.
     is_array, share_memory : callable
         Whether something is an array of the framework, and whether two arrays share memory. A result that
         shares the memory of an operand, or of a result before it, is a view of that.

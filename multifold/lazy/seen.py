@@ -74,7 +74,7 @@ class Around:
         self.entries = [(x, entries_of(x)) for x in found if type(x) in CONTAINERS]
 
     def is_now(self) -> bool:
-        """Return whether variables and names stand for the same objects, unchanged, as at the start."""
+        """Return whether variables and names stand for the same objects as at first, unchanged."""
         # It is asked at each call of a cell, where a loop is quicker than `all`.
         for own, name, value in self.names:
             if own.get(name, MISSING) is not value:
@@ -188,7 +188,10 @@ class Seen:
 
 
 def is_bound(x: Any) -> bool:
-    """Return whether an object is a container or has a ``__dict__``, and is no class or module."""
+    """Return whether `Bound` can keep what an object holds: a container, or an object with a ``__dict__``.
+
+    Classes and modules are none of these.
+    """
     return type(x) in CONTAINERS or (hasattr(x, "__dict__") and not isinstance(x, (type, ModuleType)))
 
 

@@ -156,7 +156,7 @@ class Engine(Rounds):
     def end(self) -> Gathers | None:
         """Drop all results and calls; return the gathers for the next engine of the same model, or None.
 
-        Gathers read rows of results without a plan. The fold is empty then, and may be used again.
+        Gathers read the operands of launches without a plan. The fold is empty then, and may be used again.
         """
         self.rest()
         self._open.close()
@@ -284,7 +284,10 @@ class Engine(Rounds):
         return self.table.select(calls).calls
 
     def run_round(self, asks: list[Ask]) -> None:
-        """Run what ``asks`` need, or one launch of each op of it; answer those that have all."""
+        """Run the calls that ``asks`` need, or one launch of each op of these; answer those that have all.
+
+        ``asks`` are pairs of a task or an `Answer`, and the nodes whose values it needs.
+        """
         refs, _, _, whole = compiled.awaited(asks, SharedNode)
         calls = refs & CALL_MASK
         run = None
@@ -298,9 +301,9 @@ class Engine(Rounds):
         self.answer(asks, run)
 
     def take_step(self, calls: Integers, whole: Integers) -> None:
-        """Run one launch of each op that ``calls`` need next.
+        """Run one launch of each op that some calls, numbered from 0, need next.
 
-        ``whole`` are those whose whole result is read.
+        ``whole`` are those of ``calls`` whose result is read as a whole, and not row by row.
         """
         table = self.table
         if len(whole):

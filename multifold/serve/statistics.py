@@ -181,9 +181,10 @@ class Tally:
             self._counts["joins"] += joins * len(requests)
 
     def ended(self, requests: Sequence[Request], outcomes: Sequence[str]) -> None:
-        """Count the outcome of each request, and add how long those were under way that were taken.
+        """Count the outcomes of requests, and add the seconds for which each of them was under way.
 
-        ``outcomes`` has a word for each of ``requests``, as ``"done"``.
+        ``outcomes`` has a word for each of ``requests``, as ``"done"``. A request that was never taken from
+        the queue has no such time.
         """
         now = monotonic()
         times = [now - request.started for request in requests if request.started]

@@ -200,7 +200,11 @@ class Worker:
         return self.presses(now) and (self.drop_ended(now) or not self.admission.serves)
 
     def room(self) -> int:
-        """Return ``calls`` less the load of all engines: room for that many more calls."""
+        """Return for how many more calls there is room besides those of requests under way.
+
+        It is ``calls`` less the load of all engines: a request counts for its recorded calls, but for an
+        eighth of ``calls`` at most.
+        """
         return self.calls - sum(engine.tasks.owners.load for engine in self.engines)
 
     def take(self, now: float) -> None:

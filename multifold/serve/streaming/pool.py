@@ -102,7 +102,7 @@ def end_with_the_parent() -> None:
 
 
 @cache
-def told() -> Work:
+def received_work() -> Work:
     """Return the `Work` of this worker, unpickled at the first call.
 
     Raise a `RecordError` if that fails.
@@ -121,7 +121,7 @@ def told() -> Work:
 @cache
 def runner() -> StreamRunner:
     """Return the `StreamRunner` of this worker, made at the first call, when it also builds its model."""
-    fn, backend, calls, make_model = told()
+    fn, backend, calls, make_model = received_work()
     if make_model is None:
         raise TypeError("A worker that only traces has no model.")
     made = StreamRunner(make_model(), fn, backend, calls)
@@ -141,7 +141,7 @@ def run_chunk(examples: list[Any], first: int) -> Done:
     failures: list[Exception] = []
     for batch in guarded(mine.run(examples, first), failures):
         found += batch
-    return Done(found, mine.ran - before, sent(failures))
+    return Done(found, mine.ran - before, picklable_failure(failures))
 
 
 def trace_chunk(examples: list[Any], first: int) -> Done:
@@ -150,10 +150,10 @@ def trace_chunk(examples: list[Any], first: int) -> Done:
     Return minibatches of the traces. ``first`` is the number of the first example. What was raised is in
     the `Done`.
     """
-    fn, _, calls, _ = told()
+    fn, _, calls, _ = received_work()
     failures: list[Exception] = []
     made = list(guarded(iter(traced(Marked(fn), examples, first)), failures))
-    return Done(list(minibatches_of(made, calls)), sum(map(len, made)), sent(failures))
+    return Done(list(minibatches_of(made, calls)), sum(map(len, made)), picklable_failure(failures))
 
 
 def traced(fn: Callable[..., Any], examples: list[Any], first: int) -> Iterable[Trace]:
@@ -193,7 +193,7 @@ def minibatches_of(made: list[Trace], calls: int) -> Iterator[Minibatch]:
         yield merge(waiting)
 
 
-def sent(failures: list[Exception]) -> Exception | None:
+def picklable_failure(failures: list[Exception]) -> Exception | None:
     """Return the first of ``failures`` as an exception that can be pickled, with its traceback as a note.
 
     None if there is none. One that can't be pickled becomes a `LaunchError` with the name of its class.
