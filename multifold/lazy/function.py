@@ -136,7 +136,7 @@ class OfThread(threading.local):
 
 
 class LazyFunction:
-    """A function of one example that calls no fold, which records itself on any fold, in any thread.
+    """A function of one example that calls no fold, and can be recorded on any fold, in any thread.
 
     Parameters
     ----------

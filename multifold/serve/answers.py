@@ -98,7 +98,7 @@ def results_of(answers: Sequence[Answer], found: HostRows) -> dict[int, Any]:
 
 
 def row_of(found: HostRows, source: int, at: int) -> Any:
-    """Return one row of a source as arrays of shape ``(1, *s)``, nested as the op returned them.
+    """Return one row of a source, a part of an op's result, as arrays of shape ``(1, *s)``, nested alike.
 
     It is row ``at`` of source number ``source``. The arrays are copies: a view would keep the rows of all
     other requests in memory.

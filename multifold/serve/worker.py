@@ -210,9 +210,8 @@ class Worker:
     def take(self, now: float) -> None:
         """Take requests from the queue and begin them, as long as those under way leave room.
 
-        None are taken while they gather (see `gathers`). They are taken several at a time, since asking for
-        one takes as long as beginning it: as many as there is room for if each of them counts for as much
-        as one may.
+        While `gathers` says so, none is taken. Several are taken at a time, since asking for one takes as
+        long as beginning it: as many as there is room for if each of them has an eighth of ``calls``.
         """
         self.rounds += 1
         if not len(self.admission) or self.gathers(now):

@@ -42,8 +42,8 @@ class ArrayForm(PendingForm):
     def stand_in(self) -> Any:
         """Return an array of this form for a dry run: zeros for integers and bools, else ones.
 
-        Integer arrays may be indices, and 0 is one wherever there are entries. It is a scalar of NumPy if
-        ``is_number``.
+        Integers may be indices, and 0 is a valid one for any array that is not empty. The array is a scalar
+        of NumPy if ``is_number``.
         """
         make = np.zeros if self.dtype.kind in "iub" else np.ones
         found = make(self.shape, self.dtype)
