@@ -68,16 +68,16 @@ PHASES = ("plan", "wiring", "upload", "gather", "op")
 
 
 class MeasuredWay(NamedTuple):
-    """One way to run a program.
+    """One way to run a program, and how fast it is.
 
     Attributes
     ----------
     name : str
-        What to write.
+        What to write for it, as ``"multifold.batched(fn)"``.
     calls, launches : int
-        Recorded calls, and what they become; of the loop, none.
+        How many calls it records, and in how many launches these run; 0 for the loop.
     gain : float
-        How many times as fast as the loop it was beside it, measured or estimated.
+        How many times as fast as the loop it was, measured in turn with it, or estimated.
     """
 
     name: str
@@ -87,17 +87,17 @@ class MeasuredWay(NamedTuple):
 
     @property
     def low(self) -> float:
-        """How many times as fast as the loop it is expected to be, at least."""
+        """The least number of times as fast as the loop that is expected: ``gain / 1.4``."""
         return self.gain / SPREAD
 
     @property
     def high(self) -> float:
-        """How many times as fast as the loop it is expected to be, at most."""
+        """The largest number of times as fast as the loop that is expected: ``gain * 1.4``."""
         return self.gain * SPREAD
 
 
 class Advice:
-    """What a program would gain by each way of running it; made by `advise`, shown as a table.
+    """What a program would gain by each way of running it; `advise` makes it, and ``print`` shows a table.
 
     Attributes
     ----------
@@ -106,9 +106,9 @@ class Advice:
     trains : bool
         Whether times hold the gradients of all parameters.
     loop : float
-        Seconds of the loop: the median. Times of the other ways are by their gains over it.
+        The median of the loop's seconds. The time of another way is this divided by its gain.
     ways : list of MeasuredWay
-        The loop first.
+        All ways that were measured, the loop first.
     ops : list of str
         The functions to record, by their qualified names: ops of `Fold.add`, or cells.
     notes : list of str
@@ -178,7 +178,7 @@ def advise(
     backend: str | Backend | type[Backend] = "auto",
     advance: Callable[[str], object] = lambda way: None,
 ) -> Advice:
-    """Say what a program would gain by batching, and which of its functions to record.
+    """Measure what a program would gain by batching, and find which of its functions to record.
 
     The program runs as it is, in a loop and batched, some times each; what it leaves on its model is put
     back. Nothing has to be rewritten for that.
@@ -199,7 +199,7 @@ def advise(
     backend : str or Backend
         NumPy or PyTorch; ``"auto"`` for that of ``fn`` and of what it uses.
     advance : callable
-        Told what is measured next.
+        Called with the name of the way that is measured next.
 
     Returns
     -------
@@ -271,14 +271,14 @@ def advise(
 
 
 def models_of(backend: Backend, fn: Any) -> list[Any]:
-    """Return the objects that have the parameters of a program, and those that it may change besides."""
+    """Return the objects that have the parameters of the program ``fn``, and others that it may change."""
     owners = owners_of(backend, None, fn)
     known = {id(x) for x in owners}
     return owners + [x for x, _ in reached(backend, [fn]) if backend.hosts(x) and id(x) not in known]
 
 
 class AdviceBench:
-    """Measures ways to run a program on some examples, each by turns with the loop.
+    """Measures ways to run a program on some examples, each in turn with the loop.
 
     Parameters
     ----------
@@ -287,9 +287,9 @@ class AdviceBench:
     backend : Backend
         The framework.
     models : sequence
-        What has the parameters.
+        The objects that have the parameters; see `models_of`.
     examples : sequence
-        The arguments of each example.
+        A tuple of arguments for each example.
     train : bool or None
         As of `advise`.
 
@@ -304,7 +304,7 @@ class AdviceBench:
     backward : float
         Seconds of the backward pass of the last step.
     notes : list of str
-        What is said of replaying.
+        Sentences on replaying: how to do it, or why it cannot be done.
     """
 
     def __init__(
@@ -331,11 +331,11 @@ class AdviceBench:
         self.loops = [self.step(self.looped)[0]]
 
     def looped(self) -> list[Any]:
-        """Return the results of the loop."""
+        """Run the program for one example after the other; return the results, in order."""
         return [self.fn(*example) for example in self.examples]
 
     def batched(self, ops: Sequence[Any], seed: int | None) -> Batched:
-        """Return the batched program, which returns a list of results, as the loop does."""
+        """Return a new batched program with these cells and seed, which returns a list of results."""
         return Batched(
             self.fn,
             ops=ops,
@@ -348,7 +348,12 @@ class AdviceBench:
         )
 
     def step(self, compute: Callable[[], list[Any]]) -> tuple[float, list[Any]]:
-        """Run one step, forward and where it trains backward; return the seconds and the results."""
+        """Run ``compute``, and the backward pass if ``trains``.
+
+        Return the seconds of both, and the results. ``compute`` returns the results of examples. This
+        method stores ``backward``, the seconds of the backward pass; and sets ``trains`` to False if no
+        result has a gradient.
+        """
         kit = self.backend.kit if self.trains else None
         results: list[Any] = []
         ended = 0.0
@@ -380,7 +385,10 @@ class AdviceBench:
         return spent, results
 
     def check(self, ops: Sequence[Any], count: int) -> Batched:
-        """Return a batched program that has run; refuse one that computes something else than the loop."""
+        """Run the first ``count`` examples batched, with ``ops`` as cells; return the batched program.
+
+        Raise a `RecordError` if nothing was recorded, or if a result differs from the loop's.
+        """
         trial = self.batched(ops, 0)
         results = self.step(lambda: trial.run(self.examples[:count], {})[0])[1]
         if not len(trial.fold or ()):
@@ -389,7 +397,10 @@ class AdviceBench:
         return trial
 
     def compare(self, trial: Batched, results: Sequence[Any]) -> None:
-        """Refuse results of the first examples that differ from the loop's."""
+        """Raise a `RecordError` if a result differs from the loop's.
+
+        ``results`` are those of the first examples.
+        """
         if differing(self.backend, results, self.wanted[: len(results)]) is not None:
             raise RecordError(
                 "it returns other values than the loop, as programs may that draw random numbers."
@@ -398,7 +409,11 @@ class AdviceBench:
     def rounds(
         self, ops: Sequence[Any], start: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[float, float, Batched]]:
-        """Run the loop and a batched program by turns; yield the seconds of both, and the program."""
+        """Run the loop and a batched program in turn; yield the seconds of both, and the program.
+
+        ``ops`` are its cells, functions recorded as one call each time. ``start`` is called before each
+        batched run. This happens 3 times, or until 3 seconds have passed.
+        """
         trial = self.batched(ops, None)
 
         def compute() -> list[Any]:
@@ -415,7 +430,10 @@ class AdviceBench:
                 return
 
     def measure(self, ops: Sequence[Any], name: str) -> list[MeasuredWay]:
-        """Return how fast a batched program is, and replayed; refuse one that computes something else."""
+        """Measure the batched program with ``ops`` as cells, called ``name``; and replayed, if it can be.
+
+        Return one or two ways. Raise a `RecordError` if it computes something else than the loop.
+        """
         self.check(ops, len(self.examples))
         replay = self.replay_of(ops)
         gains: defaultdict[str, list[float]] = defaultdict(list)
@@ -427,7 +445,10 @@ class AdviceBench:
         return [way._replace(name=name, gain=statistics.median(own)) for name, own in gains.items()]
 
     def replay_of(self, ops: Sequence[Any]) -> Callable[[], list[Any]] | None:
-        """Return a function that replays the examples of a batched program; None if it can't be."""
+        """Return a function that replays traces of all examples; None if none can be made.
+
+        ``ops`` are the cells. The function returns the results of the examples. Either way a note is added.
+        """
         run = self.batched(ops, 0)
         made: list[Any] = []
 
@@ -444,7 +465,11 @@ class AdviceBench:
         return lambda: run.replay(made)
 
     def cells(self, functions: Sequence[FunctionType]) -> dict[FunctionType, bool]:
-        """Return the functions that can be cells, and whether they run on rows."""
+        """Try functions as cells, recorded as one call each time; return those that can be.
+
+        The result is function -> whether it takes rows, in the order of ``functions``. Rows are tried
+        first, as ops of `Fold.add` take them.
+        """
         found: dict[FunctionType, bool] = {}
         for fn in functions:
             # On rows first, as an op of `Fold.add` runs.
@@ -461,7 +486,11 @@ class AdviceBench:
     def by_hand(
         self, taken: dict[FunctionType, bool], is_own: Callable[[str], bool]
     ) -> tuple[MeasuredWay, list[str]]:
-        """Return what calls of `Fold.add` for these functions are expected to take, and notes on that."""
+        """Estimate the way with calls of `Fold.add` for some functions; return it, and notes on it.
+
+        ``taken`` is what `cells` returned. ``is_own`` says whether a module, by its name, is code of the
+        program.
+        """
         launching: list[float] = []
         names = {fn.__name__ for fn in taken}
         clock = Clock(self.backend)
@@ -480,7 +509,7 @@ class AdviceBench:
         return way, notes_on(way, explained, 1 - own / statistics.median(self.loops))
 
     def recording(self, calls: int) -> float:
-        """Return the seconds that so many calls of `Fold.add` take."""
+        """Return the fewest seconds, of 3 tries, in which ``calls`` calls of `Fold.add` were recorded."""
 
         def record() -> None:
             fold = Fold(backend=self.backend)
@@ -491,7 +520,11 @@ class AdviceBench:
         return shortest(record)
 
     def own_code(self, functions: Sequence[FunctionType], is_own: Callable[[str], bool]) -> float:
-        """Return the seconds of the program's own code beside these functions and the framework."""
+        """Return the seconds that the loop spends in the program's own code.
+
+        The time in ``functions`` and in the framework is left out. ``is_own`` says whether a module, by its
+        name, is code of the program.
+        """
         kept: dict[FunctionType, list[Any]] = {fn: [] for fn in functions}
 
         def keep(fn: FunctionType) -> Callable[..., Any]:
@@ -523,7 +556,11 @@ class AdviceBench:
 
 
 def notes_on(way: MeasuredWay, explained: Any, share: float) -> list[str]:
-    """Return what there is to know of a way: what to record, and why it may not pay."""
+    """Return sentences on a way: which functions to record, and why it may not pay if that is so.
+
+    ``explained`` is the explanation of its run, and ``share`` the part of the loop's time in what can be
+    recorded.
+    """
     counts: Counter[str] = Counter()
     for part in explained.rounds:
         counts.update({op.name: op.calls for op in part.ops})
@@ -539,6 +576,6 @@ def notes_on(way: MeasuredWay, explained: Any, share: float) -> list[str]:
 
 
 def way_of(trial: Batched, name: str, gain: float) -> MeasuredWay:
-    """Return a way to run the calls of a batched program."""
+    """Return a way called ``name``, with the numbers of calls and launches of the last run of ``trial``."""
     fold: Any = trial.fold
     return MeasuredWay(name, len(fold), len(trial.explain()), gain)

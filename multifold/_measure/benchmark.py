@@ -25,7 +25,7 @@ Tell = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class Examples:
-    """Where examples come from.
+    """A source of examples, with the sizes of their vocabularies.
 
     Attributes
     ----------
@@ -41,18 +41,18 @@ class Examples:
 
 
 def drawn_from(kept: Sequence[Example], rng: Rng, count: int) -> list[Example]:
-    """Draw from examples that were read, none twice in a minibatch unless there are too few."""
+    """Return ``count`` of the examples in ``kept``, drawn by ``rng``; none twice if there are enough."""
     places = rng.choice(len(kept), size=count, replace=count > len(kept))
     return [kept[place] for place in places.tolist()]
 
 
 class Batch(NamedTuple):
-    """The examples of one step.
+    """A minibatch: the examples of one step, and the weights of its loss.
 
     Attributes
     ----------
     examples : list
-        As they were drawn.
+        The examples of the minibatch, in the order in which they were drawn.
     weights : float64 array of shape ``(rows, *row_shape)``
         The loss is the sum of the logits times these.
     """
@@ -62,14 +62,14 @@ class Batch(NamedTuple):
 
 
 class OneByOne:
-    """What the one-at-a-time programs share: a model, and index arrays on its device.
+    """Makes the arrays that one-at-a-time programs need, on the device of their model.
 
     Parameters
     ----------
     backend : Backend
-        Whose arrays are made.
+        The framework whose arrays are made.
     model : object
-        Its ops are attributes.
+        The model, whose ops are its attributes.
     """
 
     def __init__(self, backend: Backend, model: Any) -> None:
@@ -80,23 +80,29 @@ class OneByOne:
         self.segments: dict[int, tuple[Array, Array]] = {}
 
     def constant(self, values: np.ndarray) -> Array:
-        """Bring values to the device."""
+        """Return an array of the framework with these values, on the device of the model."""
         return self.backend.constant(values, self.device)
 
     def word(self, word: int) -> Array:
-        """Return a word id as a batch of one."""
+        """Return a word id as an array of shape ``(1,)``, of the framework's integers."""
         return self.constant(np.array([word], self.index_dtype))
 
     def join(self, rows: Sequence[Array]) -> Array:
-        """Return rows as one array."""
+        """Return some arrays, concatenated along axis 0; a single one is returned itself."""
         return self.backend.concat(rows) if len(rows) > 1 else rows[0]
 
     def ragged(self, rows: Sequence[Array]) -> Ragged:
-        """Return one or more rows of a node; what says how many is made once for each number."""
+        """Return arrays of one row each as the `Ragged` operand of one node.
+
+        It has the rows concatenated, their number, and as many zeros as segment ids.
+        """
         return Ragged(self.join(rows), *self.segments_of(len(rows)))
 
     def segments_of(self, count: int) -> tuple[Array, Array]:
-        """Return the lengths and the segment ids of that many rows of one node."""
+        """Return the lengths ``[count]`` and the segment ids ``[0] * count`` of one node's rows.
+
+        Both are arrays of the framework's integers; they are made once for each ``count``.
+        """
         if count not in self.segments:
             lengths = self.constant(np.array([count], self.index_dtype))
             self.segments[count] = lengths, self.constant(np.zeros(count, self.index_dtype))
@@ -104,7 +110,7 @@ class OneByOne:
 
 
 class Benchmark(abc.ABC):
-    """A model, examples for it, and the programs that a user writes for one example.
+    """A model, examples for it, and the two programs that a user would write for one example.
 
     Parameters
     ----------
@@ -125,18 +131,18 @@ class Benchmark(abc.ABC):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """The sizes of the model."""
+        """The sizes that the model takes as keywords: ``vocabulary``, ``width`` and ``classes``."""
         words = self.examples.words
         classes = self.examples.classes
         return {"vocabulary": words, "width": self.width, "classes": classes}
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of a row of the logits."""
+        """The shape of one row of the logits: ``(classes,)`` by default."""
         return (self.examples.classes,)
 
     def minibatches(self, batch: int, seed: int) -> Iterator[Batch]:
-        """Draw minibatches for ever, the same ones for the same seed."""
+        """Yield minibatches of ``batch`` examples for ever, the same ones for the same seed."""
         rng = np.random.default_rng(seed)
         while True:
             examples = self.examples.draw(rng, batch)
@@ -145,36 +151,53 @@ class Benchmark(abc.ABC):
 
     @abc.abstractmethod
     def model(self) -> Model:
-        """Return the model, written once for all backends."""
+        """Return a new model for all backends: ``model.on(backend)`` makes that of a framework."""
 
     @abc.abstractmethod
     def record(self, fold: Any, example: Any) -> Any:
-        """Record one example; return the node, or the list of nodes, of its logits."""
+        """Record one example on a fold; return the node, or the list of nodes, of its logits."""
 
     @abc.abstractmethod
     def loop(self, one: OneByOne, example: Any) -> Array:
-        """Compute the logits of one example without multifold, by the model's own ops."""
+        """Return the logits of one example, computed by calls of ``one.model`` without multifold.
+
+        Their shape is ``(rows, *row_shape)``; see `rows`.
+        """
 
     def rows(self, example: Any) -> int:
-        """Return how many rows the logits of an example have."""
+        """Return how many rows the logits of an example have; 1 by default."""
         return 1
 
     def stack(self, examples: Sequence[Any]) -> Any | None:
-        """Return examples of one structure as one example whose words are batches; None if they differ."""
+        """Return examples of one structure as one example whose words are batches; None if they differ.
+
+        The default returns None: this benchmark stacks nothing.
+        """
         return None
 
     def record_all(self, fold: Any, examples: Iterable[Any]) -> list[Any]:
-        """Record examples; return the nodes of their logits, in order."""
+        """Record examples on a fold; return what `record` returns for each, in order."""
         return [self.record(fold, example) for example in examples]
 
     def apply(self, fold: Any, model: Any, examples: Sequence[Any]) -> Array:
-        """Compute the logits of examples with a fold, or with its eager twin."""
+        """Return the logits of all examples, computed by a fold, or by an `Unfold`, its eager twin.
+
+        Their shape is ``(rows, *row_shape)``, with the rows of all examples in order.
+        """
         return fold.apply(model, self.record_all(fold, examples))
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A benchmark by name: how its examples are read, and what is done with them."""
+    """A named benchmark.
+
+    Attributes
+    ----------
+    read : callable
+        ``read(path, limit, tell)`` reads examples, ``limit`` at most if the data is not a given set.
+    benchmark : type
+        The subclass of `Benchmark`, made of these examples and a width.
+    """
 
     read: Callable[[PathLike | None, int, Tell], Examples]
     benchmark: type[Benchmark]

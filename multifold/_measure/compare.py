@@ -28,7 +28,7 @@ def compare(
     seed: int = 0,
     advance: Callable[[str], object] = lambda what: None,
 ) -> Row:
-    """Run one minibatch both ways, several times, and return what there is to say.
+    """Run one minibatch both ways in turn, ``rounds`` times, and return the row for it: name -> value.
 
     It is the same minibatch each time: frameworks that compile for each new structure have done so
     before the first round, and ``first_ms`` says what that took.
@@ -36,15 +36,15 @@ def compare(
     Parameters
     ----------
     benchmark, backend
-        What is computed, and by which framework.
+        The model with its examples, and the backend whose framework runs it.
     batch, seed : int
         How many examples the minibatch has, and which ones.
     train : bool
-        With gradients. Where a backend has none, the row has a ``note`` and no times.
+        Whether gradients are computed. Where a backend has none, the row has a ``note`` and no times.
     rounds : int
         How often each way is timed.
     advance : callable
-        Told what runs next.
+        Called with the name of what runs next, as ``"numpy: loop"``.
 
     Raises MismatchError if the two ways differ.
     """
@@ -82,7 +82,11 @@ def compare(
 
 
 def counts(benchmark: Benchmark, backend: Backend, minibatch: Batch) -> Row:
-    """Record a minibatch and return how many calls and launches it has; nothing is run."""
+    """Record a minibatch and return how many calls and launches it has; run nothing.
+
+    The row has ``nodes``, the calls; ``launches``; ``lower_bound``, launches that any schedule has at
+    least; and ``mean_rows``, calls a launch.
+    """
     recorder = Fold(backend=backend)
     schedule = recorder.schedule([benchmark.record_all(recorder, minibatch.examples)])
     return {

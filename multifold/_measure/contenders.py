@@ -20,7 +20,7 @@ from multifold.fold import Fold
 
 
 class Subject(NamedTuple):
-    """What is measured: a benchmark with its model on a backend, with or without gradients."""
+    """What is timed: a benchmark and its model on a backend, with or without gradients."""
 
     benchmark: Benchmark
     backend: Backend
@@ -33,10 +33,11 @@ Forward = Callable[[Any, Any], Array]
 
 
 def step(subject: Subject, forward: Forward, payload: Any, weights: np.ndarray) -> Step:
-    """Compute logits, or loss and gradients, to the end.
+    """Compute logits, or the loss and all gradients, once.
 
-    The loss is a fixed random weighting of the logits, another one for each minibatch: one operation
-    in any framework, so that the batching is compared and not the loss. All parameters get gradients.
+    Return a `Step` with the seconds and the results. ``payload`` are the examples in the form that
+    ``forward`` takes. The loss is the sum of the logits times ``weights``, which differ for each minibatch:
+    one operation in any framework, so that the batching is compared and not the loss.
     """
     _, backend, model, train = subject
     with contextlib.nullcontext() if train else backend.inference():
@@ -58,7 +59,7 @@ def step(subject: Subject, forward: Forward, payload: Any, weights: np.ndarray) 
 
 
 def loop(subject: Subject) -> Forward:
-    """One example at a time: the program that a person writes first."""
+    """Return ``forward(model, examples)``, which runs the plain program for each example in turn."""
     benchmark, backend, *_ = subject
 
     def forward(model: Any, examples: Sequence[Any]) -> Array:
@@ -69,7 +70,7 @@ def loop(subject: Subject) -> Forward:
 
 
 def fold(subject: Subject) -> Forward:
-    """Every step is recorded anew, scheduled and run."""
+    """Return ``forward(model, examples)``, which records all examples on a new fold, and runs them."""
     benchmark, backend, *_ = subject
 
     def forward(model: Any, examples: Sequence[Any]) -> Array:

@@ -54,9 +54,10 @@ class DatasetError(MultifoldError, ValueError):
 
 
 def source_hint(path: PathLike, source: str) -> str:
-    """Return where to get the data; or where it lies, if a folder holds nothing but one more folder.
+    """Return the hint for a missing file: ``source``, or the path of a folder inside of the folder.
 
-    Archives that have all their files in a folder leave such a folder in a folder.
+    The latter is returned if the folder of ``path``, or ``path`` itself, holds nothing but one more folder,
+    as archives leave it that have all their files in one. ``source`` says where to get the data.
     """
     path = Path(path)
     folder = path if path.is_dir() else path.parent
@@ -67,7 +68,7 @@ def source_hint(path: PathLike, source: str) -> str:
 
 
 def existing_file(path: PathLike, source: str) -> Path:
-    """Return ``path`` if a file lies there.
+    """Return ``path`` as a `Path` if a file lies there.
 
     Parameters
     ----------
@@ -89,7 +90,10 @@ def existing_file(path: PathLike, source: str) -> Path:
 
 
 def existing_folder(path: PathLike, source: str) -> Path:
-    """Return ``path`` if a folder lies there; the counterpart of `existing_file`."""
+    """Return ``path`` as a `Path` if a folder lies there; else raise a `DatasetError`.
+
+    The hint of the error is ``source``.
+    """
     path = Path(path)
     if not path.is_dir():
         found = "a file" if path.exists() else "nothing"
@@ -148,5 +152,5 @@ class Lines:
                     self._progress(self.done)
 
     def error(self, message: str, hint: str | None = None) -> DatasetError:
-        """Return, to be raised, the error that points at the line that was read last."""
+        """Return, to be raised, the error with the path and the number of the line that was read last."""
         return DatasetError(message, hint, path=self.path, line=self.number)

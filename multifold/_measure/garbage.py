@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def only_new_garbage() -> Iterator[None]:
-    """Keep the collector from what lives already, until the block ends."""
+    """Return a context in which Python's collector leaves objects from before it alone."""
     gc.collect()
     gc.freeze()
     try:

@@ -32,7 +32,7 @@ THREADS = (
 
 
 def framework_version(backend: Backend) -> str:
-    """Return the version of the framework behind a backend, or ``"?"`` if it does not say.
+    """Return the ``__version__`` of a backend's framework, ``"?"`` if it has none.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def framework_version(backend: Backend) -> str:
 
 
 def adapter(name: str) -> str:
-    """Return the distribution, and its version, that a backend comes from.
+    """Return the distribution of the backend ``name`` and its version: ``"multifold-torch 0.1.0"``.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def adapter(name: str) -> str:
 
 
 def default_device(backend: Backend) -> str:
-    """Return the device that a number lands on unless it is told another one.
+    """Return the name of the device on which a backend makes arrays by default: ``"cpu"``, ``"CPU:0"``, ...
 
     Examples
     --------
@@ -71,14 +71,14 @@ def default_device(backend: Backend) -> str:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return how many cores this process may use, at least 1."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def processor() -> str:
-    """Return the name of the processor."""
+    """Return the name of the processor, from ``/proc/cpuinfo`` or else from `platform`."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -87,13 +87,19 @@ def processor() -> str:
 
 
 def framework_threads(backend: Backend) -> int | None:
-    """Return how many threads one operation of a framework may use, where it says so."""
+    """Return how many threads an operation of a framework may use, or None if it does not tell.
+
+    Of the frameworks with adapters, PyTorch tells.
+    """
     ask = getattr(sys.modules.get(backend.name), "get_num_threads", None)  # PyTorch says so
     return None if ask is None else int(ask())
 
 
 def describe(backend: Backend) -> dict[str, Any]:
-    """Return versions, processor, cores and threads, for the record of a benchmark."""
+    """Return what a time depends on: versions, device, processor, cores, threads and variables.
+
+    It is a dictionary for the record of a benchmark: ``{"python": "3.12.1", "cores": 8, ...}``.
+    """
     return {
         "python": platform.python_version(),
         "multifold": registry.number_of_core() or "?",
@@ -111,7 +117,9 @@ def describe(backend: Backend) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def one_blas_thread(backend: Backend | None = None) -> Iterator[None]:
-    """Let NumPy's OpenBLAS use one thread until the block ends, unless another backend runs.
+    """Return a context in which NumPy's OpenBLAS uses one thread.
+
+    If ``backend`` is another one than NumPy's, it does nothing.
 
     OpenBLAS's threads spin while they wait, and NumPy is imported before this function could forbid it.
     Where other programs use the same cores, a product of some hundred rows is then slower on two threads

@@ -67,7 +67,7 @@ class Function:
 
 
 def read(path: PathLike | None, make: Make, progress: Progress | None = None) -> Iterator[Function]:
-    r"""Read the functions of all Python files in a folder and the folders below.
+    r"""Return an iterator of the functions of all Python files in a folder and the folders below.
 
     Nested functions are examples of their own, after the function around them. Names that Python
     prescribes (``__init__``) say nothing about their author's choice and are left out, as are trees
@@ -101,7 +101,10 @@ def read(path: PathLike | None, make: Make, progress: Progress | None = None) ->
 
 
 def files(path: PathLike | None = None) -> list[Path]:
-    """Return the files that `read` reads, in its order; their sizes add up to its progress."""
+    """Return the files that `read` reads, in its order, of the standard library if ``path`` is None.
+
+    Raise a `DatasetError` if there are none.
+    """
     folder = Path(sysconfig.get_path("stdlib")) if path is None else Path(path)
     found = sorted(
         file.relative_to(folder)
@@ -155,7 +158,7 @@ def _parse(source: bytes) -> ast.Module | None:
 def _definitions(
     module: ast.Module, make: Make
 ) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, Any]]:
-    """Walk over the functions of a module in the order of the file, each with its tree."""
+    """Return an iterator of a module's functions and their trees, in the order of the file."""
     nodes: list[tuple[ast.AST, int]] = []  # every node before its children, the last child first
     stack: list[ast.AST] = [module]
     while stack:

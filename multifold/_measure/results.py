@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def write(path: PathLike, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows to a file, one JSON object a line; what cannot be measured is null, never NaN.
+    """Write rows to a file, one JSON object a line; numbers that are not finite become null.
 
     Examples
     --------
@@ -33,12 +33,19 @@ def write(path: PathLike, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def line_of(row: Mapping[str, Any]) -> str:
-    """Return the line of a row."""
+    r"""Return a row as a line of JSON that ends with a newline; numbers that are not finite become null.
+
+    >>> line_of({"backend": "numpy", "fold_ms": float("nan")})
+    '{"backend": "numpy", "fold_ms": null}\n'
+    """
     return json.dumps(finite(row), allow_nan=False) + "\n"
 
 
 def finite(value: Any) -> Any:
-    """Return a value with None for what JSON has no number for."""
+    """Return a nested value with None in the place of floats that are not finite.
+
+    Dictionaries and lists are copied, and tuples become lists.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -47,7 +54,7 @@ def finite(value: Any) -> Any:
 
 
 def read(path: PathLike, words: Collection[str] = (), figures: Collection[str] = ()) -> list[Row]:
-    """Read the rows of a file.
+    """Return the rows of a file that `write` has written, in order; skip blank lines.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ Make = Callable[[int, str | None, tuple[Any, ...]], Any]
 
 
 def read(path: PathLike, make: Make, progress: Progress | None = None) -> Iterator[Any]:
-    r"""Read the trees of a file, in its order.
+    r"""Return an iterator of the trees of a file, in its order, each made by ``make``.
 
     Parameters
     ----------

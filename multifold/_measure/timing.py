@@ -37,7 +37,7 @@ UNTIMED = 2
 
 @dataclass(frozen=True)
 class Step:
-    """What one step gave.
+    """The time that one step took, and how to get what it computed.
 
     Attributes
     ----------
@@ -57,14 +57,14 @@ def take_turns(
     limit: float = float("inf"),
     advance: Callable[[str], object] = lambda what: None,
 ) -> tuple[dict[str, list[float]], float]:
-    """Let ways to compute the same thing take turns, and compare every result with the first one.
+    """Time some ways to compute the same thing in turn, and compare each result with the very first one.
 
     The ways alternate, A B, A B, so that a machine which is busy with something else slows all of them.
 
     Parameters
     ----------
     ways : mapping of str to callable
-        Each takes one step.
+        Name -> function that takes one step.
     rounds : int
         How often each way is timed, after `UNTIMED` steps.
     limit : float
@@ -75,9 +75,9 @@ def take_turns(
     Returns
     -------
     seconds : dict
-        The times of all steps of each way.
+        Name -> the seconds of each step of that way, also of the first ones that are not counted.
     difference : float
-        The largest difference from the first result.
+        The largest difference between a number and that of the very first step.
 
     Raises
     ------
@@ -109,6 +109,8 @@ def largest_difference(
     expected: Mapping[str, np.ndarray],
 ) -> float:
     """Return the largest difference between the results of two contenders.
+
+    ``got`` are the results of contender ``name``, and ``expected`` those of ``other``: name -> array.
 
     Raises
     ------

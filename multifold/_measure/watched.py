@@ -35,7 +35,10 @@ ROUNDS = 3
 
 @contextlib.contextmanager
 def in_place_of(others: Mapping[FunctionType, Callable[..., Any]]) -> Iterator[None]:
-    """Let callers that find a function by its name find another one, until the block ends."""
+    """Return a context in which each function is replaced by another one wherever it is found by its name.
+
+    ``others`` is function -> replacement. Raise a `RecordError` for a function that no name finds.
+    """
     with contextlib.ExitStack() as undo:
         for fn, other in others.items():
             undo.callback(replaced(fn, other))
@@ -43,7 +46,7 @@ def in_place_of(others: Mapping[FunctionType, Callable[..., Any]]) -> Iterator[N
 
 
 def shortest(run: Callable[[], Any], rounds: int = ROUNDS) -> float:
-    """Run a function some times; return the fewest seconds that it took."""
+    """Call ``run`` ``rounds`` times, and return the fewest seconds that a call took."""
     times = []
     for _ in range(rounds):
         gc.collect()
@@ -54,7 +57,7 @@ def shortest(run: Callable[[], Any], rounds: int = ROUNDS) -> float:
 
 
 class Clock:
-    """Adds up the time in functions.
+    """Adds up the seconds that are spent in functions that `timed` has wrapped.
 
     Parameters
     ----------
@@ -64,7 +67,7 @@ class Clock:
     Attributes
     ----------
     seconds : float
-        The time since it was started.
+        The seconds in wrapped functions since `start` was called last.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -72,21 +75,22 @@ class Clock:
         self.seconds = 0.0
 
     def start(self) -> None:
-        """Begin anew."""
+        """Set ``seconds`` to 0."""
         self.seconds = 0.0
 
     def timed(self, fn: Callable[..., Any], rows: bool) -> Callable[..., Any]:
-        """Return ``fn`` as a function whose time is added, and which no trial runs again.
+        """Return a wrapper of ``fn`` that adds the seconds of each call to ``seconds``.
 
-        Its results are compared with those of the loop anyway. With ``rows`` it takes rows, and an operand
-        of one row, which all examples share, is repeated to as many rows as the others have.
+        A call that raises counts, too. With ``rows`` the wrapper first repeats operands of one row, which
+        all examples share, to as many rows as the others have. The wrapper is marked `trusted`, so that no
+        trial runs it again: its results are compared with the loop's.
         """
 
         @trusted
         @functools.wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
             if rows:
-                args, kwargs = self.of_each(args, kwargs)
+                args, kwargs = self.with_rows_repeated(args, kwargs)
             began = perf_counter()
             try:
                 return fn(*args, **kwargs)
@@ -95,25 +99,31 @@ class Clock:
 
         return call
 
-    def of_each(self, *arguments: Any) -> Any:
-        """Return arguments in which arrays of one row are repeated to as many rows as the longest has."""
+    def with_rows_repeated(self, *arguments: Any) -> Any:
+        """Return nested arguments in which arrays of one row are repeated for each row of the others."""
         backend = self.backend
         arrays = [x for x in optree.tree_leaves(arguments) if backend.owns(x)]
         most = max([x.shape[0] for x in arrays if x.shape], default=1)
         every = backend.constant(np.zeros(most, np.int64), None)
 
-        def of_each(x: Any) -> Any:
+        def repeated(x: Any) -> Any:
             return backend.gather(x, every) if backend.owns(x) and tuple(x.shape[:1]) == (1,) else x
 
-        return optree.tree_map(of_each, arguments)
+        return optree.tree_map(repeated, arguments)
 
 
 class Onlooker(abc.ABC):
-    """Sees the functions that a block calls; a profiler of the user rests meanwhile."""
+    """A context in which `see` is called at each call and return in this thread.
+
+    A profiler of the user rests meanwhile.
+    """
 
     @abc.abstractmethod
     def see(self, frame: FrameType, event: str, what: Any) -> None:
-        """Note that a function begins or ends; see `sys.setprofile`."""
+        """Note that a function begins or ends, given what `sys.setprofile` gives its function.
+
+        ``event`` is ``"call"``, ``"return"``, ``"c_call"``, ``"c_return"`` or ``"c_exception"``.
+        """
 
     def __enter__(self) -> Self:
         self.before: Any = sys.getprofile()
@@ -131,7 +141,7 @@ class Onlooker(abc.ABC):
 
 
 class OwnCode(Onlooker):
-    """Watches for how long a program is in its own code, and in none of the framework.
+    """Measures for how long a program is in its own code, and not in a framework's.
 
     What is neither, as a function of Python, belongs to what has called it.
 
@@ -152,9 +162,10 @@ class OwnCode(Onlooker):
         self.began = 0.0
 
     def seconds(self, alone: float) -> float:
-        """Return the time in its own code, given that of all without being watched.
+        """Return the seconds that were spent in the program's own code.
 
-        What is left of the difference is what the interpreter takes to tell of the events.
+        ``alone`` is how many seconds the same run takes without being watched. What the watched one takes
+        longer is divided among the events, and taken off.
         """
         telling = (sum(self.spent) - alone) / max(1, sum(self.events))
         return max(0.0, self.spent[True] - self.events[True] * max(0.0, telling))
@@ -165,12 +176,12 @@ class OwnCode(Onlooker):
         return super().__enter__()
 
     def see(self, frame: FrameType, event: str, what: Any) -> None:
-        """Note that a function begins or ends."""
+        """Add the time since the last event to the function that ran, and note what runs next."""
         own = self.stack[-1]
         self.spent[own] += perf_counter() - self.began
         self.events[own] += 1
         if event in ("call", "c_call"):
-            module = frame.f_globals.get("__name__") if event == "call" else home_of(what)
+            module = frame.f_globals.get("__name__") if event == "call" else module_name_of(what)
             package = (module or "").partition(".")[0]
             if package in self.others:
                 own = False
@@ -183,16 +194,16 @@ class OwnCode(Onlooker):
         self.began = perf_counter()  # leaves out what this method itself has taken
 
 
-def home_of(function: Any) -> str | None:
-    """Return the module of a function of C, or that of what it is a method of."""
+def module_name_of(function: Any) -> str | None:
+    """Return the name of the module of a function written in C, or of the class that it is a method of."""
     owner = getattr(function, "__self__", None)
     return getattr(function, "__module__", None) or getattr(owner, "__module__", type(owner).__module__)
 
 
 class WatchedLoop(Onlooker):
-    """Watches which functions of the user a program calls, for how long, and which call themselves.
+    """Notes which functions of the user a program calls, for how long, by whom, and which call themselves.
 
-    Times are those of this thread, since an example takes less than what other work of the machine may.
+    Times are of this thread, since an example takes less than what other work of the machine may.
     """
 
     def __init__(self, backend: Backend, fn: Any) -> None:
@@ -208,7 +219,7 @@ class WatchedLoop(Onlooker):
         self.recursive: set[CodeType] = set()
 
     def see(self, frame: FrameType, event: str, what: Any) -> None:
-        """Note that a function was called, or returns."""
+        """Note that a function of the user was called or returns, by whom, and after what time."""
         code = frame.f_code
         module = frame.f_globals.get("__name__") or ""
         if event not in ("call", "return") or code.co_name.startswith("<"):
@@ -237,25 +248,36 @@ class WatchedLoop(Onlooker):
                 self.returning.add(code)
 
     def is_of_program(self, module: str) -> bool:
-        """Return whether the functions of a module are code of the user: not multifold's, nor installed."""
+        """Return whether the module of this name is code of the user.
+
+        That is a module that is not multifold's, the framework's or installed. The package that the program
+        is in counts, even if it is installed.
+        """
         package = module.partition(".")[0]
         if package in ("multifold", package_of(self.backend)):
             return False
         return package == self.home or is_written_here(module)
 
     def functions(self) -> list[FunctionType]:
-        """Return the functions that are worth trying as cells, those first that take longest."""
+        """Return the functions that are worth trying as cells, those first that take longest.
+
+        Those that no name finds are left out; see `candidates` for the others.
+        """
         # A code object does not say whose code it is, but the collector knows what refers to it.
         found = [x for code in self.candidates() for x in gc.get_referrers(code) if type(x) is FunctionType]
         return [x for x in found if is_found(x)]
 
     @property
     def total(self) -> float:
-        """The seconds of all that was watched."""
+        """The seconds that were spent in functions of the user while this watched."""
         return sum(self.seconds[code] for code, callers in self.callers.items() if None in callers)
 
     def candidates(self) -> list[CodeType]:
-        """Return the code of functions that may be cells, those first that take longest."""
+        """Return the code objects of functions that may be cells, those first that take longest.
+
+        Such a function returns arrays, and takes 5 % of the time or more. It calls neither itself nor a
+        function that does, and other functions of the user call it.
+        """
         looping = {*self.recursive}
         # Go on to callers, and to theirs: what calls a recursive function is left out as well.
         while more := {x for code in looping for x in self.callers[code] if x} - looping:

@@ -22,7 +22,7 @@ from multifold.operands import ragged
 
 
 class BinaryTree:
-    """A tree as a person would write it down: a word id at a leaf, two subtrees elsewhere."""
+    """A binary tree: a word id at each leaf, and two trees, ``left`` and ``right``, elsewhere."""
 
     __slots__ = ("left", "right", "word")
 
@@ -33,7 +33,7 @@ class BinaryTree:
 
 
 class Branch:
-    """A tree of any arity with a word, or its id, at every node."""
+    """A tree whose nodes each have a word, or its id, and any number of children."""
 
     __slots__ = ("children", "word")
 
@@ -43,14 +43,23 @@ class Branch:
 
 
 class Ids(dict[str, int]):
-    """Numbers for words: 0, 1, 2, ... in the order in which they are asked for."""
+    """A dictionary of word -> number: a word that is looked up first gets the next number, from 0.
+
+    >>> ids = Ids()
+    >>> [ids[word] for word in ("a", "b", "a")]
+    [0, 1, 0]
+    """
 
     def __missing__(self, word: str) -> int:
         return self.setdefault(word, len(self))
 
 
 def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
-    """Read all trees of a file of the Stanford Sentiment Treebank, of a folder its ``train.txt``."""
+    """Return the trees of a file of the Stanford Sentiment Treebank, as `Examples`.
+
+    Of a folder the file ``train.txt`` is read. ``limit`` is ignored. ``tell`` is called with how many bytes
+    were read, and how many there are. Raise a `DatasetError` if there is no file, or no tree in it.
+    """
     if path is None:
         raise DatasetError("expected --data DIR for the workload 'sst'.", sst.SOURCE)
     file = Path(path) / "train.txt" if Path(path).is_dir() else Path(path)
@@ -67,7 +76,11 @@ def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
 
 
 def read_python_ast(path: PathLike | None, limit: int, tell: Tell) -> Examples:
-    """Read the first functions of the standard library, or of a folder."""
+    """Return the first ``limit`` functions of Python files in a folder, as `Examples` of trees.
+
+    ``path`` None stands for the standard library. ``tell`` is called with how many functions were read, and
+    ``limit``. Raise a `DatasetError` if there are none.
+    """
     kept = []
     ids = Ids()
 
@@ -107,7 +120,7 @@ class BinaryBenchmark(Benchmark):
 
 
 def encode_binary(fold: Any, tree: BinaryTree) -> Any:
-    """Record a tree; return the nodes of its state ``(h, c)``."""
+    """Record a binary tree on a fold; return the nodes of its state, ``(h, c)``."""
     if tree.left is None:
         return fold.add("leaf", tree.word).split(2)
     left_h, left_c = encode_binary(fold, tree.left)
@@ -141,7 +154,7 @@ class ChildSumBenchmark(Benchmark):
 
 
 def encode_any(fold: Any, tree: Branch) -> Any:
-    """Record a tree of any arity; return the nodes of its state ``(h, c)``."""
+    """Record a tree of any arity on a fold; return the nodes of its state, ``(h, c)``."""
     embedded = fold.add("embed", tree.word)
     if not tree.children:
         return fold.add("leaf", embedded).split(2)

@@ -13,7 +13,7 @@ from multifold.backend import Backend, cached_pieces, promoted, unsupported
 
 @final
 class NumpyBackend(Backend):
-    """Batched calls on `numpy.ndarray`; values only."""
+    """The backend whose arrays are `numpy.ndarray`; it computes no gradients."""
 
     name: ClassVar[str] = "numpy"
     protects: ClassVar[bool] = True
@@ -107,7 +107,7 @@ class NumpyBackend(Backend):
 
 
 def is_all_of(view: np.ndarray, array: np.ndarray) -> bool:
-    """Return whether a view of an array is all of it, each number in its place.
+    """Return whether a view shows all of an array, in the same order.
 
     A contiguous array has no room for another view of its own shape and strides.
 

@@ -116,7 +116,11 @@ def segment_softmax(values: np.ndarray, segments: Ragged) -> np.ndarray:
 
 
 def _reduce(ufunc: np.ufunc, values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Reduce stretches of rows; an empty one gives 0, which `numpy.ufunc.reduceat` does not support."""
+    """Reduce each of the stretches of rows that follow each other in ``values``, of ``lengths`` rows.
+
+    Returns an array of shape ``(len(lengths), *s)``. A stretch of no rows gives 0, which
+    `numpy.ufunc.reduceat` does not support.
+    """
     result = np.zeros((len(lengths), *values.shape[1:]), values.dtype)
     filled = lengths > 0
     if filled.any():

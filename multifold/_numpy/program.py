@@ -23,21 +23,21 @@ from multifold.program.slabs import SlabClass, SlabClasses
 
 
 def run(model: Any, program: Program) -> Any:
-    """Run a program on NumPy; see `multifold.program.run`."""
+    """Run a program on NumPy and return its results; see `multifold.program.run`."""
     refuse_no_program(program)
     backend = NumpyBackend()
     return Interpreter(Values(backend, None), resolve_ops(backend, model, program.form), program).run()
 
 
 class Interpreter:
-    """A program in progress.
+    """Runs one program, launch by launch, on arrays that it allocates; `run` is called once.
 
     Attributes
     ----------
     slabs : dict of int to list of arrays
-        The leaves of each slab.
+        Number of a slab -> its arrays, one for each leaf of the rows in it.
     wholes : dict of int to object
-        The values that are read whole.
+        Number in `Form.wholes` -> a result, or a part of one, that is read whole.
     """
 
     def __init__(self, values: Values, ops: list[Callable[..., Any]], program: Program) -> None:
@@ -50,7 +50,7 @@ class Interpreter:
         self.wholes: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """Run all phases and return the results."""
+        """Run all phases and return the results, in the structure that the program was asked for."""
         program = self.program
         form = self.form
         for number, source in enumerate(form.sources):
@@ -71,7 +71,11 @@ class Interpreter:
         return form.put_together(values)
 
     def launch(self, number: int, first: int, rows: int) -> None:
-        """Run one launch, and keep what is read of its result."""
+        """Run one launch, and keep the parts of its result that others read, as rows of slabs or whole.
+
+        It is the launch of kernel ``number`` on its ``rows`` rows from row ``first`` on. Raise a
+        `LaunchError` if the op raises, or returns another number of rows.
+        """
         kernel = self.form.kernels[number]
         pairs = zip(kernel.operands, self.program.columns[number], strict=True)
         leaves: Sequence[Any] = [self.operand(kernel, *pair, first, rows) for pair in pairs]
@@ -94,12 +98,19 @@ class Interpreter:
             tried(result)
 
     def read(self, slab: int, rows: np.ndarray) -> Any:
-        """Return rows of a slab."""
+        """Return rows of a slab, the array in which results lie: ``rows`` are indices in it.
+
+        They are an array of shape ``(len(rows), *s)``, or several, nested as the op returned them.
+        """
         leaves = [array[rows] for array in self.slabs[slab]]
         return optree.tree_unflatten(self.classes[slab].structure, leaves)
 
     def write(self, number: int, value: Any, first: int) -> None:
-        """Put rows into the stretch of a source, from its row ``first`` on."""
+        """Write rows to the slab of source ``number``, from row ``first`` of its stretch on.
+
+        A source is what others read of one kernel's results; its rows are one stretch of a slab. The slab
+        is allocated if these are its first rows.
+        """
         slab = self.form.sources[number].slab
         dtypes = self.form.sources[number].dtypes
         values, structure = optree.tree_flatten(value)
@@ -115,7 +126,12 @@ class Interpreter:
             array[start : start + len(leaf)] = leaf
 
     def operand(self, kernel: Kernel, operand: KernelOperand, column: Any, first: int, rows: int) -> Any:
-        """Return what an op receives for an operand in one launch; it can't write into the program."""
+        """Return what the op gets for one operand in the launch of a kernel.
+
+        It is the launch of the kernel's ``rows`` rows from row ``first`` on. ``column`` is the program's
+        column of this operand. Arrays that the program still needs are protected, so the op can't write
+        into them.
+        """
         protected = self.values.protected
         if operand.role == "rows":
             return self.read(operand.index, column[first : first + rows])
@@ -130,14 +146,14 @@ class Interpreter:
         return protected(column[first : first + rows])
 
     def plain(self, missing: MissingRows) -> SlabClass:
-        """Return the class of rows that are missing."""
+        """Return the class of the rows that a ragged operand reads in calls that give it no row."""
         leaves, structure = optree.tree_flatten(self.values.no_rows(missing))
         return SlabClass.of(structure, leaves)
 
     def ragged(
         self, kernel: Kernel, operand: KernelOperand, column: RaggedColumn, first: int, rows: int
     ) -> Ragged:
-        """Return a ragged operand of one launch."""
+        """Return the operand as a `Ragged`: for each row of the launch, the members that its call reads."""
         splits = column.splits[first : first + rows + 1]
         low = int(splits[0])
         high = int(splits[-1])

@@ -52,7 +52,7 @@ DEEP = "An example is nested more deeply than the recursion of a program that re
 
 
 class Refused(click.ClickException):
-    """Something that the user asked for and cannot have, as one line."""
+    """Ends a command with one line on stderr and exit code 2: it cannot do what was asked."""
 
     exit_code = 2
 
@@ -63,21 +63,21 @@ class Refused(click.ClickException):
 
 
 class Wrong(Refused):
-    """Results that differ where they must not."""
+    """Ends a command with one line on stderr and exit code 1: results differ where they must not."""
 
     exit_code = 1
 
 
 @functools.cache
 def entry_points() -> dict[str, EntryPoint]:
-    """Return the commands that other distributions add, by name; none of them is imported."""
+    """Return the entry points of commands that other distributions add, by name; import none of them."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def load(name: str) -> click.Command:
-    """Import a command of another distribution.
+    """Import and return the command ``name`` of another distribution.
 
     Raises
     ------
@@ -105,21 +105,31 @@ class Added(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], *rest: Any, **more: Any
     ) -> click.Context:
-        """Import the command and let it read its arguments; help needs none that is not installed."""
+        """Import the command, and return the context in which it has read ``args``.
+
+        With ``--help`` for a command that is not installed, return the context of this stand-in. Raise
+        `Refused` if the command can't be imported.
+        """
         if self.name not in entry_points() and {"-h", "--help"} & {*args}:
             return super().make_context(info_name, args, *rest, **more)
         return load(str(self.name)).make_context(info_name, args, *rest, **more)
 
 
 class CommandLine(click.Group):
-    """A group that turns errors of the library, and files that cannot be written, into one line."""
+    """A group of commands in which errors of the library and the system end a command as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, with those that other distributions add or could add."""
+        """Return the names of all commands, in alphabetical order.
+
+        Those that other distributions add, or could add, are among them.
+        """
         return sorted({*super().list_commands(ctx), *BENCH, *entry_points()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, or what stands for one of another distribution."""
+        """Return the command ``cmd_name``; None if there is none.
+
+        For a command of another distribution it is an `Added`, so that it is not imported yet.
+        """
         own = super().get_command(ctx, cmd_name)
         if own is not None or (cmd_name not in BENCH and cmd_name not in entry_points()):
             return own
@@ -127,7 +137,11 @@ class CommandLine(click.Group):
         return Added(cmd_name, help=f"{about}\n\n{MISSING}", short_help=about.partition("\n")[0])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that was asked for."""
+        """Run the command that was asked for, and return what it returns.
+
+        Raise `Wrong` for a `MismatchError`, and `Refused` for other errors of the library, an `OSError` or
+        a `RecursionError`.
+        """
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

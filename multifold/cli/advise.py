@@ -76,7 +76,7 @@ def advise(options: AdviseOptions) -> None:
 
 @contextlib.contextmanager
 def as_python_runs_it(program: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Let a program find modules beside it, and its arguments; what it raises ends the command.
+    """Return a context in which a program finds modules beside it, and its arguments in ``sys.argv``.
 
     The traceback then begins with the first frame of a file beside the program.
     """
@@ -97,14 +97,14 @@ def as_python_runs_it(program: Path, arguments: Sequence[str]) -> Iterator[None]
 
 
 def frames_in(folder: Path, frames: TracebackType | None) -> TracebackType | None:
-    """Return the frames of a traceback from the first one on whose file is in a folder."""
+    """Return a traceback from its first frame on whose file is in ``folder`` or below, or None."""
     while frames is not None and folder not in Path(frames.tb_frame.f_code.co_filename).resolve().parents:
         frames = frames.tb_next
     return frames
 
 
 def named(names: dict[str, Any], name: str, program: Path) -> Any:
-    """Return what a program defines by a name."""
+    """Return what a program defines by a name; raise a `RecordError` if it does not define it."""
     if name not in names:
         near = ", ".join(sorted(x for x in names if not x.startswith("_")))
         raise RecordError(

@@ -14,7 +14,7 @@ WORDS = {"kit": "gradients", "cell": "recurrent cells", "abstract": "dry runs", 
 
 
 def words(attribute: str) -> str:
-    """Return what a user lacks without an attribute of an adapter."""
+    """Return what a user lacks without an attribute of an adapter: ``"kit"`` -> ``"gradients"``."""
     return WORDS.get(attribute, attribute.replace("_", " "))
 
 
@@ -34,7 +34,10 @@ def backends() -> None:
 
 
 def another_core() -> list[str]:
-    """Return what is said where a distribution ``multifold`` has the same package as multifold-core."""
+    """Return a line of warning if another distribution has the same package; else no lines.
+
+    That is a distribution called ``multifold``: its files may have replaced those of multifold-core.
+    """
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -48,7 +51,11 @@ def another_core() -> list[str]:
 
 
 def look(name: str) -> tuple[tuple[str, ...], list[str]]:
-    """Return the cells of a backend's row, and what is said about it below the table."""
+    """Import a backend; return the cells of its row, and a list of lines for below the table.
+
+    The cells are name, version, adapter, device and gaps; one that is not installed or not usable has
+    fewer.
+    """
     from multifold._measure import machine
 
     try:

@@ -111,7 +111,7 @@ def compare(options: CompareOptions) -> None:
 
 
 def usable() -> list[Backend]:
-    """Return the installed backends; say on stderr which of them cannot be imported."""
+    """Return the installed backends that can be imported; name the others on stderr."""
     backends = []
     for name in registry.installed_backends():
         try:
@@ -122,7 +122,10 @@ def usable() -> list[Backend]:
 
 
 def read_benchmark(workload: str, data: Path | None, width: int, limit: int) -> Benchmark:
-    """Read the examples of a workload, with a bar, and return them with their model."""
+    """Read the examples of a workload, showing a progress bar, and return a benchmark with them.
+
+    ``data`` is a file or folder, or None; ``limit`` is how many functions are read.
+    """
     from multifold._measure.workloads import WORKLOADS as KNOWN
 
     found = KNOWN[workload]
@@ -132,7 +135,10 @@ def read_benchmark(workload: str, data: Path | None, width: int, limit: int) -> 
 
 
 def measure(benchmark: Benchmark, backend: Backend, options: CompareOptions, bar: Bar) -> Row:
-    """Measure one backend; what it lacks becomes the note of its row."""
+    """Return the row of one backend, of results by name.
+
+    If measuring raises a `BackendError`, the row has a ``note`` that says so, and no results.
+    """
     from multifold._measure.compare import compare
 
     try:
@@ -150,20 +156,23 @@ def measure(benchmark: Benchmark, backend: Backend, options: CompareOptions, bar
 
 
 def show(rows: list[Row]) -> None:
-    """Print the table, and below it what its head has no room for."""
+    """Print a table with a line for each row, and the `remarks` below it."""
     heads = ["<backend", *(head for head, _ in COLUMNS.values())]
     show_table(heads, [cells(row) for row in rows], "\n".join(remarks(rows)))
 
 
 def cells(row: Row) -> list[Any]:
-    """Return the cells of a row; one without times has only a note, in its last cell."""
+    """Return the cells of a row, in the order of the columns.
+
+    A row with a note has the name of its backend, empty cells, and the note in the last one.
+    """
     if "note" in row:
         return [row["backend"], *[""] * (len(COLUMNS) - 1), row["note"]]
     return [row["backend"], *(shown.format(row[name]) for name, (_, shown) in COLUMNS.items())]
 
 
 def remarks(rows: list[Row]) -> list[str]:
-    """Return what was measured, and which backends compile for a structure that they see first."""
+    """Return lines for below the table: what was measured, and which backends compile at first."""
     rows = [row for row in rows if "note" not in row]
     settings = {(row["workload"], row["mode"], row["batch"], row["width"]) for row in rows}
     words = {"train": "forward and backward", "infer": "forward"}

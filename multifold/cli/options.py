@@ -31,7 +31,10 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def gathered(options: Callable[..., Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
-    """Return a decorator that gives a command its options as one object of a dataclass."""
+    """Return a decorator that makes a command of ``run(options)``.
+
+    ``options`` is a dataclass with a field for each option: the command makes one of its keywords.
+    """
 
     def decorate(run: Callable[[Options], None]) -> Callable[..., None]:
         @functools.wraps(run)
@@ -44,7 +47,7 @@ def gathered(options: Callable[..., Options]) -> Callable[[Callable[[Options], N
 
 
 def rounds_option(default: int, about: str = "How often each is timed.") -> Decorator:
-    """Return the option that says how often something is timed."""
+    """Return the decorator that adds ``--rounds``, an integer of 1 or more; ``about`` is its help."""
     return click.option("--rounds", type=click.IntRange(1), default=default, show_default=True, help=about)
 
 
@@ -54,7 +57,7 @@ seed_option = click.option(
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--json FILE`` to a command, as ``json_file``."""
+    """Add ``--json FILE`` to a command, which gets it as ``json_file``, a `Path` or None."""
     return click.option(
         "--json",
         "json_file",
@@ -66,7 +69,10 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_a_folder(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that could not be written, before anything is measured; leave no empty file."""
+    """Return ``path`` if a file can be written there, or None; raise `click.BadParameter` if not.
+
+    It leaves no new file there. So nothing is measured in vain.
+    """
     if path is None:
         return None
     if not path.absolute().parent.is_dir():

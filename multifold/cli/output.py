@@ -28,7 +28,7 @@ UNWRAPPED = 1000
 
 @contextlib.contextmanager
 def muted() -> Iterator[None]:
-    """Drop what is written to file descriptor 2 until the block ends.
+    """Return a context in which what is written to file descriptor 2 is dropped.
 
     TensorFlow 2.21 logs about its build from C++ before any of its settings is read; a framework that
     cannot be imported still says so, by its exception.
@@ -49,7 +49,7 @@ def muted() -> Iterator[None]:
 
 
 def load(name: str) -> Backend:
-    """Return a backend, without what its framework has to tell while it is imported.
+    """Return the backend ``name``, dropping what its framework writes to stderr while it is imported.
 
     Raises
     ------
@@ -68,15 +68,15 @@ class Bar:
         self._task = progress.add_task("", total=total)
 
     def advance(self, what: str) -> None:
-        """Take one step, and say what is being done from now on."""
+        """Take one step of ``total``, and show ``what``, what is being done from now on."""
         self._progress.update(self._task, advance=1, description=what)
 
     def reach(self, done: int, total: int) -> None:
-        """Say how much is done of how much there is, in any unit: 3 of 16 files, or bytes."""
+        """Show that ``done`` of ``total`` is done, in any unit: 3 of 16 files, or bytes."""
         self._progress.update(self._task, completed=done, total=total)
 
     def say(self, what: str) -> None:
-        """Say what is being done from now on."""
+        """Show ``what``, what is being done from now on, beside the bar."""
         self._progress.update(self._task, description=what)
 
     def print(self, line: str) -> None:
@@ -91,7 +91,10 @@ class Bar:
 
 @contextlib.contextmanager
 def progress(what: str, total: int) -> Iterator[Bar]:
-    """Show a progress bar on stderr, if it is a terminal, until the block ends."""
+    """Return a context with a `Bar` of ``total`` steps, labelled ``what``.
+
+    It is drawn on stderr, if that is a terminal, until the context is left.
+    """
     console = Console(stderr=True)
     columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -126,12 +126,12 @@ def batched(
 
 
 class Batched:
-    """A function of one example, run for many; made by `batched`.
+    """A function of one example that runs for many; `batched` makes it.
 
     Attributes
     ----------
     fn : callable
-        The function.
+        The function of one example.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Batched:
 
     @property
     def recorder(self) -> Any:
-        """What records the program in this thread."""
+        """The `LazyRecorder` of the program in this thread; None while its framework is unknown."""
         return self.function.recorder
 
     def __call__(self, *iterables: Iterable[Any], **shared: Any) -> Any:
@@ -181,14 +181,24 @@ class Batched:
         return self.returned(*self.run(examples_of(iterables), shared))
 
     def returned(self, results: list[Any], failures: dict[int, Exception]) -> Any:
-        """Return results as a call returns them."""
+        """Return the joined results; with ``on_error="collect"``, a pair of them and the failures.
+
+        The former are None if there are no results. ``failures`` are the exceptions of examples by number,
+        from 0.
+        """
         joined = self.joined(results) if results else None
         return (joined, failures) if self.on_error == "collect" else joined
 
     def run(
         self, examples: Sequence[Any], shared: dict[str, Any]
     ) -> tuple[list[Any], dict[int, Exception]]:
-        """Return the result of each example that did not fail, and the failures."""
+        """Run all examples at once; return the results of those that did not fail, and the failures.
+
+        The results are in the order of the examples. ``examples`` has a tuple of arguments for each, and
+        ``shared`` the keywords for all. Failures are exceptions by the number of the example, from 0; with
+        ``on_error="raise"`` the first one is raised. Inside of another batched program it runs one example
+        after the other, which that program records.
+        """
         if CURRENT.recording is not None:  # inside of another batched program, which records these examples
             return self.looped(examples, shared)
         function = self.function
@@ -235,7 +245,7 @@ class Batched:
         return results, failures
 
     def warn_of_unused(self) -> None:
-        """Warn of ops that no example has called or that gain nothing, and of a program that was a loop."""
+        """Warn if an op of ``ops`` was not called or gains nothing, or if no call was recorded."""
         for op in self.function.ops:
             if not self.recorder.has_recorded(vars(op).get("__wrapped__", op) if CELL in vars(op) else op):
                 warn_user(
@@ -256,10 +266,10 @@ class Batched:
             )
 
     def traces(self, *iterables: Iterable[Any], **shared: Any) -> list[LazyTrace]:
-        """Record each example once, for `replay`: the code of the program does not run again.
+        """Run the code of each example once, and return its recorded calls as a trace for `replay`.
 
-        Takes what a call takes. Use it for training in many epochs. A trace holds what the code has decided
-        and drawn, and is made for one model and its modes, as those of training and gradients.
+        It takes what a call takes. Use it for training in many epochs. A trace holds what the code has
+        decided and drawn, and is made for one model and its modes, as those of training and gradients.
 
         Raises
         ------
@@ -283,7 +293,7 @@ class Batched:
         return [LazyTrace(x, *found) for x, found in zip(made, taken, strict=True)]
 
     def replay(self, made: Sequence[LazyTrace]) -> Any:
-        """Return what a call returns for the examples of some traces, which `traces` has made.
+        """Run traces that `traces` of this program has made; return what a call returns for their examples.
 
         Raises
         ------
@@ -312,7 +322,7 @@ class Batched:
         return self.joined([recorder.settled(x.result, own) for x, own in zip(made, found, strict=True)])
 
     def loop(self, *iterables: Iterable[Any], **shared: Any) -> Any:
-        """Return what a call returns, by running one example after the other.
+        """Run one example after the other, recording nothing; return what a call of the program returns.
 
         Takes what a call takes, and raises what ``fn`` raises. With a seed each example has random streams
         of its own here, too. To debug a program, run it so.
@@ -324,7 +334,12 @@ class Batched:
     def looped(
         self, examples: Sequence[Any], shared: dict[str, Any]
     ) -> tuple[list[Any], dict[int, Exception]]:
-        """Run one example after the other; return the results and the failures."""
+        """Run ``fn`` for one example after the other; return the results, and the failures.
+
+        The results are in order, the failures exceptions by the number of the example, from 0. With
+        ``on_error="raise"`` the first exception is raised. ``examples`` has a tuple of arguments for each
+        example. With a seed each example begins with random numbers of its own.
+        """
         results: list[Any] = []
         failures: dict[int, Exception] = {}
         sharing = None
@@ -346,7 +361,11 @@ class Batched:
         return results, failures
 
     def joined(self, results: list[Any]) -> Any:
-        """Return the results of all examples as one."""
+        """Join the results of all examples, leaf by leaf, as ``join`` says.
+
+        ``"stack"`` adds an axis 0 for the examples, ``"cat"`` concatenates on axis 0, and ``"list"``
+        returns ``results`` itself. Raise a `RecordError` if the results differ in structure.
+        """
         if self.join == "list":
             return results
         leaves, structures = zip(*[optree.tree_flatten(x, none_is_leaf=True) for x in results], strict=True)
@@ -361,7 +380,10 @@ class Batched:
         return optree.tree_unflatten(structures[0], columns)
 
     def explain(self) -> LazyExplanation:
-        """Return the explanation of the last run, as `Fold.explain` does, with what to make cells of."""
+        """Return the explanation of the last run, with hints on which functions to make cells of.
+
+        Raise a `RecordError` if nothing has run yet.
+        """
         from multifold.lazy.explained import LazyExplanation  # much of the package
 
         if self.fold is None:
@@ -373,12 +395,14 @@ class Batched:
         )
 
     def check(self, *iterables: Iterable[Any], **shared: Any) -> None:
-        """Compare the results with those of the loop, which leaves nothing on the model.
+        """Run the examples one by one and batched; raise unless all results are equal, up to rounding.
+
+        Changes that the loop makes to the model are undone.
 
         Raises
         ------
         MismatchError
-            If a result differs beyond rounding; it names the example.
+            If a result differs beyond rounding; it names the first such example.
         Exception
             What the first failing example raises.
         """
@@ -401,16 +425,16 @@ class Batched:
 
 
 class LazyTrace(NamedTuple):
-    """What an example of a plain program has recorded; made by `Batched.traces`.
+    """The recorded calls of one example of a plain program, and what its code returned.
 
     Attributes
     ----------
     trace : Trace
         The calls.
     result : object
-        What the code has returned, with pending values.
+        What the code has returned, with pending arrays in it.
     pending : list
-        Those.
+        These pending arrays, and others that some object still holds.
     modes : Hashable
         The modes of the framework in which it was made.
     """
@@ -422,12 +446,18 @@ class LazyTrace(NamedTuple):
 
 
 def computed(recorder: Any, pending: Sequence[Any], rows: Sequence[Any]) -> dict[int, Any]:
-    """Return what pending values stand for, by their ``id``."""
+    """Return the computed array of each pending one: ``id`` of the pending array -> array.
+
+    ``rows`` has the rows of each of ``pending``, in their order.
+    """
     return {id(x): recorder.computed(x, own) for x, own in zip(pending, rows, strict=True)}
 
 
 def examples_of(iterables: Sequence[Iterable[Any]]) -> list[Any]:
-    """Return the arguments of each example; refuse none."""
+    """Return a tuple of arguments for each example, as ``zip`` makes them.
+
+    Raise a `RecordError` for no examples.
+    """
     examples = [*zip(*iterables, strict=True)]
     if not examples:
         raise RecordError("Expected at least one example. Received none.")

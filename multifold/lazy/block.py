@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class pending:  # noqa: N801 - it is used as a function
-    """Record what the code inside of a ``with`` does, and run equal steps of it together.
+    """Record what the code in a ``with`` statement does with arrays, and run equal steps of it together.
 
     Use it for a loop over examples that is inside of a method of your own. To run a function of one example
     for many, use `batched`.
@@ -109,7 +109,7 @@ class pending:  # noqa: N801 - it is used as a function
         self.entered = Entered()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: not what it has learnt."""
+        """Return the attributes to be pickled, without the fold, the last code and open contexts."""
         return {**vars(self), "of": (None, None), "program": None, "fold": None, "entered": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -131,7 +131,7 @@ class pending:  # noqa: N801 - it is used as a function
         return self.entered.contexts.pop().__exit__(kind, error, traceback)
 
     def explain(self) -> LazyExplanation:
-        """Return the explanation of the last time that the block has run, as `batched` gives it."""
+        """Return the explanation of the block's last run; raise a `RecordError` if there was none."""
         from multifold.lazy.explained import LazyExplanation  # much of the package
 
         if self.fold is None:
@@ -141,7 +141,11 @@ class pending:  # noqa: N801 - it is used as a function
 
     @contextlib.contextmanager
     def recorded(self, frame: FrameType) -> Iterator[None]:
-        """Record what code does in this thread; in the end run it."""
+        """Return the context that records what this thread does, and runs it when it is left.
+
+        ``frame`` is the one with the ``with`` statement: its function and local variables tell the
+        framework. If the block raises, what it has recorded is run as far as it can be.
+        """
         code, model = frame.f_code, model_of(frame)
         if self.function is None or self.of[0] is not code or self.of[1] is not model:
             self.of = code, model
@@ -172,21 +176,21 @@ class pending:  # noqa: N801 - it is used as a function
 
 
 class Entered(threading.local):
-    """What was entered in this thread, and is to be left."""
+    """The contexts that ``with`` statements have entered in this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.contexts: list[contextlib.AbstractContextManager[Any]] = []
 
 
 class BlockRun:
-    """What a block has recorded, and what runs it.
+    """The pending arrays that the code of one block has made, and the rounds that compute them.
 
     Parameters
     ----------
     recording : Recording
-        What records.
+        The run that the block is.
     rounds : Rounds
-        What runs the calls.
+        Runs the recorded calls.
     """
 
     def __init__(self, recording: Recording, rounds: Rounds) -> None:
@@ -196,18 +200,21 @@ class BlockRun:
         self.made: list[Any] = []
 
     def wait(self, nodes: Sequence[Any]) -> list[Any]:
-        """Run what some nodes need, and return their values on the host."""
+        """Compute the values of ``nodes`` and what they need; return them on the host, in order."""
         refs = np.array([node._ref for node in nodes], np.int64)
         with self.recording.paused(), self.recorder.apart():
             return self.rounds.values_of(refs, np.zeros_like(refs), [])
 
     def unsettled(self) -> list[Any]:
-        """Return the pending arrays that anything still holds."""
+        """Return the pending arrays of the block that some object still refers to, each once."""
         found: list[Any] = self.recorder.unsettled((), self.made)
         return found
 
     def settle(self, pending: Sequence[Any], last: bool = False) -> None:
-        """Run what some pending arrays need, and let them stand for their values."""
+        """Compute some pending arrays, and make each of them stand for its value from now on.
+
+        With ``last`` nothing else is kept for later reads. Nothing runs for no arrays.
+        """
         if not pending:
             return
         rounds = self.rounds
@@ -218,16 +225,17 @@ class BlockRun:
 
 
 def model_of(frame: FrameType) -> Any:
-    """Return the object whose method has a block; None for a function."""
+    """Return ``self`` if a frame is of a method and the object has attributes; else None."""
     first = frame.f_code.co_varnames[:1] if frame.f_code.co_argcount else ()
     found = frame.f_locals.get("self") if first == ("self",) else None
     return found if hasattr(found, "__dict__") else None
 
 
 def around_block(frame: FrameType) -> SimpleNamespace:
-    """Return what the code of a block finds around it, as far as it is no input.
+    """Return a namespace of what the code of a frame finds around it: globals, and bound variables.
 
-    Arrays among its own variables may be examples, and so may those of a module whose code it is.
+    Its own local variables are left out, for arrays among them may be examples. Of the code of a module
+    only functions are in it, for its globals are its variables.
     """
     own, code = frame.f_locals, frame.f_code
     around = {**frame.f_globals, **{name: own[name] for name in code.co_freevars if name in own}}

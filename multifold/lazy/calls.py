@@ -19,27 +19,32 @@ BY_ROWS = "row by row"
 
 
 def argument_text(x: Any, is_operand: bool) -> str:
-    """Return an argument of a call for `explain`: the shape of an operand, a constant as it is written."""
+    """Return an argument of a call as `explain` shows it: a shape, a constant, or the name of a type.
+
+    >>> argument_text(2.5, False), argument_text([1], False)
+    ('2.5', 'list')
+    """
     if is_operand:
         return str(tuple(x.shape))
     return repr(x) if x is None or isinstance(x, (bool, int, float, str)) else type(x).__name__
 
 
 class LazyCall(LazyOp):
-    """A function of one example, with all that its arguments are besides arrays; subclasses run it on rows.
+    """A function of one example with its arguments other than arrays; subclasses run it on rows of all.
 
     Parameters
     ----------
     func : callable
         The function.
     structure : PyTreeSpec or PyTreeDef
-        How its arguments are nested.
+        How its arguments ``(args, kwargs)`` are nested; it has ``unflatten``.
     leaves : list
-        The arguments themselves.
+        All its arguments, in the order of ``structure``. Arrays among them are not kept.
     places : list of int
-        Which of them are arrays: the operands.
+        The positions in ``leaves`` of arrays: the operands.
     shared : list of bool
-        Which operands are the same for all examples. It may be left out where `mapped` is not used.
+        For each operand, whether it is the same for all examples. It may be left out where `mapped` is not
+        used.
 
     Attributes
     ----------
@@ -70,7 +75,11 @@ class LazyCall(LazyOp):
     def arguments(
         self, operands: Sequence[Any], leaves: Sequence[Any] | None = None
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments with some operands in their places."""
+        """Return ``(args, kwargs)`` of the function, with ``operands`` where it takes arrays.
+
+        There is one operand for each of ``places``, in their order. ``leaves`` are the other arguments, by
+        default those of the recorded call; the list itself is not changed.
+        """
         filled = [*(self.leaves if leaves is None else leaves)]
         for place, x in zip(self.places, operands, strict=True):
             filled[place] = x
@@ -78,17 +87,23 @@ class LazyCall(LazyOp):
         return found
 
     def one(self, *operands: Any) -> Any:
-        """Run the function for one example."""
+        """Run the function on the operands of one example, which have no axis of rows."""
         args, kwargs = self.arguments(operands)
         return self.func(*args, **kwargs)
 
     def mapped(self, function: Callable[[Any], Any], operands: Sequence[Any]) -> list[Any]:
-        """Return the operands, with a function of each that has a row for each example."""
+        """Return the operands, with ``function(x)`` in the place of each ``x`` that has rows.
+
+        Those that are the same for all examples (see ``shared``) have no rows, and stay as they are.
+        """
         pairs = zip(self.shared, operands, strict=True)
         return [x if is_shared else function(x) for is_shared, x in pairs]
 
     def as_rows(self, x: Any) -> Any:
-        """Return rows of one row for each example on one axis, for a cell that is written for rows."""
+        """Return an operand ``(n, 1, *s)`` as rows ``(n, *s)``, for a cell with ``rows=True``.
+
+        Raise a `RecordError` if axis 1 has another size than 1.
+        """
         if x.shape[1:2] != (1,):
             raise RecordError(
                 f"The cell {self.__name__} takes rows, so the first axis of its arguments has size 1.",
@@ -97,10 +112,10 @@ class LazyCall(LazyOp):
         return x[:, 0]
 
     def named(self, name: str) -> None:
-        """Set what `explain` calls it."""
+        """Set ``__name__`` and ``__qualname__``, by which `explain` calls it."""
         self.__name__ = self.__qualname__ = name
 
     def runs_by_rows(self, what: str = BY_ROWS) -> None:
-        """Say in `explain` that it, or what it calls, runs for one example after the other."""
+        """Add ``" (row by row)"``, or ``what`` in brackets, to its name in `explain`, once."""
         if BY_ROWS not in self.__name__:
             self.named(f"{self.__name__} ({what})")

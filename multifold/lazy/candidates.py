@@ -39,18 +39,18 @@ CALLS_OF_OBJECTS = {"forward", "call", "__call__"}
 
 
 class Candidate(NamedTuple):
-    """A function of the program, and the calls that it has recorded one by one.
+    """A function of the program that would make a good cell, and how many calls it has recorded one by one.
 
     Attributes
     ----------
     name : str
         The qualified name of the function.
     place : str
-        File and line.
+        The file and the line where it begins, as ``"model.py:12"``.
     calls : int
-        How many calls it has recorded that are no cells.
+        How many calls of functions of the framework, and not of cells, it has recorded.
     share : float
-        Of all calls of the run.
+        ``calls`` divided by all calls of the run, from 0 to 1.
     """
 
     name: str
@@ -63,14 +63,17 @@ class Candidate(NamedTuple):
 
 
 def glue_of(graph: Any, function: Any, reads: Collection[int]) -> list[Candidate]:
-    """Return the functions to make cells of, those first that have recorded most calls.
+    """Return at most three functions to make cells of: of which each call should be recorded as one.
+
+    Those with most recorded calls come first. The list is empty if the run has fewer than 100 calls, and
+    only functions with a tenth of all calls are in it.
 
     Parameters
     ----------
     graph : Graph
-        What was recorded.
+        The calls of the run, with the code object that recorded each of them.
     function : object
-        What takes one example.
+        The function or model that takes one example; it is not named itself.
     reads : collection of int
         The ``id`` of the code of functions that have read values, themselves or by what they call.
     """
@@ -109,7 +112,11 @@ def glue_of(graph: Any, function: Any, reads: Collection[int]) -> list[Candidate
 
 
 def function_of(code: CodeType) -> FunctionType | None:
-    """Return the function that some code is of, or is a comprehension in; None if it cannot be a cell."""
+    """Return the function that has this code, itself or in a comprehension; None if none is found.
+
+    The function is searched for in all modules that are imported, by its qualified name. An inner function
+    or a lambda is not found.
+    """
     path, *inner = code.co_qualname.split(".<locals>.")
     if not COMPREHENSIONS.issuperset(inner):
         return None
@@ -125,7 +132,7 @@ def function_of(code: CodeType) -> FunctionType | None:
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield some code, and that of the functions inside of it."""
+    """Yield ``code``, then the code objects of the functions inside of it, and of those inside of them."""
     yield code
     for x in code.co_consts:
         if isinstance(x, CodeType):
@@ -133,7 +140,7 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def codes_of(function: Any) -> list[CodeType]:
-    """Return the code of what takes one example: a function, a method or an object that is called."""
+    """Return the code objects that run when a function, method, partial or callable object is called."""
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "__func__", function)
@@ -144,7 +151,7 @@ def codes_of(function: Any) -> list[CodeType]:
 
 
 def names_inside(fn: FunctionType) -> set[str]:
-    """Return the names of what a function uses, and of what functions of its module use that it may call.
+    """Return the names in the code of ``fn``, and in the code of functions of its module that it may call.
 
     >>> def even(n):
     ...     return n == 0 or odd(n - 1)
@@ -165,7 +172,7 @@ def names_inside(fn: FunctionType) -> set[str]:
 
 
 def functions_of(fn: FunctionType) -> Iterator[FunctionType]:
-    """Yield the functions of the module of a function, and the methods of its classes."""
+    """Yield the functions that the module of ``fn`` defines, and the methods of its classes."""
     for x in [*fn.__globals__.values()]:
         parts = [*vars(x).values()] if isinstance(x, type) and x.__module__ == fn.__module__ else [x]
         for part in parts:
@@ -175,7 +182,11 @@ def functions_of(fn: FunctionType) -> Iterator[FunctionType]:
 
 
 def names_of(code: CodeType) -> set[str]:
-    """Return the names that some code uses, and those of methods that calling its own object calls."""
+    """Return the names of globals and attributes in a code object and those inside of it.
+
+    If one of these code objects calls ``self(...)``, ``forward``, ``call`` and ``__call__`` are among the
+    names.
+    """
     found: set[str] = set()
     for x in codes_in(code):
         found.update(x.co_names)
@@ -185,7 +196,7 @@ def names_of(code: CodeType) -> set[str]:
 
 
 def calls_own_object(code: CodeType) -> bool:
-    """Return whether a method calls the object that it belongs to, as ``self(x)``.
+    """Return whether the code of a method calls its own object, as in ``self(x)``.
 
     >>> def own(self, x):
     ...     return self(x)

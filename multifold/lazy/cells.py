@@ -29,12 +29,12 @@ from multifold.lazy.current import CELL, CURRENT
 
 
 def op(fn: Any = None, *, rows: bool = False) -> Any:
-    """Let each call of a function, a method or a module be one recorded call in `batched` programs.
+    """Make a cell of a function, a method or a class of modules: `batched` records each call of it as one.
 
     Parameters
     ----------
     fn : callable or class of modules
-        What takes one example.
+        Takes one example; a class of modules becomes a cell with all its objects.
     rows : bool
         Whether it takes a row for each example on axis 0, as the ops of `Fold.add` do. In the loop it then
         gets arrays with one row.
@@ -42,7 +42,7 @@ def op(fn: Any = None, *, rows: bool = False) -> Any:
     Returns
     -------
     callable or class
-        The same, as a cell.
+        A wrapper of the function, or the class itself; without ``fn`` a decorator that makes these.
 
     Examples
     --------
@@ -62,7 +62,10 @@ def op(fn: Any = None, *, rows: bool = False) -> Any:
 
 
 def cell_of(fn: Callable[..., Any], rows: bool = False) -> Callable[..., Any]:
-    """Return a function that is recorded where a batched program runs."""
+    """Return a wrapper of ``fn`` that records its calls in a batched program, and elsewhere just calls it.
+
+    With ``rows`` it takes a row for each example on axis 0. The wrapper has `CELL` as an attribute.
+    """
 
     @functools.wraps(fn)
     def cell(*args: Any, **kwargs: Any) -> Any:
@@ -76,7 +79,10 @@ def cell_of(fn: Callable[..., Any], rows: bool = False) -> Callable[..., Any]:
 
 
 class Cells:
-    """Functions and classes that are cells while some program runs, in any thread."""
+    """Makes functions and classes cells, recorded as one call each time, while a program runs.
+
+    It counts for each how many programs name it, in any thread, and puts it back when that is none.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -85,7 +91,11 @@ class Cells:
 
     @contextlib.contextmanager
     def applied(self, ops: Sequence[Any]) -> Iterator[None]:
-        """Let functions, methods and classes of modules be cells, where they are found by name."""
+        """Return a context in which the functions and classes in ``ops`` are cells.
+
+        A function is replaced in its class, or in all modules that have it. When the last context with it
+        is left, it is put back. Raise a `RecordError` for a function that no name finds.
+        """
         made: list[Any] = []
         try:
             with self.lock:
@@ -108,7 +118,11 @@ CELLS = Cells()
 
 
 def made_cell(fn: Any) -> Callable[[], None]:
-    """Make a cell of a function or a class; return what undoes it."""
+    """Make a cell (each call is recorded as one) of a function or class; return a function that undoes it.
+
+    The latter does nothing if it was a cell before. Raise a `RecordError` for a function that no name
+    finds.
+    """
     if CELL in vars(fn):
         return lambda: None
     if isinstance(fn, type):
@@ -118,7 +132,10 @@ def made_cell(fn: Any) -> Callable[[], None]:
 
 
 def replaced(fn: Any, other: Callable[..., Any]) -> Callable[[], None]:
-    """Put another function where a function is found by name; return what undoes it."""
+    """Put ``other`` wherever ``fn`` is found by its name; return a function that puts ``fn`` back.
+
+    Raise a `RecordError` if no name finds ``fn``.
+    """
     places = places_of(fn)
     for write, kept in places:
         write(staticmethod(other) if isinstance(kept, staticmethod) else other)
@@ -131,9 +148,11 @@ def replaced(fn: Any, other: Callable[..., Any]) -> Callable[[], None]:
 
 
 def places_of(fn: Any) -> list[tuple[Callable[[Any], None], Any]]:
-    """Return what writes to each place where a function is found, and what is there.
+    """Return where modules and classes have a function under its name, as pairs ``(write, kept)``.
 
-    That is the class or module that defines it, and modules that have imported it by its name.
+    ``write(x)`` puts ``x`` there, and ``kept`` is what is there now. A method is found in its class; a
+    function in its module and in those that have imported it under its own name. Raise a `RecordError` if
+    there is no such place.
     """
     found: list[tuple[Callable[[Any], None], Any]] = []
     if isinstance(fn, FunctionType):
@@ -157,7 +176,10 @@ def places_of(fn: Any) -> list[tuple[Callable[[Any], None], Any]]:
 
 
 def is_found(fn: FunctionType) -> bool:
-    """Return whether a function is found by its name, so that a cell can be put there."""
+    """Return whether a class or module has a function under its own name.
+
+    A lambda or an inner function is in none, so no cell can take its place there.
+    """
     try:
         return bool(places_of(fn))
     except RecordError:
@@ -165,7 +187,11 @@ def is_found(fn: FunctionType) -> bool:
 
 
 def checked_ops(ops: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the functions and classes among ops, once each; refuse what cannot be made a cell."""
+    """Return the functions and classes in ``ops`` as a tuple, in order, each once.
+
+    A method stands for its function. Raise a `RecordError` for a string, or for a function that is no cell
+    and that no name finds.
+    """
     for fn in ops:
         if isinstance(fn, str):
             raise RecordError(

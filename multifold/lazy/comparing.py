@@ -18,10 +18,11 @@ arrays were perhaps of single precision, whatever they are now."""
 
 
 def differing(backend: Backend, found: Sequence[Any], wanted: Sequence[Any]) -> int | None:
-    """Return the first example whose result differs from that of the loop; None if none does.
+    """Return the index of the first example whose batched result differs from the loop's, or None.
 
-    Arrays that several examples return in one place may differ by the rounding of the largest of them:
-    a small result may be the sum of large terms.
+    ``found`` and ``wanted`` hold what each example returned, batched and in the loop, nested as it is.
+    Arrays of one shape that several examples return at one position may differ by the rounding of the
+    largest of them: a small result may be the sum of large terms.
     """
     ours, theirs = [[optree.tree_leaves(x) for x in results] for results in (found, wanted)]
     scales: defaultdict[Hashable, float] = defaultdict(float)
@@ -40,7 +41,11 @@ def differing(backend: Backend, found: Sequence[Any], wanted: Sequence[Any]) -> 
 
 
 def same(backend: Backend, x: Any, y: Any, scale: float = 0.0) -> bool:
-    """Return whether two results are equal up to the rounding of numbers of some magnitude."""
+    """Return whether two leaves of results are equal: a Python bool, whatever they are.
+
+    Arrays of the backend, and floats and NumPy arrays, are compared up to rounding, of ``scale`` at least
+    for arrays of the backend; anything else by ``==``.
+    """
     if backend.owns(x) and backend.owns(y):
         return alike(backend.to_numpy(x), backend.to_numpy(y), tolerance_of(x, backend.to_numpy(x)), scale)
     if isinstance(x, ROUNDED) and isinstance(y, ROUNDED):
@@ -50,7 +55,11 @@ def same(backend: Backend, x: Any, y: Any, scale: float = 0.0) -> bool:
 
 
 def alike(x: np.ndarray, y: np.ndarray, rtol: float, scale: float) -> bool:
-    """Return whether two arrays have one shape and are equal up to rounding."""
+    """Return whether two arrays have one shape and are equal up to rounding.
+
+    Floats may differ by ``rtol`` times the largest magnitude in ``y``, or ``rtol * scale`` if that is
+    larger; integers not at all.
+    """
     if x.shape != y.shape:
         return False
     difference, allowed = gap(x, y, rtol, scale)

@@ -28,22 +28,22 @@ takes rows."""
 
 
 class Recording:
-    """One run of a plain program.
+    """One run of a plain program: code for one example that calls no fold, whose calls are recorded.
 
     Attributes
     ----------
     recorder : LazyRecorder
-        What makes pending values, and records what is done with them.
+        Makes pending values, and records what is done with them.
     backend : Backend
-        What knows the framework's modules and random state.
+        The adapter of the framework, which knows its modules and random state.
     fold : Fold or recorder of traces
-        What takes the calls.
+        The fold that the calls are recorded on.
     alarmed : bool
         Whether an alarm of the recorder was true when the run began; see `LazyRecorderBase`.
     is_trace : bool
         Whether a trace is made: nothing is computed, and nothing waits.
     is_block : bool
-        Whether it is that of a `multifold.pending` block, which returns nothing.
+        Whether this is the run of a `multifold.pending` block, which returns nothing.
     lines : dict of int to (code, bool)
         Code by its ``id``, and whether it is the program's: where calls are recorded.
     made : list of weak reference
@@ -67,23 +67,30 @@ class Recording:
         self.wait: Callable[[Sequence[Any]], list[Any]] = refuse_wait
 
     def is_from_library(self, frame: FrameType) -> bool:
-        """Return whether code is of this package, its adapters or the framework, and not of the program."""
+        """Return whether a frame runs code of multifold, its adapters or the framework."""
         return f"{frame.f_globals.get('__name__', '')}.".startswith(self.inner)
 
     def reached(self, part: Any) -> list[Any]:
-        """Return what a function or an object consists of, and what its functions find around them."""
+        """Return ``part`` and what it consists of or finds around it, each once, nearest first."""
         return [x for x, _ in reached(self.backend, [part])]
 
     @contextlib.contextmanager
     def aside(self, parts: Sequence[Any]) -> Iterator[None]:
-        """Let nothing stay of what functions and models do meanwhile, and record nothing."""
+        """Return a context that records nothing, and on leaving undoes what ran inside it.
+
+        It undoes changes of the models that ``parts`` are or have, of their gradients, and of the random
+        generators that they use.
+        """
         owners = [x for part in parts for x in owners_of(self.backend, None, part) if x is not None]
         with self.paused(), aside(self.backend, owners):
             yield
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Record nothing for a while."""
+        """Return a context in which this thread records nothing.
+
+        On leaving, what recorded before goes on.
+        """
         before = CURRENT.switch(None)
         try:
             yield
@@ -91,13 +98,13 @@ class Recording:
             CURRENT.switch(before)
 
     def goes_on(self, made: list[weakref.ref[Any]], wait: Callable[[Sequence[Any]], list[Any]]) -> None:
-        """Let an example go on: note where it keeps what it makes, and what lets it wait."""
+        """Store ``made`` and ``wait`` for the example whose code runs next; see the attributes."""
         self.made = made
         self.wait = wait
 
 
 class Current(threading.local):
-    """What records in a thread.
+    """The run that records in the current thread.
 
     Attributes
     ----------
@@ -108,7 +115,7 @@ class Current(threading.local):
     recording: Recording | None = None
 
     def switch(self, recording: Recording | None) -> Recording | None:
-        """Let another run record; return the one before."""
+        """Let ``recording`` record in this thread, or nothing if None; return the one of before."""
         before, self.recording = self.recording, recording
         return before
 
@@ -117,26 +124,29 @@ CURRENT = Current()
 
 
 class Refusals(threading.local):
-    """What was refused in this thread since the code of an example goes on.
+    """The last error that multifold raised in this thread since the code of the current example went on.
 
     Attributes
     ----------
     text : str or None
-        The last refusal.
+        The message of that error; None if there was none.
     """
 
     text: str | None = None
 
     def forget(self) -> None:
-        """Begin anew, before the code of an example goes on."""
+        """Set ``text`` to None, before the code of an example goes on."""
         self.text = None
 
     def note(self, text: str) -> None:
-        """Take note of a refusal."""
+        """Store the message of an error that is about to be raised."""
         self.text = text
 
     def refuse_caught(self) -> None:
-        """Raise an error if the code of an example has caught a refusal: the loop takes another way."""
+        """Raise a `RecordError` if `note` has stored a message, so the program caught an error.
+
+        The loop raises no such error, so there the program would take another branch.
+        """
         if self.text is not None:
             raise RecordError(
                 f"The program has caught an error of multifold, which the loop does not raise: {self.text}",
@@ -148,13 +158,16 @@ REFUSALS = Refusals()
 
 
 def refusal(message: str, hint: str | None = None) -> RecordError:
-    """Return the error of what cannot be recorded, and take note of it: a program may catch it."""
+    """Return a `RecordError` to be raised; `REFUSALS` notes its message, in case the program catches it."""
     REFUSALS.note(message)
     return RecordError(message, hint)
 
 
 def after_run() -> str:
-    """Return the hint how to do after the run what a value that is not computed yet cannot do."""
+    """Return the hint of an error: a sentence that says to do it when the run has ended.
+
+    In a `multifold.pending` block it says to do it after the ``with`` statement.
+    """
     recording = CURRENT.recording
     if recording is not None and recording.is_block:
         return "do that after the with statement, where it has its value."
@@ -162,7 +175,7 @@ def after_run() -> str:
 
 
 def recording_of() -> Recording:
-    """Return what records; raise where nothing does."""
+    """Return the `Recording` of this thread; raise a `RecordError` if nothing records."""
     if CURRENT.recording is None:
         raise RecordError(
             "A pending array is used outside of its batched program.",
@@ -173,5 +186,5 @@ def recording_of() -> Recording:
 
 
 def refuse_wait(nodes: Sequence[Any]) -> list[Any]:
-    """Refuse a read outside of a run."""
+    """Raise an `AssertionError`: the default of `Recording.wait`, which is set before any example runs."""
     raise AssertionError("nothing waits outside of a run")

@@ -25,7 +25,7 @@ SMALL = 4096
 
 
 class LazyExplanation(RoundsExplanation):
-    """The explanation of a run of a plain program: what `Fold.explain` returns, and why it may be slow.
+    """What `Batched.explain` returns: the explanation of `Fold.explain`, and why the run may be slow.
 
     Attributes
     ----------
@@ -71,7 +71,10 @@ class LazyExplanation(RoundsExplanation):
 
 
 def few_rows(explanation: Explanation, examples: int | None) -> Iterator[str]:
-    """Yield that launches have few rows, if they have."""
+    """Yield one text if launches have fewer than 8 rows on average; nothing otherwise.
+
+    ``examples`` is how many examples were run, if that is known: the text says so.
+    """
     calls = sum([len(part.calls) for part in explanation.rounds])
     launches, rounds = len(explanation), len(explanation.rounds)
     if launches and calls / launches < FEW_ROWS:
@@ -86,7 +89,10 @@ def few_rows(explanation: Explanation, examples: int | None) -> Iterator[str]:
 
 
 def small_calls(explanation: Explanation, graph: Any, glue: Sequence[Candidate]) -> Iterator[str]:
-    """Yield that small calls without gradients take less than to record them, or to wait for them."""
+    """Yield at most one text: small calls without gradients gain less than recording or waiting takes.
+
+    ``glue`` are the functions that the explanation proposes as cells; the text refers to them.
+    """
     kinds = Counter(graph.signature)
     ops = [signature.op for signature in graph.signatures]
     if any(getattr(x, "requires_grad", False) for op in ops for x in forms_of(op)):
@@ -113,7 +119,11 @@ def small_calls(explanation: Explanation, graph: Any, glue: Sequence[Candidate])
 
 
 def idle_cells(explanation: Explanation, examples: int | None) -> Iterator[tuple[str, str]]:
-    """Yield which cells gain nothing, and what to do about it."""
+    """Yield ``(text, hint)`` for each cell, a function recorded as one call, that gains nothing.
+
+    Its calls ran row by row, or in 8 launches or more of one row each. Nothing is yielded if ``examples``
+    is 1; None stands for many.
+    """
     if examples == 1:
         return
     rows: defaultdict[str, list[int]] = defaultdict(list)
@@ -136,16 +146,22 @@ def idle_cells(explanation: Explanation, examples: int | None) -> Iterator[tuple
 
 
 def is_cell(op: Any) -> bool:
-    """Return whether a call is one of a cell."""
+    """Return ``op.is_cell``: whether an op is a function of the program, recorded as one call.
+
+    An op without this attribute is none.
+    """
     return bool(getattr(op, "is_cell", False))
 
 
 def forms_of(op: Any) -> Any:
-    """Return the forms of the results of a call of a plain program."""
+    """Return ``op.forms``, the form of each result of a recorded call; ``()`` for an op without forms."""
     return getattr(op, "forms", ())
 
 
 def is_small_glue(op: Any) -> bool:
-    """Return whether a call is one of a function of the framework whose results are small."""
+    """Return whether an op is a function of the framework whose results have at most 4096 numbers.
+
+    An op without ``is_cell``, as one of `Fold.add`, is none.
+    """
     sizes = [math.prod(form.shape) for form in forms_of(op)]
     return not getattr(op, "is_cell", True) and sum(sizes) <= SMALL

@@ -17,7 +17,9 @@ from typing import Any
 
 
 class PendingForm:
-    """What is known of a pending array: its shape and dtype, and how an empty one is made.
+    """What is known of a pending array (one that is not computed yet): shape, dtype, how to make one.
+
+    ``new()`` returns an empty pending array.
 
     A framework whose arrays have more to tell, as a device, has a subclass.
     """
@@ -31,12 +33,12 @@ class PendingForm:
 
 
 class PendingForms:
-    """The forms of one class, each as long as anything has it.
+    """A table with one form for each shape and dtype; a form that nothing refers to is dropped.
 
     Parameters
     ----------
     make : callable
-        Takes what tells a form, as a shape and a dtype, and makes it.
+        ``make(*key)`` returns a new form for a key, as a shape and a dtype.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -44,11 +46,11 @@ class PendingForms:
         self.known: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
     def of(self, x: Any) -> Any:
-        """Return the form of an array, or of anything else with a shape and a dtype."""
+        """Return the form for the shape and dtype of an array; make and store it if it is new."""
         return self.get(tuple(x.shape), x.dtype)
 
     def get(self, *key: Any) -> Any:
-        """Return the one form of a shape, a dtype, and what else tells the forms of this class apart."""
+        """Return the form for a key, as ``shape, dtype``; make it by ``make(*key)`` if it is new."""
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = self.make(*key)

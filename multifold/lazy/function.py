@@ -86,16 +86,16 @@ def plain(
 
 
 class OfThread(threading.local):
-    """What a program has in one thread.
+    """What a plain program has in one thread: its recorder, and the runs on folds that are under way.
 
     Attributes
     ----------
     recorder : LazyRecorder or None
-        What records its calls, with what it has learnt of them.
-    runs : dict of recorder to LazyRun
-        Those under way.
+        Records the program's calls, and keeps what it has learnt of them.
+    runs : dict of fold to LazyRun
+        The run under way on each fold or recorder of traces.
     around : ExitStack
-        The contexts of these.
+        The contexts that the first of these runs has entered, and the last one leaves.
     """
 
     def __init__(self) -> None:
@@ -104,11 +104,14 @@ class OfThread(threading.local):
         self.around = ExitStack()
 
     def keep(self, recorder: Any) -> None:
-        """Keep what records calls, with what it learns of them."""
+        """Store the recorder for the runs to come."""
         self.recorder = recorder
 
     def begin(self, *contexts: AbstractContextManager[Any]) -> None:
-        """Enter the contexts of runs, unless there is one already."""
+        """Enter ``contexts`` and keep them open until `end`, unless another run has done so.
+
+        They are entered only if no run is under way. If one of them raises, those before it are left.
+        """
         if not self.runs:
             with ExitStack() as around:
                 for context in contexts:
@@ -122,14 +125,18 @@ class OfThread(threading.local):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the run of a fold, which may have failed, and leave the contexts after the last one."""
+        """Forget the run of ``fold``; if it was the last one, leave the contexts.
+
+        ``kind``, ``error`` and ``traceback`` are what ``__exit__`` takes: three times None without an
+        error.
+        """
         self.runs.pop(fold, None)
         if not self.runs:
             self.around.__exit__(kind, error, traceback)
 
 
 class LazyFunction:
-    """A function of one example, recorded on any fold, in any thread.
+    """A function of one example that calls no fold, and can be recorded on any fold, in any thread.
 
     Parameters
     ----------
@@ -139,7 +146,7 @@ class LazyFunction:
     Attributes
     ----------
     backend : Backend or None
-        None as long as it is not known.
+        The adapter of its framework; None as long as that is not known.
     """
 
     def __init__(
@@ -153,7 +160,10 @@ class LazyFunction:
             self.thread.keep(self.backend.lazy_recorder(self.fn))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: not what it has learnt."""
+        """Return the attributes to be pickled or copied: all but ``thread``.
+
+        A copy has learnt nothing of the program's calls.
+        """
         return {name: x for name, x in vars(self).items() if name != "thread"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -161,13 +171,17 @@ class LazyFunction:
 
     @property
     def recorder(self) -> Any:
-        """What records its calls in this thread, with what it knows of earlier runs."""
+        """The `LazyRecorder` of this thread, made when first asked for; None without backend."""
         if self.thread.recorder is None and self.backend is not None:
             self.thread.keep(self.backend.lazy_recorder(self.fn))
         return self.thread.recorder
 
     def backend_for(self, *arguments: Any) -> Backend:
-        """Return the backend: the one that is known, or that of the arguments of an example."""
+        """Return the backend of the program; if it is not known yet, find it in ``arguments`` and store it.
+
+        Arguments of an example are looked through for arrays and models. Raise a `RecordError` if there are
+        none.
+        """
         if self.backend is None:
             self.backend = backend_around(*arguments)
         if self.backend is None:
@@ -180,9 +194,11 @@ class LazyFunction:
         return self.backend
 
     def run_of(self, fold: Any, same: Iterable[Any] = (), seed: int | None = None) -> LazyRun:
-        """Return the run of a fold; it ends with what the fold is doing.
+        """Return the run of this program on ``fold``; begin one, with its contexts, if there is none.
 
-        ``same`` are arguments that are the same for all examples, and ``seed`` is that of `batched`.
+        It ends when what the fold does ends, `Fold.run` for instance. ``same`` are arguments that are the
+        same for all examples, and ``seed`` is that of `batched`; both count only where a run begins. Raise
+        a `RecordError` if the fold runs nothing.
         """
         thread = self.thread
         run = thread.runs.get(fold)
@@ -201,7 +217,11 @@ class LazyFunction:
         return run
 
     async def record(self, fold: Any, example: Any) -> Any:
-        """Run the code for an example; return nodes of the fold in the place of what it has recorded."""
+        """Run the code for one example on ``fold``, and return what it returns, as the fold takes it.
+
+        Arrays that it has recorded become nodes; for anything else see `LazyRun.as_output`. Raise a
+        `RecordError` inside of another plain program, or if no framework is found.
+        """
         if CURRENT.recording is not None:
             raise RecordError(
                 "A fold runs a plain program inside of the code of another plain program.",
@@ -216,14 +236,14 @@ class LazyFunction:
 
 
 class LazyRun:
-    """The examples of a program that are recorded on one fold.
+    """One run of a plain program on one fold, which begins its examples one after the other.
 
     Parameters
     ----------
     function : LazyFunction
         The program, whose backend is known.
     fold : Fold, Unfold or recorder of traces
-        What takes the calls.
+        The fold that the calls are recorded on.
     seed : int or None
         As of `batched`.
 
@@ -248,10 +268,11 @@ class LazyRun:
     async def example(
         self, arguments: Sequence[Any], code: Callable[[], Any], made: list[Any]
     ) -> tuple[Any, list[Any]]:
-        """Run the code of the next example, which has some arguments, to its end.
+        """Run the code of the next example, ``code()``, to its end; await the values that it reads.
 
-        Return what it returns, and the pending values that this or anything else still holds. ``made`` gets
-        weak references to all that it makes.
+        Return what it returns, and a list of the pending arrays that this or any other object still holds.
+        ``made`` gets weak references to all that it makes. ``arguments`` are those of the example, as other
+        examples may share them.
         """
         recorder = self.recorder
         number = self.started
@@ -269,14 +290,20 @@ class LazyRun:
             self.sharing.forget(number)
 
     def as_outputs(self, result: Any, pending: Sequence[Any]) -> Any:
-        """Return what an example has returned as its fold takes it."""
+        """Return what an example has returned, with nodes in the place of pending arrays.
+
+        The result may be nested. For leaves that are not in ``pending`` see `as_output`.
+        """
         leaves, structure = self.recorder.flatten(
             self.recorder.settled(result, {id(x): x.node for x in pending})
         )
         return structure.unflatten([*map(self.as_output, leaves)])
 
     def as_output(self, x: Any) -> Any:
-        """Return one value as a fold takes it."""
+        """Return a node as it is, an array as one row ``(1, *s)``, and all else marked by `each`.
+
+        While a trace is made, arrays of the framework become NumPy's.
+        """
         if isinstance(x, Node):
             return x
         if self.backend.owns(x):
@@ -285,7 +312,11 @@ class LazyRun:
 
 
 def backend_around(*values: Any) -> Backend | None:
-    """Return the backend of the first array or model that a function or some values are, hold or use."""
+    """Return the backend of the first array or model that ``values`` are, hold or use, or None.
+
+    The backend of NumPy is returned only if no other framework is found, and None if there is no array at
+    all.
+    """
     arrays = False
     numpy = registry.load_backend("numpy")
     for part, _ in reached(numpy, values):

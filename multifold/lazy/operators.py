@@ -32,7 +32,11 @@ SET_CLASS = object.__dict__["__class__"].__set__
 
 
 class PendingOperators(PendingNumbers):
-    """A pending array whose operators and indexing are recorded; `LazyRecorderBase` names its slots."""
+    """A pending array, one that is not computed yet, whose operators and indexing are recorded as calls.
+
+    ``x + y``, ``x < y``, ``-x`` and ``x[i]`` return pending arrays. `LazyRecorderBase` says what its slots
+    hold.
+    """
 
     __slots__ = ("__weakref__", "base", "form", "host", "node", "place", "seen", "value", "version")
 
@@ -51,7 +55,7 @@ class PendingOperators(PendingNumbers):
         return record(operator.getitem, self, index)
 
     def _settle(self, kind: type, value: Any) -> None:
-        """Stand for a value from now on, as one of a class of settled arrays."""
+        """Stand for ``value`` from now on: become an object of ``kind``, a class of settled arrays."""
         SET_CLASS(self, kind)
         self.value = value
         self.node = self.host = self.place = None
@@ -70,7 +74,10 @@ class PendingOperators(PendingNumbers):
 
 
 class SettledOperators(PendingOperators):
-    """An array that was pending, after its run: it stands for its value."""
+    """A pending array whose run has ended: it acts as its ``value``.
+
+    Its attributes and entries are those of the value, and operators compute at once.
+    """
 
     __slots__ = ()
 
@@ -94,14 +101,17 @@ class SettledOperators(PendingOperators):
 
 
 def value_of(x: Any) -> Any:
-    """Return an argument with values in the place of settled arrays."""
+    """Return an argument with values in the place of settled arrays, also inside of lists and tuples."""
     if isinstance(x, SettledOperators):
         return x.value
     return type(x)(map(value_of, x)) if type(x) in (list, tuple) else x
 
 
 def record(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Record a function that has met a pending array; one that has met settled ones alone runs at once."""
+    """Record ``func(*args, **kwargs)`` if a pending array is among the arguments; else run it at once.
+
+    Return pending arrays for its result, or its result. A settled array counts as its value.
+    """
     args = value_of(args)
     kwargs = {name: value_of(x) for name, x in kwargs.items()}
     if not any(map(is_pending, (*args, *kwargs.values()))):
@@ -111,17 +121,23 @@ def record(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def is_pending(x: Any) -> bool:
-    """Return whether an argument is a pending array, or a sequence with one."""
+    """Return whether ``x`` is a pending array, or a list or tuple with one in it at any depth."""
     return isinstance(x, PendingOperators) or (type(x) in (list, tuple) and any(map(is_pending, x)))
 
 
 def forward(func: Any) -> Callable[..., Any]:
-    """Return an operator that is recorded, of one operand or two."""
+    """Return a method for an operator, as ``__add__``: ``x`` stands on the left.
+
+    The method records ``func(x, *others)``; see `record`.
+    """
     return lambda x, *others: record(func, x, *others)
 
 
 def backward(func: Any) -> Callable[..., Any]:
-    """Return an operator that is recorded, of what stands on the right."""
+    """Return a method for a reflected operator, as ``__radd__``: ``x`` stands on the right.
+
+    The method records ``func(y, x)`` where Python calls it with ``x`` and ``y``; see `record`.
+    """
     return lambda x, y: record(func, y, x)
 
 
@@ -136,18 +152,24 @@ for name in ONE_SIDED.split():
 
 
 def call_layer(layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a layer: a function, so that the layer is one of its arguments."""
+    """Return ``layer(*args, **kwargs)``: calls of layers are recorded as calls of this function.
+
+    So the layer is an argument, by which calls are told apart.
+    """
     return layer(*args, **kwargs)
 
 
 def drawn() -> tuple[Any, ...]:
-    """Return where the random numbers of Python and NumPy are."""
+    """Return the states of Python's and NumPy's global random generators, to be compared.
+
+    They are equal to those of before if nothing was drawn meanwhile.
+    """
     state: Any = np.random.get_state()
     return random.getstate(), state[1].tobytes(), state[2]
 
 
 class CompiledCall(LazyCall):
-    """A call that is compiled; subclasses say how."""
+    """A call that the framework compiles once for each kind; subclasses say how."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -155,9 +177,10 @@ class CompiledCall(LazyCall):
             self.__name__ = self.__qualname__ = type(self.leaves[0]).__name__
 
     def traced(self, *operands: Any) -> Any:
-        """Run the function for one example while it is compiled.
+        """Run the function on the operands of one example while the framework compiles it.
 
-        Refuse one that draws numbers of Python or NumPy, which would be the same in all launches.
+        Return what it returns. Raise a `RecordError` if it draws random numbers of Python or NumPy: each
+        launch would use the same ones.
         """
         before = drawn()
         found = self.one(*operands)
@@ -169,12 +192,16 @@ class CompiledCall(LazyCall):
         return found
 
     def learn(self, recording: Recording, forms: Sequence[PendingForm]) -> tuple[Sequence[Any], Any]:
-        """Return what has the shape and dtype of each result, and how they are nested; None for one."""
+        """Return something with the shape and dtype of each result, and how they nest.
+
+        How they nest has an ``unflatten``, or is None for a single result. ``forms`` has the form of each
+        operand for one example, in order.
+        """
         raise NotImplementedError
 
 
 class OperatorRecorder(LazyRecorder):
-    """What records plain programs in a framework that compiles calls.
+    """Records plain programs in a framework that compiles calls; subclasses name its arrays and calls.
 
     Subclasses name the classes of arrays, which are operands, and of calls.
     """
@@ -229,7 +256,11 @@ class OperatorRecorder(LazyRecorder):
         return self.constant_key(x, operands)
 
     def seen_of(self, x: Any) -> Seen:
-        """Return a function or an object as this run first met it: that of a run before, if it is equal."""
+        """Return what a function or object held when this run first met it: a `Seen`.
+
+        It is stored by ``id``. That of a run before is taken again if nothing has changed since. Raise a
+        `RecordError` if a name in the object stands for something else than when this run first met it.
+        """
         seen = self.seen.get(id(x))
         if seen is None:
             seen = self.seen_before.get(id(x))
@@ -240,7 +271,7 @@ class OperatorRecorder(LazyRecorder):
         return seen
 
     def look_at(self, recording: Recording, x: Any) -> Seen:
-        """Return a function or an object as it is now."""
+        """Return a new `Seen` of a function or an object: what it holds now."""
         return Seen(x, recording.reached(x))
 
     def call(
@@ -266,7 +297,7 @@ class OperatorRecorder(LazyRecorder):
         return shared(x) if id(x) in self.shared else self.row_of(recording, x)
 
     def row_of(self, recording: Recording, x: Any) -> Any:
-        """Return a computed operand, which is one for each example, as one row."""
+        """Return a computed operand ``s`` of one example as one row ``(1, *s)``."""
         raise NotImplementedError
 
     def learn(

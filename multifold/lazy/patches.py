@@ -12,12 +12,12 @@ from multifold.marks import mark_of as mark_of
 
 
 class Replacements:
-    """Attributes of classes that are others while any program records, in any thread.
+    """Methods of classes that other functions replace while any program records, in any thread.
 
     Parameters
     ----------
     *places : tuple of (class, str, callable)
-        A class, the name of a method, and what takes the method and returns another one.
+        A class, the name of a method, and a function that takes the method and returns its replacement.
 
     Examples
     --------
@@ -40,7 +40,7 @@ class Replacements:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Replace them until the last program has ended."""
+        """Return a context in which all methods are replaced; the last to be left puts them back."""
         with self.lock:
             self.users += 1
             if self.users == 1:

@@ -16,10 +16,10 @@ from multifold.marks import mark_of as mark_of
 
 
 def with_reads(x: Any) -> Any:
-    """Return arguments with the values of pending ones, for which the example waits.
+    """Return arguments, nested in tuples, lists and dicts, with values in the place of pending arrays.
 
-    It waits in Python code alone: a function of C++ that calls back into Python, as that of optree, does
-    not bear that another stack goes on meanwhile.
+    The example waits for these values. It waits in Python code alone: a function of C++ that calls back
+    into Python, as that of optree, does not bear that another stack goes on meanwhile.
     """
     recorder = recording_of().recorder
     if type(x) is recorder.pending:
@@ -42,9 +42,10 @@ METHODS = """
 
 @functools.cache
 def method(kind: type, name: str) -> Callable[..., Any]:
-    """Return a method of a class of arrays as a function, the same one each time.
+    """Return a function ``call(x, ...)`` that calls ``x.name(...)``: the same object each time for a name.
 
-    It calls the method of what it gets, which may be a number of NumPy in the place of an array.
+    It takes its ``__name__`` from the class ``kind``. ``x`` may be a number of NumPy in the place of an
+    array.
     """
 
     @functools.wraps(getattr(kind, name), assigned=("__name__",))
@@ -55,9 +56,11 @@ def method(kind: type, name: str) -> Callable[..., Any]:
 
 
 class PendingNumbers:
-    """What a pending array answers by its form, or by its value, in frameworks that let any class do so.
+    """A pending array: its shape is known, and its value is computed where the program needs it.
 
-    A subclass has a ``form``, and is a class of pending values of `LazyRecorder`.
+    Pending means not computed yet. A subclass has a ``form`` with shape and dtype, and is the class of
+    pending values of a `LazyRecorder`. ``bool(x)``, ``float(x)``, ``np.asarray(x)`` and the like make the
+    example wait for the value.
     """
 
     __slots__ = ()
@@ -65,28 +68,28 @@ class PendingNumbers:
     form: Any
 
     def _read(self) -> Any:
-        """Return the value, once it is there: the example waits."""
+        """Wait until the value is computed, while other examples go on; return it, as it is on the host."""
         return recording_of().recorder.read(self)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape."""
+        """The shape of the array that it stands for, a tuple of int; known without computing it."""
         shape: tuple[int, ...] = self.form.shape
         return shape
 
     @property
     def dtype(self) -> Any:
-        """The dtype."""
+        """The dtype of the array that it stands for; known without computing it."""
         return self.form.dtype
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """The number of axes: ``len(shape)``."""
         return len(self.form.shape)
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """The number of entries: the product of the shape, 1 without axes."""
         return math.prod(self.form.shape)
 
     def __len__(self) -> int:

@@ -44,7 +44,7 @@ SMALL = 4096
 
 
 class LazyRecorder(LazyRecorderBase, abc.ABC):
-    """Pending values of a framework, and what is done with them recorded, for `multifold.batched`.
+    """Records what a program does with the pending values of one framework, for `multifold.batched`.
 
     It is kept beyond a run, with what it has learnt of the calls of its program.
     `LazyRecorderBase.dispatch` is what a framework calls where a function meets a pending value, and
@@ -57,7 +57,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     settled : type
         Their class once they are computed: each has a ``value``.
     answers : dict
-        Functions that are not recorded, and what answers them.
+        Function that is not recorded -> function that is called in its place.
     probes, alarms : tuple of callable
         See `LazyRecorderBase`.
 
@@ -84,38 +84,54 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.reads: dict[int, CodeType] = {}
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
-        """Return the leaves of a nested value, None among them, and how they are nested."""
+        """Return the leaves of a nested value, None among them, and its structure."""
         leaves, structure = optree.tree_flatten(x, none_is_leaf=True)
         return leaves, structure
 
     @abc.abstractmethod
     def recording(self, same: Iterable[Any]) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a run, in which functions of the framework meet pending values.
+        """Return the context of one run, in which calls that meet pending values are recorded.
 
-        ``same`` are arguments that are the same for all examples.
+        ``same`` are arguments that are the same for all examples: arrays among them are shared by all
+        calls.
         """
 
     def tracing(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which traces are made, which hold what the program computes at once."""
+        """Return the context in which traces are made; what the program computes at once stays in them.
+
+        The default does nothing.
+        """
         return contextlib.nullcontext()
 
     def apart(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which an example waits, in the modes of the run, as that of gradients."""
+        """Return a context for the time in which an example waits, with the modes of the run.
+
+        The default does nothing.
+        """
         return contextlib.nullcontext()
 
     def modes(self) -> Hashable:
-        """Return what else the program has changed in this thread that calls depend on."""
+        """Return what the program has set in this thread that calls depend on, as the mode of gradients.
+
+        Calls and traces of different modes are never taken for one another. The default has no modes:
+        ``()``.
+        """
         return ()
 
     @abc.abstractmethod
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         """Return the key of an argument that is neither pending nor a plain value of Python.
 
-        Append it, or the pending values in it, if they are operands.
+        Plain values are None, int, bool, str, float, tuple and list. Two calls share a launch only if the
+        keys of their arguments are equal. Append the argument to ``operands`` if it is an array of the
+        framework; of a container, append the arrays and pending values in it.
         """
 
     def constant_key(self, x: Any, operands: list[Any]) -> Hashable:
-        """Return the key of an argument that is nothing of the framework: 1, 1.0 and True have three."""
+        """Return the key of a constant argument, by type and value: 1, 1.0 and True have three keys.
+
+        Nothing is appended to ``operands``. Raise a `RecordError` for what cannot be hashed.
+        """
         if type(x) is slice:
             return slice, freeze(x.start), freeze(x.stop), freeze(x.step)
         try:
@@ -128,18 +144,27 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         return freeze(x)
 
     def container_key(self, x: Any, operands: list[Any]) -> Hashable | None:
-        """Return the key of a container; None for anything else."""
+        """Return the key of a container: its structure, and the keys of its leaves; None for anything else.
+
+        The arrays and pending values in it are appended to ``operands``.
+        """
         leaves, structure = self.flatten(x)
         if len(leaves) == 1 and leaves[0] is x:
             return None
         return structure, self.keys_of(leaves, operands)
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a function does that has met a pending value, if its kind is not known."""
+        """Record a call of a function that has met a pending value, if no call of its kind was met before.
+
+        Return what stands for its result: pending values, or what the function returns if that is no array.
+        """
         return self.recorded(CURRENT.recording, None, func, args, kwargs)
 
     def at_once(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function whose pending operands were read; see `KnownCall.is_small`."""
+        """Run a function with the values of its pending operands, which were read; return its result.
+
+        Small functions run so, since to wait for their results takes longer; see `KnownCall.is_small`.
+        """
         return func(*with_reads(args), **with_reads(kwargs))
 
     @abc.abstractmethod
@@ -152,11 +177,20 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         kwargs: Mapping[str, Any],
         operands: Sequence[Any],
     ) -> KnownCall:
-        """Find out what a kind of call returns."""
+        """Run a function for one example, on stand-ins for its operands; return a `KnownCall` for its kind.
+
+        That says the form of each result, and how they nest. ``maker`` is the class of the call for a cell,
+        and None for a function of the framework; ``operands`` are the arrays and pending values among
+        ``args`` and ``kwargs``.
+        """
 
     @abc.abstractmethod
     def own_row(self, recording: Recording, x: Any) -> Any:
-        """Return a computed operand as one row, which nobody changes: NumPy's, if a trace is made."""
+        """Return a computed operand ``x`` as one row ``(1, *s)`` that no change of ``x`` reaches.
+
+        It is marked `shared` if ``x`` is the same for all examples, and an array of NumPy if a trace is
+        made.
+        """
 
     @abc.abstractmethod
     def call(
@@ -167,22 +201,30 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Record a call of a cell; return what stands for its result."""
+        """Record a call of the cell ``fn``, and return pending values in the place of its result.
+
+        A cell is a function that is recorded as one call. The values are nested as the result is. ``rows``
+        says whether it takes a row for each example on axis 0.
+        """
 
     def has_recorded(self, op: Any) -> bool:
-        """Return whether a function, or a module of a class, was recorded as a cell."""
+        """Return whether calls of the function ``op``, or of a module of the class ``op``, are known."""
         return any(getattr(kind.call, "func", None) is op for kind in self.known.values())
 
     def explained(self, error: Exception) -> Exception:
-        """Return what to raise in the place of an error that the code of an example has raised."""
+        """Return what to raise in the place of an exception of an example: by default itself."""
         return error
 
     def version_of(self, x: Any) -> int:
-        """Return how often a computed array was changed in place; 0 where that is not counted."""
+        """Return how often a computed array was changed in place; 0 if that is not counted."""
         return 0
 
     def refuse_stale(self, x: Any) -> None:
-        """Raise an error if a pending value shares memory with one that was changed in place since."""
+        """Raise a `RecordError` if a pending value is out of date.
+
+        It shares memory with an array that was changed in place since, which the batched program does not
+        see.
+        """
         if self.is_stale(x):
             raise refusal(
                 "An array is used that shares its memory with another one, which was changed in place "
@@ -192,13 +234,14 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
 
     @abc.abstractmethod
     def on_host(self, form: Any, value: Any) -> Any:
-        """Return a value that was fetched as the program gets it."""
+        """Return a value that was copied to the host in the shape and dtype of ``form``."""
 
     def read(self, x: Any) -> Any:
-        """Return the value of a pending one, once it is there: the example waits.
+        """Return the value of a pending array ``x``; unless it was read before, the example waits.
 
-        A part of a small value is read with all of that. What the example has made just before is read in
-        the same round, since programs read several results one after the other.
+        The value is on the host, and is kept in ``x.host``. If ``x`` is an entry of a small pending value,
+        all of that is read. The last 16 small values that the example has made are read in the same round,
+        since programs read several results in turn. Raise a `RecordError` if ``x`` is out of date.
         """
         self.refuse_stale(x)
         if x.host is None and x.place is not None and self.is_readable(x.place[0]):
@@ -221,19 +264,20 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         return x.host
 
     def note_read(self, frame: FrameType | None) -> None:
-        """Take note of the functions that read a value, themselves or by what they call."""
+        """Store the code of ``frame`` and of all frames that have called it in ``reads``, by ``id``."""
         while frame is not None:
             self.reads[id(frame.f_code)] = frame.f_code
             frame = frame.f_back
 
     def is_readable(self, x: Any) -> bool:
-        """Return whether something is a small pending value that may be used."""
+        """Return whether ``x`` is a pending value of at most 4096 numbers and not out of date."""
         return type(x) is self.pending and not self.is_stale(x) and math.prod(x.form.shape) <= SMALL
 
     def unsettled(self, result: Any, made: Sequence[weakref.ref[Any]]) -> list[Any]:
-        """Return the pending values that an example's result, or anything else, still holds.
+        """Return the pending values in ``result``, then those of ``made`` that are still alive, each once.
 
-        ``made`` are those that it has made; each has a ``node``.
+        ``made`` has weak references to the pending values of the example. Those that are out of date are
+        left out if they are only in ``made``; for one in ``result`` a `RecordError` is raised.
         """
         returned = [x for x in self.flatten(result)[0] if type(x) is self.pending]
         for x in returned:
@@ -244,21 +288,34 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
 
     @abc.abstractmethod
     def computed(self, pending: Any, rows: Any) -> Any:
-        """Return what a pending value stands for, the one of some rows."""
+        """Return the array that a pending value stands for, from an array of its one row.
+
+        ``rows`` has the shape ``(1, *s)``, and the array the shape ``s``.
+        """
 
     @abc.abstractmethod
     def settle(self, pending: Any, rows: Any) -> None:
-        """Let a pending value stand for what was computed of it, the one of some rows."""
+        """Make a pending value, one that was not computed yet, stand for its array from now on.
+
+        ``rows`` is an array of its one row, ``(1, *s)``.
+        """
 
     def settled(self, result: Any, values: Mapping[int, Any]) -> Any:
-        """Return what the code of an example has returned, with values by the ``id`` of pending ones."""
+        """Return a nested result with arrays in the place of pending values and of those that were settled.
+
+        ``values`` has the array of a pending value by its ``id``; a pending value that it lacks stays.
+        """
         leaves, structure = self.flatten(result)
         found: list[Any] = [values.get(id(x), x) for x in leaves]
         return structure.unflatten([x.value if type(x) is self.settled_type else x for x in found])
 
     @abc.abstractmethod
     def join(self, values: Sequence[Any], how: str) -> Any:
-        """Return the results of all examples as one: ``"stack"`` or ``"cat"``."""
+        """Return one leaf of the results of all examples as one array, by ``"stack"`` or ``"cat"``.
+
+        ``values`` has that leaf for each example. ``"stack"`` adds an axis 0 for the examples, ``"cat"``
+        concatenates along axis 0. NumPy returns a list if not all values are arrays.
+        """
 
 
 def known_call(
@@ -271,21 +328,21 @@ def known_call(
     share_memory: Callable[[Any, Any], bool],
     may_be_small: bool,
 ) -> KnownCall:
-    """Return what is known of a kind of call, once its function has run for one example.
+    """Return the `KnownCall` of a kind of call, once its function has run for one example.
 
     Parameters
     ----------
     call : LazyCall
         The call, with the ``forms`` of its results; ``is_single`` says whether it returns one array.
     found : object
-        What the function has returned.
+        What the function has returned for ``stand_ins``, nested.
     stand_ins : list of array
-        The operands that it got.
+        The arrays that it got as operands, in order.
     leaves : list
-        Its arguments, which must live as long as what is known of the call: the key has their ids.
+        Its arguments, which must live as long as the `KnownCall`: the key has their ids.
     is_array, share_memory : callable
-        What is an array of the framework, and whether two share memory. A result that shares the memory of
-        an operand, or of a result before it, is a view of that.
+        Whether something is an array of the framework, and whether two arrays share memory. A result that
+        shares the memory of an operand, or of a result before it, is a view of that.
     may_be_small : bool
         Whether it may run at once where its operands were read. A function that returns a view may not: a
         part of what was read would be written to without the rest.

@@ -20,7 +20,10 @@ from multifold.lazy.current import refusal
 
 
 def entries_of(value: Any) -> Sequence[Any]:
-    """Return what a short container holds, by which a change shows; of a long one, how much it holds."""
+    """Return what a list, dict, set or the like holds; ``(len(value),)`` if it has more than 64 entries.
+
+    Of a dict, these are the keys and then the values; of anything that is no container, there are none.
+    """
     if type(value) not in CONTAINERS:
         return ()
     if len(value) > FEW:
@@ -29,21 +32,23 @@ def entries_of(value: Any) -> Sequence[Any]:
 
 
 def same_entries(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether containers hold the same objects, or as many."""
+    """Return whether two results of `entries_of` hold the same objects, in order; ints if equal."""
     return len(some) == len(others) and all(
         x is y or (type(x) is type(y) is int and x == y) for x, y in zip(some, others, strict=True)
     )
 
 
 class Around:
-    """What a function, or one inside of it, finds around it: variables that it binds, names of its module.
+    """What the variables that a function binds and the names of its module that it uses stand for now.
+
+    The constructor keeps them; `is_now` compares them with what the function would find later.
 
     Parameters
     ----------
     function : function
         The function.
     version_of : callable
-        Returns how often an array was changed in place; None for anything else.
+        ``version_of(x)`` returns how often an array was changed in place, and None for anything else.
 
     Examples
     --------
@@ -69,7 +74,7 @@ class Around:
         self.entries = [(x, entries_of(x)) for x in found if type(x) in CONTAINERS]
 
     def is_now(self) -> bool:
-        """Return whether all is as it was."""
+        """Return whether variables and names stand for the same objects as at first, unchanged."""
         # It is asked at each call of a cell, where a loop is quicker than `all`.
         for own, name, value in self.names:
             if own.get(name, MISSING) is not value:
@@ -87,14 +92,16 @@ class Around:
 
 
 class Bound:
-    """What attributes of an object and variables of a function stand for, and what a container holds.
+    """The attributes of an object, the variables of a function, or the entries of a container, as of now.
+
+    The constructor keeps them; `is_now` compares them with those of later.
 
     Parameters
     ----------
     x : object
         The object.
     attributes : callable
-        Returns those of an object that count.
+        ``attributes(x)`` returns the attributes of an object that are compared, by name.
     """
 
     def __init__(self, x: Any, attributes: Callable[[Any], Mapping[str, Any]] = vars) -> None:
@@ -106,7 +113,7 @@ class Bound:
         self.entries = [(part, entries_of(part)) for part in held]
 
     def is_now(self) -> bool:
-        """Return whether all is as it was."""
+        """Return whether the names stand for the same objects, with the same entries, as at the start."""
         now = self.of(self.object) if self.attributes else self.attributes
         return (
             now.keys() == self.attributes.keys()
@@ -117,7 +124,7 @@ class Bound:
 
 
 class Seen:
-    """A function or an object that a recorded cell is, or takes, as it was when a run first met it.
+    """A function or an object that a recorded cell is or takes, with what it held when a run first met it.
 
     A cell runs later than the program. So what it finds must stay what it is until the run has ended.
 
@@ -126,10 +133,10 @@ class Seen:
     x : object
         The function or object.
     parts : list of object
-        What it holds, or finds around it. Of arrays of NumPy the contents count, since they do not tell how
-        often they change.
+        What it holds, or finds around it. NumPy arrays among these are compared by their numbers, since
+        they do not count their changes.
     attributes : callable
-        As of `Bound`.
+        ``attributes(x)`` returns the attributes of an object that are compared, by name; `vars` by default.
     """
 
     def __init__(
@@ -144,13 +151,13 @@ class Seen:
         self.look()
 
     def look(self) -> None:
-        """Take all as it is now."""
+        """Store what ``object`` and ``parts`` hold now, in the place of what was stored before."""
         self.bound = Bound(self.object, self.of)
         self.inner = [Bound(x, self.of) for x in self.parts if x is not self.object and is_bound(x)]
         self.arrays = [(x, x.copy()) for x in self.parts if isinstance(x, np.ndarray)]
 
     def is_now(self) -> bool:
-        """Return whether all is as it was."""
+        """Return whether all is as `look` stored it: the same objects by name, arrays equal."""
         return (
             self.bound.is_now()
             and all(x.is_now() for x in self.inner)
@@ -158,17 +165,20 @@ class Seen:
         )
 
     def refuse_rebound(self) -> None:
-        """Refuse a call that finds other objects than the one before: a loop's ``i``, say."""
+        """Raise a `RecordError` if a name in the object stands for something else now: a loop's ``i``, say.
+
+        Names inside of its parts, and the numbers in arrays, are not compared: see `refuse_changed`.
+        """
         if not self.bound.is_now():
             self.refuse()
 
     def refuse_changed(self) -> None:
-        """Refuse a run in which it has changed."""
+        """Raise a `RecordError` unless `is_now`: something has changed since `look`."""
         if not self.is_now():
             self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Raise the error of what has changed."""
+        """Raise the `RecordError` which says that something that a cell uses has changed."""
         name = getattr(self.object, "__qualname__", type(self.object).__name__)
         raise refusal(
             f"What the cell {name} uses was changed during the run: an array, an attribute or a "
@@ -178,7 +188,10 @@ class Seen:
 
 
 def is_bound(x: Any) -> bool:
-    """Return whether something holds others by names, or as a container."""
+    """Return whether `Bound` can keep what an object holds: a container, or an object with a ``__dict__``.
+
+    Classes and modules are none of these.
+    """
     return type(x) in CONTAINERS or (hasattr(x, "__dict__") and not isinstance(x, (type, ModuleType)))
 
 

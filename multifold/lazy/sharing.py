@@ -58,12 +58,14 @@ SMALL = 4096
 
 
 class Sharing:
-    """What the examples of a program share.
+    """What the examples of a run share, and whether one changes it while another waits.
+
+    It also gives each example random streams of its own, if there is a seed.
 
     Parameters
     ----------
     backend : Backend
-        What knows the objects that an op may change.
+        The adapter of the framework, which knows what objects an op may change.
     pending : type
         The class of pending values.
     fn : callable
@@ -91,17 +93,21 @@ class Sharing:
         self.last_begun = 0
 
     def take(self, example: int, arguments: Sequence[Any]) -> None:
-        """Take note of the arguments of an example."""
+        """Store the arguments of an example that begins, which others may have, too."""
         self.arguments[example] = arguments
 
     def forget(self, example: int) -> None:
-        """Forget the arguments of an example that has ended: it changes nothing any more."""
+        """Drop the arguments of an example that has ended, which changes nothing any more."""
         self.arguments.pop(example, None)
         for key in self.objects.pop(example, ()):
             self.known.pop(key, None)
 
     def shared_tables(self) -> dict[int, Table]:
-        """Return the objects that several examples may change, by ``id``: looked for when one waits."""
+        """Return a `Table` for each object that several examples may change, by its ``id``.
+
+        Those of the program are found at the first call; those among arguments once a second example has
+        them.
+        """
         if self.tables is None:
             owners = owners_of(self.backend, None, self.fn)
             self.tables = self.tables_of(objects_in(self.backend, [*self.backend.stateful(owners)]))
@@ -114,32 +120,43 @@ class Sharing:
         return self.tables
 
     def tables_of(self, objects: Mapping[int, Any]) -> dict[int, Table]:
-        """Return what reads the objects among some that have names, or are containers."""
+        """Return a `Table` for each of ``objects`` that has attributes or is a container, by ``id``."""
         found = {key: x for key, x in objects.items() if has_names(x)}
         return {key: Table(self.backend, self.pending, x) for key, x in found.items()}
 
     def wait(self, example: int) -> tuple[Snapshot, Snapshot]:
-        """Note that an example begins to wait; return snapshots of what it leaves, for `refuse_changes`.
+        """Begin the wait of an example; return two snapshots of shared objects for `refuse_changes`.
 
-        The next turn of any example fills the second in, so that there is one look at all objects a turn.
+        The second is an empty list, which `look` fills in before the next turn of any example: what this
+        example leaves. The first shows what it found when it went on last, or is the second one if it is
+        not late.
         """
         self.shared_tables()
         self.left = []
         return self.now if self.is_late(example) else self.left, self.left
 
     def end(self, example: int) -> None:
-        """Refuse what an example that has ended has changed too late."""
+        """Raise a `RecordError` if an example that ends has changed a shared object too late.
+
+        Too late means: after an example ran that comes later in the loop.
+        """
         if self.is_late(example):
             came = self.now
             self.look()
             self.refuse(came, self.now, LATE)
 
     def is_late(self, example: int) -> bool:
-        """Return whether an example has waited before, and others ran that come later in the loop."""
+        """Return whether an example had more than one turn, and a later example has begun.
+
+        In the loop, the later one would run after it.
+        """
         return self.turns[example] > 1 and example < self.last_begun
 
     def look(self) -> None:
-        """Read what the names in shared objects stand for, before an example goes on."""
+        """Store a snapshot of all shared objects in ``now``, before an example goes on.
+
+        It does nothing as long as no example has waited.
+        """
         if self.tables is None:
             return
         self.now = [table.read() for table in self.shared_tables().values()]
@@ -147,15 +164,21 @@ class Sharing:
             self.left.extend(self.now)
 
     def refuse_changes(self, came: Snapshot, left: Snapshot) -> None:
-        """Refuse shared objects that an example has changed too late, or others have while it waited.
+        """Raise a `RecordError` if an example that waited finds shared objects changed.
 
-        ``came`` and ``left`` are what it found when it had waited before, and what it left.
+        ``came`` and ``left`` are what `wait` returned: the states before and after the turn that ended in
+        the wait. If they differ, the example itself was too late. If ``left`` differs from ``now``, others
+        made the change.
         """
         self.refuse(came, left, LATE)
         self.refuse(left, self.now, "others changed it while one waited for a value")
 
     def refuse(self, before: Snapshot, after: Snapshot, why: str) -> None:
-        """Refuse shared objects that have changed."""
+        """Raise a `RecordError` that names the first object which two snapshots show in two states.
+
+        ``before`` and ``after`` have an entry for each shared object, in one order; see `Table.read`.
+        ``why`` ends the message: who has changed the object, and when.
+        """
         tables = self.shared_tables().values()  # more than before, if examples have begun meanwhile
         for table, then, now in zip(tables, before, after, strict=False):
             if then is not now and not (same_entries(then[0], now[0]) and then[1] == now[1]):
@@ -165,7 +188,7 @@ class Sharing:
                 )
 
     def begin(self, example: int) -> None:
-        """Let an example go on, with random streams of its own if there is a seed."""
+        """Begin a turn of an example: count it, `look`, and with a seed set its own random streams."""
         self.look()
         self.turns[example] += 1
         self.last_begun = max(self.last_begun, example)
@@ -179,7 +202,11 @@ class Sharing:
             self.random.begin_anew((self.seed, example))
 
     def rest(self, example: int) -> None:
-        """End the turn of an example; warn if it has drawn after one that comes later in the loop."""
+        """End a turn of an example; with a seed, keep its random streams and put back the outer ones.
+
+        Without a seed, warn once a run if it drew random numbers after an example that comes later in the
+        loop.
+        """
         if self.seed is not None:
             self.streams[example] = self.random.read()
             self.random.write(self.began)
@@ -194,17 +221,20 @@ class Sharing:
             self.last_drawn = max(self.last_drawn, example)
 
     def watches(self, example: int) -> bool:
-        """Return whether an example is asked for what it draws."""
+        """Return whether a turn of an example is watched for random numbers that it draws.
+
+        These are the first 16 turns of each of the first 8 examples.
+        """
         return example < WATCHED and self.turns[example] <= TURNS
 
 
 def objects_in(backend: Backend, roots: Sequence[Any]) -> dict[int, Any]:
-    """Return what can be reached from some objects and may be changed by the program, by ``id``."""
+    """Return the objects reached from ``roots`` that a program may change, by ``id``."""
     return {id(x): x for x, inside in reached(backend, roots, is_home=is_of_user) if inside}
 
 
 def is_of_user(x: Any) -> bool:
-    """Return whether the class of an object is code of the user.
+    """Return whether the class of an object is in a module of the user; see `is_written_here`.
 
     >>> is_of_user(Counter()), is_of_user(sys)
     (False, False)
@@ -214,7 +244,10 @@ def is_of_user(x: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def is_written_here(module: str) -> bool:
-    """Return whether a module is code of the user, rather than an installed one or one of Python."""
+    """Return whether a module is the user's: neither multifold's, Python's, nor installed.
+
+    Its file lies outside of the folders of Python and site-packages, or it is ``__main__``.
+    """
     if module.partition(".")[0] == "multifold":  # installed so that its code can be changed
         return False
     where = getattr(sys.modules.get(module), "__file__", None) or ""
@@ -223,17 +256,17 @@ def is_written_here(module: str) -> bool:
 
 
 def has_names(x: Any) -> bool:
-    """Return whether an object has names, or is a container."""
+    """Return whether an object has a ``__dict__``, or is a container such as a list or dict."""
     return hasattr(x, "__dict__") or type(x) in CONTAINERS
 
 
 class Table:
-    """The names in a shared object: attributes, or variables around a function. All are read at each wait.
+    """Reads what the names in one shared object stand for: attributes, variables or entries.
 
     Parameters
     ----------
     backend : Backend
-        What knows which attributes the framework keeps for itself.
+        The adapter of the framework, which knows the attributes that the framework keeps for itself.
     pending : type
         The class of pending values, each of which has a ``version``.
     owner : object
@@ -257,7 +290,13 @@ class Table:
             self.reserved = backend.reserved(owner)
 
     def read(self) -> tuple[list[Any], list[Any]]:
-        """Return what the names stand for, with what containers hold; and what marks arrays of these."""
+        """Return what the names stand for, with the entries of containers; and its `marks`.
+
+        >>> from types import SimpleNamespace
+        >>> from multifold import load_backend
+        >>> Table(load_backend("numpy"), Sharing, SimpleNamespace(count=3, names=["a"])).read()
+        ([3, ['a'], 'a'], [])
+        """
         owner = self.owner
         if type(owner) in CONTAINERS:
             values = [*entries_of(owner)]
@@ -276,7 +315,12 @@ class Table:
         return values, self.marks(values)
 
     def marks(self, values: Sequence[Any]) -> list[Any]:
-        """Return what tells whether arrays were changed in place: contents, or the framework's count."""
+        """Return what shows whether arrays among ``values`` were changed in place since.
+
+        The list is to be compared with one made later. It has the bytes of NumPy arrays of at most 4096
+        bytes, the version of each pending array, and the count of changes of each array of a framework that
+        counts them.
+        """
         values = [x for x in values if type(x) not in VALUES]
         found: list[Any] = [x.tobytes() for x in values if type(x) is np.ndarray and x.nbytes <= SMALL]
         found += [x.version for x in values if type(x) is self.pending]
@@ -286,7 +330,11 @@ class Table:
         return found + [self.backend.version(x) for x in arrays]
 
     def difference_text(self, then: Sequence[Any], now: Sequence[Any]) -> str:
-        """Return how an error calls what has changed."""
+        """Return how an error calls the first difference between two lists from `read`.
+
+        ``then`` and ``now`` are the first lists of the two. The text is ``"attribute 'state' of Model"`` or
+        ``"the variable 'found' of encode"``, for example, or ``"a list"``.
+        """
         if isinstance(self.owner, FunctionType):
             names = [*self.names, *self.owner.__code__.co_freevars]
             kind, whose = "the variable", self.owner.__qualname__
@@ -300,7 +348,10 @@ class Table:
 
 
 def in_all_copies(backend: Backend, fn: Any) -> dict[int, Any]:
-    """Return the arrays that copies of a model share, by ``id``: parameters, and what cannot be copied."""
+    """Return the arrays that copies of a model share, by ``id``: parameters, and what can't be copied.
+
+    ``fn`` is a model, or a method of one. Raise a `RecordError` if a copy would have parameters of its own.
+    """
     owner = owner_of(fn, fn)
     parts = [x for x, _ in reached(backend, [owner])]
     models = [owner, *[x for x in parts if backend.hosts(x)]]
@@ -316,7 +367,10 @@ def in_all_copies(backend: Backend, fn: Any) -> dict[int, Any]:
 
 
 def refuse_unshared(backend: Backend, fn: Any, shared: dict[int, Any]) -> None:
-    """Refuse a model whose copies would have parameters of their own, as layers of Keras do."""
+    """Copy a model; raise a `RecordError` if the copy has parameters that ``shared`` lacks.
+
+    Layers of Keras do, for example. ``shared`` has the parameters of ``fn`` by ``id``.
+    """
     copied = own_copy(fn, shared)
     owner = owner_of(copied, copied)
     if any(id(x) not in shared for x in backend.arrays_of(owner)):
@@ -327,7 +381,10 @@ def refuse_unshared(backend: Backend, fn: Any, shared: dict[int, Any]) -> None:
 
 
 def own_copy(fn: Any, shared: dict[int, Any]) -> Any:
-    """Return a copy of a model, or of a method of it, with some arrays of its own model."""
+    """Return a deep copy of a model, or of a method with its model, that has the ``shared`` arrays.
+
+    ``shared`` is a dictionary of arrays by ``id``. Raise a `RecordError` if the model cannot be copied.
+    """
     owner = owner_of(fn, fn)
     try:
         copied = copy.deepcopy(owner, dict(shared))

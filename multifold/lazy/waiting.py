@@ -32,7 +32,7 @@ MANY_OBJECTS = 200_000
 
 @contextlib.contextmanager
 def resting_collector() -> Iterator[None]:
-    """Let Python's collector of circles rest while examples record.
+    """Return a context in which Python's collector of circles is off, if it was on.
 
     Each recorded call makes some objects that live until the run ends. The collector would go through them
     again and again, for a good part of the time. What the examples drop is freed without it, except for
@@ -56,20 +56,20 @@ async def drive(
     code: Callable[[], Any],
     made: list[Any],
 ) -> Any:
-    """Run the code of one example to its end, and await what it reads; return what it returns.
+    """Run the code of one example to its end, awaiting the values that it reads; return what it returns.
 
     Parameters
     ----------
     recording : Recording
         The run that the example is part of.
     sharing : Sharing
-        What it shares with the other examples.
+        What the example shares with others.
     fold : Fold
-        What its values are awaited of.
+        The fold whose ``values`` it awaits.
     example : int
-        Its number.
+        The number of the example, from 0.
     code : callable
-        Takes nothing; what it returns or raises is returned or raised.
+        Runs the code of the example; it takes nothing.
     made : list
         Gets weak references to the pending values that it makes.
     """
@@ -112,7 +112,12 @@ def go_on(
     code: Callable[..., Any],
     *arguments: Any,
 ) -> Any:
-    """Let the code of an example go on, and record what it does meanwhile."""
+    """Record while ``code(*arguments)`` runs; return what it returns, or the nodes that it wants to read.
+
+    ``code`` begins or resumes an example. ``wait`` is what a read calls, and ``made`` gets weak references
+    to the pending values that are made meanwhile. Raise a `RecordError` if the code has caught one of
+    multifold.
+    """
     recording.goes_on(made, wait)
     before = CURRENT.switch(recording)
     sharing.begin(example)
@@ -131,7 +136,11 @@ def go_on(
 def switched_out(
     recording: Recording, sharing: Sharing, example: int, stack: Any, nodes: Sequence[Any]
 ) -> list[Any]:
-    """Stop the code of an example until some values are there; return them."""
+    """Stop the greenlet ``stack`` of an example until the values of ``nodes`` are there; return them.
+
+    Raise a `RecordError` if other code than that of the example reads, or if what it shares with other
+    examples was changed meanwhile.
+    """
     if greenlet.getcurrent() is not stack:
         raise RecordError("A value is read in another greenlet or thread than the one of its example.")
     left = sharing.wait(example)
@@ -142,7 +151,7 @@ def switched_out(
 
 
 def refuse_read(nodes: Sequence[Any]) -> list[Any]:
-    """Refuse a read, since nothing lets the code of an example wait."""
+    """Raise `ExtraMissing`: an example reads a value, and only the package greenlet lets it wait."""
     raise ExtraMissing(
         "The program reads a computed value, so its example has to wait for it. That needs greenlet.",
         "pip install 'multifold-core[plain]'",
@@ -150,7 +159,7 @@ def refuse_read(nodes: Sequence[Any]) -> list[Any]:
 
 
 def refuse_read_in_trace(nodes: Sequence[Any]) -> list[Any]:
-    """Refuse a read, since nothing is computed while traces are made."""
+    """Raise a `RecordError`: an example reads a value while it is traced, and traces compute nothing."""
     raise RecordError(
         "The program reads a computed value, so what it does is known only when it runs.",
         "run it without traces, which lets the examples wait.",

@@ -17,7 +17,7 @@ from multifold.serve.statistics import Tally
 
 
 class Admission:
-    """The requests that wait, and whether more may come.
+    """The queue in which requests wait to be taken, and whether more of them may come.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Admission:
     wait : float
         How many seconds the first request of an idle server waits for company.
     tally : Tally
-        What counts requests.
+        Counts refused requests, and tells at which rate requests end.
     """
 
     def __init__(self, most: int, wait: float, tally: Tally) -> None:
@@ -44,20 +44,20 @@ class Admission:
         self._idle = True  # nothing was there to do when the first of the requests came that wait
 
     def open(self) -> None:
-        """Let requests come in."""
+        """Let `submit` accept requests from now on."""
         with self._lock:
             self._open = True
             self._draining = True
 
     def submit(self, request: Request) -> None:
-        """Let a request wait to be taken.
+        """Put a request into the queue, and wake the thread of the server if it waits in `work`.
 
         Raises
         ------
         LaunchError
             If the server does not run.
         Overloaded
-            If too many wait.
+            If ``most`` requests are in the queue; its ``retry_after`` says when to try again, in seconds.
         """
         with self._lock:
             if not self._open:
@@ -82,36 +82,50 @@ class Admission:
                 self._changed.notify()
 
     def cancel(self, request: Request) -> None:
-        """Note that a caller has cancelled a request."""
+        """Store a request that its caller has cancelled, for `take_ended`, and wake the thread."""
         with self._lock:
             self._cancelled.append(request)
             self._changed.notify()
 
     def stop(self, drain: bool) -> None:
-        """Take no more requests; ``drain`` says whether those that are there are served to their end."""
+        """Refuse new requests from now on, and wake the thread of the server.
+
+        With ``drain``, those in the queue and under way are served to their end; else they are given up.
+        """
         with self._lock:
             self._open = False
             self._draining = self._draining and drain
             self._changed.notify()
 
     def __len__(self) -> int:
-        """How many requests wait; takes no lock, as `serves` and `presses`, asked between launches."""
+        """Return how many requests are in the queue.
+
+        It takes no lock, as `serves` and `presses`, since the thread asks between launches.
+        """
         return len(self._heap)
 
     @property
     def serves(self) -> bool:
-        """Whether requests under way go on: the server was not stopped without draining."""
+        """Whether requests that are there are served to their end, and not given up.
+
+        It is false before `open`, and after ``stop(drain=False)``.
+        """
         return self._draining
 
     def presses(self, now: float) -> bool:
-        """Return whether a request was cancelled, one that waits is late, or all are to be given up."""
+        """Return whether the thread has to look at requests before the next launch.
+
+        A request was cancelled, one in the queue has its deadline at ``now`` (of `time.monotonic`) or
+        before, or the server was stopped without draining.
+        """
         return bool(self._cancelled) or now >= self._first_deadline or not self._draining
 
     def work(self, busy: bool) -> bool:
-        """Wait until there is something to do; return whether there is, or the server was stopped.
+        """Wait until there is something to do, and return True; return False once the server has stopped.
 
-        Requests that have come during a round begin at once when it ends, however few they are: to wait
-        for company would cost them more than larger launches save.
+        Where nothing was under way, the first request waits for others, for ``wait`` seconds at most.
+        Requests that have come during a round begin at once when it ends, however few they are: to wait for
+        company would cost them more than larger launches save.
 
         Parameters
         ----------
@@ -135,13 +149,21 @@ class Admission:
             return busy and self._draining
 
     def take(self, most: int, now: float) -> list[Request]:
-        """Return the next requests, at most so many."""
+        """Remove the next requests from the queue, ``most`` at most, and return them.
+
+        Each is started at ``now``, a time of `time.monotonic`. Smaller priorities come first, and equal
+        ones in the order in which they came.
+        """
         with self._lock:
             count = min(most, len(self._heap))
             return [heapq.heappop(self._heap)[-1].start(now) for _ in range(count)]
 
     def take_ended(self, now: float) -> tuple[list[Request], list[Request]]:
-        """Return the late and cancelled requests of the queue, taken out of it, and all cancelled ones."""
+        """Remove late and cancelled requests from the queue; return these, and all cancelled ones.
+
+        The second list has those of any state that were cancelled since the last call. ``now`` is a time of
+        `time.monotonic`: a request is late if its deadline is not after it.
+        """
         with self._lock:
             cancelled = self._cancelled
             self._cancelled = []
@@ -156,7 +178,7 @@ class Admission:
             return ended, cancelled
 
     def close(self) -> list[Request]:
-        """Take no more requests; return those that wait."""
+        """Refuse new requests from now on, empty the queue, and return what was in it, in order."""
         with self._lock:
             self._open = False
             self._draining = False

@@ -22,20 +22,20 @@ from multifold._engine.rounds.fetch import LEAF, HostRows
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request has returned, until all of it has run.
+    """What the function of one request returned, and the nodes that have to run before its answer.
 
     Attributes
     ----------
     example : int
-        Whose answer it is.
+        The number of the example, from 0, that has returned it.
     value : object
         What the function returned.
     nodes : list of Node
-        What it needs.
+        The nodes that ``value`` consists of, with a row or a whole result each.
     asked : Outputs or None
-        The value taken apart, with loose values numbered from 0 on; None if it is one node.
+        The value as references, from `take_apart`; None if it is one node.
     plain : bool
-        Whether it consists of rows only: no loose values, and nothing that is wanted whole.
+        Whether it consists of rows only: it has no numbers or arrays of its own, and reads no result whole.
     """
 
     example: int
@@ -46,7 +46,11 @@ class Answer:
 
     @classmethod
     def of(cls, recorder: Recorder, example: int, value: Any) -> Answer:
-        """Return what an example has returned; a node, as most return, is not taken apart."""
+        """Make the answer of an example from ``value``, which its function returned: nodes, nested or one.
+
+        A single node, as most return, is not taken apart. Raise a `RecordError` for what can't be an
+        output.
+        """
         graph = recorder._graph
         if type(value) is graph.node_type and value._graph is graph:
             return cls(example, value, [value], None, plain=True)
@@ -62,16 +66,17 @@ class Answer:
 
 
 def results_of(answers: Sequence[Answer], found: HostRows) -> dict[int, Any]:
-    """Return results on the host, by example; those with a group of rows of several classes are left out.
+    """Return the result of each answer as NumPy arrays, by the number of its example.
 
-    Whether such rows fit together, and to what, is for the framework to say.
+    An answer is left out if one of its groups has rows of different shapes, dtypes or structures. Whether
+    such rows fit together is for the framework to say.
 
     Parameters
     ----------
     answers : sequence of Answer
-        All of them plain.
+        Answers with ``plain``, which consist of rows only.
     found : HostRows
-        The rows of their nodes, in order.
+        The row of each of their nodes, in the order of the answers and of ``nodes``.
     """
     results: dict[int, Any] = {}
     row = 0
@@ -93,7 +98,11 @@ def results_of(answers: Sequence[Answer], found: HostRows) -> dict[int, Any]:
 
 
 def row_of(found: HostRows, source: int, at: int) -> Any:
-    """Return one row as a value of shape ``(1, *s)``, a copy: a view would keep the rows of all others."""
+    """Return one row of a source, a part of an op's result, as arrays of shape ``(1, *s)``, nested alike.
+
+    It is row ``at`` of source number ``source``. The arrays are copies: a view would keep the rows of all
+    other requests in memory.
+    """
     structure = found.structures[source]
     leaves = found.leaves[source]
     if structure is LEAF:
@@ -102,7 +111,10 @@ def row_of(found: HostRows, source: int, at: int) -> Any:
 
 
 def group_of(found: HostRows, rows: slice) -> Any:
-    """Return the rows of a group as one value of shape ``(n, *s)``; None if they are of several classes."""
+    """Return the rows of one group, a slice of ``found``, as arrays of shape ``(n, *s)``.
+
+    None if there are no rows, or if they differ in structure, dtype or shape.
+    """
     sources = found.source[rows]
     at = found.at[rows]
     if not len(at):
@@ -124,5 +136,5 @@ def group_of(found: HostRows, rows: slice) -> Any:
 
 
 def own(x: Any) -> Any:
-    """Return a copy of an array, and anything else as it is."""
+    """Return a copy of a NumPy array, and anything else as it is."""
     return x.copy() if isinstance(x, np.ndarray) else x

@@ -72,15 +72,16 @@ Ended = tuple[Request, Any, Exception | None]
 
 
 class Arrived(NamedTuple):
-    """Tasks, or answers, that have all that they ask, and where it is.
+    """The tasks, or answers, whose awaited values have all run, and where the rows of these are.
 
     Attributes
     ----------
     who : list of ExampleTask or of Answer
+        The tasks, or the answers, in the order in which they asked.
     refs : int64 array
-        All that they ask.
+        The references to all values that they asked for, one after the other.
     whole : list of int
-        The positions in ``refs`` of calls whose whole result is asked.
+        The positions in ``refs`` of those whose whole result was asked for, in ascending order.
     where : list
         In which parts of results the rows are; see `CallTable.arrived`.
     """
@@ -93,22 +94,22 @@ class Arrived(NamedTuple):
 
 @final
 class Engine(Rounds):
-    """Runs the requests that it is given, round after round.
+    """Runs the rounds of the requests that it is given, with what they await; it never ends by itself.
 
     Parameters
     ----------
     fold : Fold
-        What they record on, without calls.
+        The fold that they record on, which has no calls yet.
     model : object
         Where op names are looked up.
     calls : int
         How many calls a round has room for.
     host : bool
-        Whether results become arrays of NumPy.
+        Whether requests get NumPy arrays, and not those of the framework.
     steps : bool
-        Whether a round is one launch of each op.
+        Whether a round is one launch of each op, and not all that is needed.
     before : Gathers, optional
-        Those of an engine before it, of the same model.
+        What the `end` of an engine for the same model returned.
     """
 
     tasks: ServedTasks
@@ -142,7 +143,10 @@ class Engine(Rounds):
         self._open.enter_context(tasks.running())
 
     def rest(self) -> None:
-        """Let what functions of requests have entered end, since no request is under way."""
+        """Leave the contexts that functions of requests have entered on the fold; no request is under way.
+
+        An error of the library becomes a warning, since no request waits for it.
+        """
         try:
             if self.recorder._meanwhile is not None:
                 self.recorder._meanwhile.close()
@@ -150,9 +154,9 @@ class Engine(Rounds):
             warn_user(str(error))
 
     def end(self) -> Gathers | None:
-        """Let go of everything, and return the gathers, which the next engine of the model may use.
+        """Drop all results and calls; return the gathers for the next engine of the same model, or None.
 
-        The fold is empty then, and may be used again.
+        Gathers read the operands of launches without a plan. The fold is empty then, and may be used again.
         """
         self.rest()
         self._open.close()
@@ -163,12 +167,12 @@ class Engine(Rounds):
     def step(
         self, interrupts: Callable[[], bool], in_pieces: bool = False
     ) -> tuple[list[Ended], Report | None]:
-        """Run one round; return the requests that have ended, and the report of the round if it ran any.
+        """Run one round; return the requests that have ended, and the round's report, None if nothing ran.
 
         Parameters
         ----------
         interrupts : callable
-            Asked between two launches whether the round ends there.
+            Called between two launches; the round ends there if it returns True.
         in_pieces : bool
             Whether launches are divided into `pieces`, where rounds are steps.
         """
@@ -192,7 +196,11 @@ class Engine(Rounds):
         return self.take_ended(), report
 
     def asked_by_results(self) -> list[Ask]:
-        """Return what the requests need whose functions have returned."""
+        """Return a pair of answer and nodes for each function that has returned, but is not answered yet.
+
+        What functions have returned since the last call becomes an `Answer`; one without nodes is answered
+        at once, and one that can't be an output fails.
+        """
         returned = self.tasks.take_results()
         for example, result in returned.items():
             try:
@@ -206,7 +214,10 @@ class Engine(Rounds):
         return [(answer, answer.nodes) for answer in self._answers.values()]
 
     def without_changed(self, asks: list[Ask]) -> list[Ask]:
-        """End the requests that have changed an array which they recorded; return what others ask for."""
+        """Fail the requests that have changed an array after recording it.
+
+        Return the other entries of ``asks``.
+        """
         owners = self.tasks.owners.of_calls
         failed = {int(owners[call]): error for call, error in self.graph.counted.take_changed()}
         for example in failed.keys() & self.tasks.requests.keys() - self._finished.keys():
@@ -215,14 +226,20 @@ class Engine(Rounds):
         return [ask for ask in asks if self.still_asks(ask)] if failed else asks
 
     def still_asks(self, ask: Ask) -> bool:
-        """Return whether a request still waits: an error in one of its tasks ends all of them."""
+        """Return whether a task or an answer still waits for its nodes.
+
+        ``ask`` is a pair of the task or answer, and the nodes. An error in one task ends all of a request.
+        """
         who, nodes = ask
         if isinstance(who, Answer):
             return who.example in self._answers
         return self.tasks.waits_for(who, nodes)
 
     def blame(self, ask: Ask, error: MultifoldError) -> None:
-        """Raise an error where a request waits, unless it was dropped meanwhile."""
+        """Raise ``error`` in the task that asks, or fail the request whose answer asks.
+
+        Do nothing if it asks no more, since its request was given up meanwhile.
+        """
         who, _ = ask
         if not self.still_asks(ask):
             return
@@ -233,10 +250,10 @@ class Engine(Rounds):
             self.tasks.throw(who, error)
 
     def with_room(self, asks: list[Ask]) -> list[Ask]:
-        """Return what the next round is for.
+        """Return those of ``asks`` whose requests fit into the next round, of ``calls`` calls at most.
 
-        The first request always has room, so one that is larger than a round runs, with no other beside it.
-        Those that were left out come first in the next round.
+        Those that the last round left out come first, then requests in the order in which they came. The
+        first of them always has room, so one that is larger than a round runs, alone.
         """
         left_out = self._left_out
         self._left_out = set()
@@ -256,14 +273,21 @@ class Engine(Rounds):
         return [ask for ask in asks if ask[0].example in taken]
 
     def pending(self, calls: Integers) -> Integers:
-        """Return the calls that a round for some calls would run."""
+        """Return the calls that a round for ``calls`` would run: what they need, and they themselves.
+
+        Calls that have run are left out. If rounds are steps, only the calls of the next one are returned.
+        Both arrays have int64 numbers of calls, in the order of recording from 0.
+        """
         if self.steps:
             return self.table.next_calls(calls)[0]
         self.table.extend()
         return self.table.select(calls).calls
 
     def run_round(self, asks: list[Ask]) -> None:
-        """Run what is asked, or one step of it; answer those that have all."""
+        """Run the calls that ``asks`` need, or one launch of each op of these; answer those that have all.
+
+        ``asks`` are pairs of a task or an `Answer`, and the nodes whose values it needs.
+        """
         refs, _, _, whole = compiled.awaited(asks, SharedNode)
         calls = refs & CALL_MASK
         run = None
@@ -277,7 +301,10 @@ class Engine(Rounds):
         self.answer(asks, run)
 
     def take_step(self, calls: Integers, whole: Integers) -> None:
-        """Run one launch of each op that some calls need next, of which some are read whole."""
+        """Run one launch of each op that some calls, numbered from 0, need next.
+
+        ``whole`` are those of ``calls`` whose result is read as a whole, and not row by row.
+        """
         table = self.table
         if len(whole):
             table.extend()
@@ -295,18 +322,21 @@ class Engine(Rounds):
 
     @property
     def stop(self) -> Callable[[], bool]:
-        """What is asked between two launches."""
+        """The function `stops`, which is called between two launches."""
         return self.stops
 
     def stops(self) -> bool:
-        """Return whether the round ends before its next launch."""
+        """Return whether the round ends before its next launch.
+
+        Once true, it is true for the rest of the round.
+        """
         self._stopped = self._stopped or self._interrupts()
         return self._stopped
 
     def answer(self, asks: Sequence[Ask], run: Run | None) -> None:
-        """Give tasks their values, and finish requests, if all that they ask has run.
+        """Give tasks the values that they await, and finish requests, if all they need has run.
 
-        ``run`` is what a plan has just run, if that has all of these values.
+        ``run`` is the run of a plan that has just ended, if it has all values of ``asks``; else None.
         """
         tasks = [ask for ask in asks if not isinstance(ask[0], Answer)]
         if done := self.arrived(tasks):
@@ -321,7 +351,7 @@ class Engine(Rounds):
             self.try_results(done.who)
 
     def arrived(self, asks: Sequence[Ask]) -> Arrived | None:
-        """Return those of ``asks`` that have all that they ask for; None if there are none."""
+        """Return those of ``asks`` whose calls have all run, and where their rows are, or None."""
         if not asks:
             return None
         refs, _, sizes, whole = compiled.awaited([*asks], SharedNode)
@@ -332,7 +362,7 @@ class Engine(Rounds):
         return Arrived([who for who, _ in asks], refs, whole, where) if done else None
 
     def values_of_tasks(self, done: Arrived, run: Run | None) -> list[Any]:
-        """Return the values that tasks wait for, as arrays on the host."""
+        """Return the value of each reference in ``done`` on the host: a row, or a whole result."""
         if not done.whole:
             return separate(self.host_rows(done, run))
         calls = done.refs & CALL_MASK
@@ -340,7 +370,11 @@ class Engine(Rounds):
         return fetch(run, self.table.renumbered(done.refs), done.whole)
 
     def host_rows(self, done: Arrived, run: Run | None) -> HostRows:
-        """Return rows on the host: out of pages, or out of what a plan has run or reads."""
+        """Return the rows of the references in ``done`` on the host, in their order.
+
+        They come from pages, or from results of a plan. Pages are arrays that launches write their rows
+        into. If some rows are in none, ``run`` has them, or a plan without launches reads them.
+        """
         found = None if self.gathers is None else self.gathers.store.host_rows(*done.where)
         if found is None:
             run = run or self.compute(done.refs & CALL_MASK, NO_INTEGERS).run
@@ -349,13 +383,16 @@ class Engine(Rounds):
         return found
 
     def finish(self, results: dict[int, Any]) -> None:
-        """Note results of requests."""
+        """Store results by the number of the example, until `take_ended`; their answers are done."""
         self._finished |= results
         for example in results:
             self._answers.pop(example, None)
 
     def plan_results(self, answers: list[Answer]) -> None:
-        """Put results together as outputs of a plan, which has no launches since all was computed."""
+        """Finish the requests of ``answers``, by a plan that puts their rows together and has no launches.
+
+        Raise a `MultifoldError` if rows do not fit together.
+        """
         # Loose values of all results are numbered on from those of the graph.
         loose = list(self.graph.loose)
         first = len(loose)
@@ -372,11 +409,17 @@ class Engine(Rounds):
         )
 
     def try_results(self, answers: Sequence[Answer]) -> None:
-        """Put results together; those that cannot be fail by themselves."""
+        """Call `plan_results` for all answers, and where that fails for halves of them.
+
+        Fail those that fail alone.
+        """
         by_halves(answers, self.plan_results, lambda one, error: self.blame((one, one.nodes), error))
 
     def result(self, asked: Outputs, values: Iterator[Any]) -> Any:
-        """Return the result of one request, from the values of its groups."""
+        """Return the result of one request; ``values`` yields the value of each group of rows in ``asked``.
+
+        With ``host`` it has NumPy arrays of its own, which are no views of others.
+        """
         mine = [next(values) for _ in asked.groups]
         if not self.host and self.gathers is not None and self.backend.writeable:
             mine = [optree.tree_map(self.copied, value) for value in mine]  # since others write to pages
@@ -385,13 +428,17 @@ class Engine(Rounds):
         return optree.tree_map(own, hosted(self.backend, found)) if self.host else found
 
     def copied(self, x: Any) -> Any:
-        """Return a copy of an array of the framework, and anything else as it is."""
+        """Return a copy of an array of the framework that has axes, and anything else as it is."""
         if self.loop is None or not self.backend.owns(x) or not len(x.shape):
             return x
         return self.backend.gather(x, self.loop.values.upload([np.arange(self.backend.rows(x))], int)[0])
 
     def take_ended(self) -> list[Ended]:
-        """Forget the requests that have ended; return each of them, its result, and what it has raised."""
+        """Forget the requests that have ended; return each with its result and its error.
+
+        An entry is ``(request, result, None)`` or ``(request, None, error)``; failed ones come first. Once
+        ended requests had a fourth of a round's calls, their results are dropped.
+        """
         tasks = self.tasks
         ended: list[tuple[int, Any, Exception | None]] = [
             (example, None, error) for example, error in tasks.failures.items()
@@ -404,21 +451,21 @@ class Engine(Rounds):
         return found
 
     def drop(self, example: int) -> Request:
-        """Give a request up: close its coroutines, and forget it."""
+        """Close the coroutines of an example that is given up, and forget it; return its request."""
         self._finished.pop(example, None)
         # The error closes the coroutines. `forget` drops it, so no caller sees it.
         self.tasks.fail(example, CancelledError())
         return self.forget(example)
 
     def forget(self, example: int) -> Request:
-        """Forget a request that has ended."""
+        """Remove an example that has ended from all tables; return its request."""
         self._answers.pop(example, None)
         self._left_out.discard(example)
         return self.tasks.end(example)
 
 
 def pieces(number: int, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield a launch in pieces of the sizes that smaller launches are padded to.
+    """Yield a launch in pieces of 1, 2, 4, ... calls, and what is left.
 
     Examples
     --------

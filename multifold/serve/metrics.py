@@ -77,7 +77,10 @@ class Collector:
         self._core = core
 
     def collect(self) -> Iterator[Any]:
-        """Yield the families of metrics, all of one moment."""
+        """Yield a family of metrics for each row of the class's table, all from one call of `Server.stats`.
+
+        A registry calls it for each scrape.
+        """
         stats = self.server.stats()
         core = self._core
         names = [*self.labels]

@@ -15,7 +15,7 @@ OUTCOMES = {CancelledError: "cancelled", DeadlineExceeded: "deadline", Overloade
 
 @final
 class Request(Future[Any]):
-    """One example that somebody waits for, and the future of its one outcome.
+    """One example that a caller waits for, and the future of its one outcome.
 
     It is one object and not two that refer to each other: such a pair would wait for Python's garbage
     collector with its result, thousands of them a second.
@@ -68,17 +68,17 @@ class Request(Future[Any]):
 
     @property
     def name(self) -> str:
-        """What messages call the request."""
+        """What messages call the request: ``"request 3 of multifold.Server"``."""
         return f"request {self.number} of multifold.Server"
 
     def cancel(self) -> bool:
-        """Give the request up, unless it has its outcome; the server learns of it at once."""
+        """Cancel the request and call ``given_up`` with it; return False if it has its outcome already."""
         if done := super().cancel():
             self.given_up(self)
         return done
 
     def settle(self, result: Any, error: BaseException | None) -> bool:
-        """Set the outcome; return False if the caller has cancelled the request meanwhile."""
+        """Set the result, or else the exception; return False if the caller has cancelled the request."""
         # From here on no caller can cancel it, so that setting the outcome can't fail.
         if not self.set_running_or_notify_cancel():
             return False
@@ -89,18 +89,21 @@ class Request(Future[Any]):
         return True
 
     def start(self, now: float) -> Self:
-        """Note that the request was taken at ``now``; return the request itself."""
+        """Store ``now`` as the time at which the request was taken; return the request itself."""
         self.started = now
         return self
 
     def let_go(self) -> Any:
-        """Return the example, and keep it no longer: a caller may keep the request for its result."""
+        """Return the example and set it to None, since a caller may keep the request for its result."""
         example = self.example
         self.example = None
         return example
 
     def late(self, now: float) -> DeadlineExceeded:
-        """Return what to say when its deadline has passed."""
+        """Return the `DeadlineExceeded` for a request whose deadline is before ``now``.
+
+        It says for how many seconds the request was waiting or under way.
+        """
         where = "waited" if not self.started else "was under way"
         return DeadlineExceeded(
             f"Expected {self.name} to be done in {self.deadline - self.arrived:g} s. It {where} for "
@@ -110,7 +113,11 @@ class Request(Future[Any]):
 
 
 def outcome_of(error: BaseException | None) -> str:
-    """Return the word for an outcome that `Server.stats` counts; done is what has no error."""
+    """Return ``"done"`` for None, or the word for an error: ``"failed"``, ``"deadline"``, ...
+
+    >>> outcome_of(None), outcome_of(ValueError()), outcome_of(Overloaded("The queue is full."))
+    ('done', 'failed', 'overloaded')
+    """
     if error is None:
         return "done"
     for kind, word in OUTCOMES.items():
@@ -120,14 +127,21 @@ def outcome_of(error: BaseException | None) -> str:
 
 
 def tell_loops(requests: Sequence[Request]) -> None:
-    """Wake callers in event loops, each loop once: waking one takes a lock and a write to its socket."""
+    """Let each event loop of the requests' waiters run `hand_over` for its own, if it is not closed.
+
+    Each of ``requests`` has a ``waiter``. A loop is woken once: waking a loop takes a lock and a write to
+    its socket.
+    """
     for loop in {request.waiter.get_loop() for request in requests}:
         with suppress(RuntimeError):  # the loop is closed, and its callers wait no more
             loop.call_soon_threadsafe(hand_over, [x for x in requests if x.waiter.get_loop() is loop])
 
 
 def hand_over(requests: Sequence[Request]) -> None:
-    """Give callers their outcomes, in the thread of their event loop."""
+    """Give the waiter of each request its result or exception; runs in the thread of their event loop.
+
+    A waiter that is done is left alone, and one whose request was cancelled is cancelled.
+    """
     for request in requests:
         waiter = request.waiter
         # A caller that has given up has cancelled the waiter. `Server.stop(drain=False)` cancels the
@@ -143,7 +157,7 @@ def hand_over(requests: Sequence[Request]) -> None:
 
 
 def in_the_thread(request: Request, error: BaseException) -> LaunchError:
-    """Return the error for a request that was under way when something else failed with ``error``."""
+    """Return a `LaunchError` for a request, whose cause is the error that ended its round."""
     found = LaunchError(
         f"The round of {request.name} was ended by {type(error).__name__}: {error}.",
         "it may be the fault of another request, so trying again may help.",

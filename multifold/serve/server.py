@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """Serve requests: examples of many callers, which share launches, each with a result of its own.
+    """Serves requests, examples of many callers: they share launches, and each gets a result of its own.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Server:
         self._spans = find_spans()
 
     async def __call__(self, example: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
-        """Wait for the result of an example; see `submit`. Cancelling the wait cancels the request."""
+        """Submit an example and await its result; see `submit`. Cancelling the task cancels the request."""
         waiter = asyncio.get_running_loop().create_future()
         future = self._submit(example, timeout, priority, waiter)
         # Cancelling a coroutine cancels only the future that it awaits.
@@ -130,7 +130,7 @@ class Server:
         return await waiter
 
     def submit(self, example: Any, *, timeout: float | None = None, priority: int = 0) -> Future[Any]:
-        """Hand in a request, from any thread.
+        """Submit an example, from any thread, and return at once a future of its result.
 
         Parameters
         ----------
@@ -178,11 +178,11 @@ class Server:
         return request
 
     def stats(self) -> ServerStats:
-        """Return what the server has counted so far; it prints as a table."""
+        """Return what the server has counted since it was made: a copy, which prints as a table."""
         return self._tally.stats(len(self._admission))
 
     def explain(self, seconds: float = 10.0) -> RoundsExplanation:
-        """Return the launches of the rounds that began in the last seconds, at most 64, and who waited.
+        """Return the launches of the rounds that began in the last ``seconds``, of at most 64 rounds.
 
         Numbers of examples are those of requests, as in errors and spans. See `multifold.Fold.explain`.
         """
@@ -194,7 +194,7 @@ class Server:
         return RoundsExplanation.of(reports)
 
     async def warm(self, examples: Iterable[Any]) -> None:
-        """Run examples, so that what a framework compiles or allocates at first is there.
+        """Run examples and drop their results, so that the framework has compiled before requests come.
 
         Parameters
         ----------
@@ -225,7 +225,7 @@ class Server:
         worker.warmed(True)
 
     def swap(self, model: Any) -> None:
-        """Serve the requests that have not begun by another model; those under way keep the one they have.
+        """Run requests that have not begun by another model; the others keep the one that they have.
 
         Parameters
         ----------
@@ -235,7 +235,10 @@ class Server:
         self._worker.swap(model)
 
     def start(self) -> Self:
-        """Begin to serve; return the server."""
+        """Start the thread that serves requests, and return the server.
+
+        Raise a `LaunchError` if it runs already.
+        """
         if self._thread is not None:
             raise LaunchError(
                 "Expected a multifold.Server that does not run yet. Received one that runs.",
@@ -248,7 +251,7 @@ class Server:
         return self
 
     def stop(self, drain: bool = True) -> None:
-        """Refuse new requests, and end when the others are done.
+        """Refuse new requests from now on, and return when the others have ended and the thread with them.
 
         Parameters
         ----------
@@ -281,12 +284,18 @@ class Server:
 
 
 def is_time(x: Any) -> bool:
-    """Return whether something is a number of seconds."""
+    """Return whether ``x`` is a number of seconds: an int or a float, but no bool and not nan.
+
+    It may be negative or infinite.
+    """
     return isinstance(x, (int, float)) and not isinstance(x, bool) and x == x  # not nan
 
 
 def refuse_unless(good: bool, name: str, x: Any) -> None:
-    """Refuse an argument of a server."""
+    """Raise a `RecordError` on argument ``name`` of `Server`, unless ``good``; ``x`` is its value.
+
+    The message says what the argument may be.
+    """
     if not good:
         what = {"wait": "0 s or more", "timeout": "more than 0 s"}.get(name, "a positive integer")
         raise RecordError(

@@ -30,12 +30,12 @@ CANCELLED = CancelledError()
 
 @final
 class Spans:
-    """Makes the spans of a server.
+    """Makes OpenTelemetry's spans of a server: one for each request, and one for each launch.
 
     Parameters
     ----------
     trace : module
-        ``opentelemetry.trace``.
+        The module ``opentelemetry.trace``.
     """
 
     def __init__(self, trace: Any) -> None:
@@ -43,7 +43,7 @@ class Spans:
         self._tracer = trace.get_tracer("multifold")
 
     def request(self, number: int) -> RequestSpan | None:
-        """Begin the span of a request, inside of the caller's; None if no provider records it."""
+        """Begin the span of request ``number``, inside of the open span; None if nothing records it."""
         if isinstance(self._tracer, self._trace.ProxyTracer) and isinstance(
             self._trace.get_tracer_provider(), self._trace.ProxyTracerProvider
         ):
@@ -52,22 +52,22 @@ class Spans:
         return RequestSpan(self, number, span) if span.is_recording() else None
 
     def failed(self, error: BaseException) -> Any:
-        """Return the status of a span that ends with an error."""
+        """Return the ``Status`` of a span that ends with ``error``, with the first line of its message."""
         return self._trace.Status(self._trace.StatusCode.ERROR, str(error).partition("\n")[0])
 
     def launch(self, op: str, rows: int, times: LaunchTimes, requests: Sequence[RequestSpan]) -> None:
-        """Make the span of a launch that has run.
+        """Make the span of a launch that has run, with links to the spans of the requests in it.
 
         Parameters
         ----------
         op : str
-            Its name.
+            The name of its op.
         rows : int
             How many calls it ran.
         times : LaunchTimes
-            When.
+            When it began and ended, in seconds of `time.perf_counter`.
         requests : sequence of RequestSpan
-            Those that have rows in it.
+            The spans of the requests that have rows in it.
         """
         wall = wall_clock(time.perf_counter)
         span = self._tracer.start_span(
@@ -87,7 +87,7 @@ class Spans:
 
 @final
 class RequestSpan:
-    """The span of one request, from `Spans.request`."""
+    """The span of one request, which `Spans.request` begins."""
 
     __slots__ = ("number", "span", "spans")
 
@@ -97,7 +97,10 @@ class RequestSpan:
         self.span = span
 
     def end(self, request: Request) -> None:
-        """End the span, with the outcome of its request."""
+        """End the span of a request that has ended, with its outcome and its exception.
+
+        The outcome becomes an attribute; the start, if it was taken, an event.
+        """
         span = self.span
         error = CANCELLED if request.cancelled() else request.exception()
         if request.started:
@@ -110,16 +113,16 @@ class RequestSpan:
 
 
 def make_launch_spans(report: Report, requests: Mapping[int, Request], owners: Integers) -> None:
-    """Make a span for each launch of a round that has rows of a request with a span.
+    """Make a span for each launch of a round with rows of requests that have a span themselves.
 
     Parameters
     ----------
     report : Report
-        That of the round.
+        The report of the round: which calls each launch has run, and when.
     requests : mapping of int to Request
         Those under way, by the number of their example.
     owners : int64 array
-        The example that recorded each call.
+        The example that recorded each call: one entry for each call, numbered from 0.
     """
     spans = {example: x.span for example, x in requests.items() if x.span is not None}
     if not spans:
@@ -134,13 +137,13 @@ def make_launch_spans(report: Report, requests: Mapping[int, Request], owners: I
 
 
 def wall_clock(clock: Callable[[], float]) -> Callable[[float], int]:
-    """Return what turns moments of a clock into nanoseconds since 1970, which spans have."""
+    """Return a function from seconds of ``clock`` to nanoseconds since 1970, as spans have them."""
     offset = time.time_ns() - int(1e9 * clock())
     return lambda moment: offset + int(1e9 * moment)
 
 
 def find_spans() -> Spans | None:
-    """Return what makes spans; None if OpenTelemetry's API is not installed."""
+    """Return a new `Spans`, or None if OpenTelemetry's API is not installed."""
     try:
         from opentelemetry import trace
     except ImportError:

@@ -24,14 +24,16 @@ LATE = 256
 
 @dataclass
 class Histogram:
-    """How many values were in each bucket: times in seconds, or rows of launches.
+    """Counts how many values are in each bucket: times in seconds, or rows of launches.
+
+    A value is in the first bucket whose upper bound is not below it; the last bucket has no bound.
 
     Attributes
     ----------
     bounds : tuple of float
         Upper bounds of all buckets but the last one.
     counts : list of int
-        How many values were in each bucket.
+        How many values were in each bucket; one entry more than ``bounds``.
     total : float
         The sum of all values.
 
@@ -49,11 +51,11 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """The number of values that were added."""
         return sum(self.counts)
 
     def add(self, *values: float) -> None:
-        """Note some values."""
+        """Add some values to their buckets, and to ``total``."""
         counts = self.counts
         bounds = self.bounds
         for value in values:
@@ -61,7 +63,10 @@ class Histogram:
         self.total += sum(values)
 
     def quantile(self, part: float) -> float:
-        """Return the upper bound of the bucket in which a quantile lies; 0 without values."""
+        """Return the upper bound of the bucket in which the quantile ``part``, from 0 to 1, lies.
+
+        It is ``inf`` in the last bucket, and 0 without values.
+        """
         left = part * self.count
         for count, bound in zip(self.counts, self.bounds, strict=False):
             left -= count
@@ -70,13 +75,16 @@ class Histogram:
         return float("inf") if self.count else 0.0
 
     def __str__(self) -> str:
-        """Return the bounds of the median and of the 99th percentile."""
+        """Return the bounds of the median and of the 99th percentile as text.
+
+        It is ``"half at most 0.005, 99 % at most 0.25"``, for example.
+        """
         return f"half at most {self.quantile(0.5):g}, 99 % at most {self.quantile(0.99):g}"
 
 
 @dataclass
 class ServerStats:
-    """What `Server.stats` returns: counts since the server was made.
+    """What a server has counted since it was made; `Server.stats` returns it.
 
     Attributes
     ----------
@@ -114,11 +122,11 @@ class ServerStats:
 
     @property
     def rows_a_launch(self) -> float:
-        """The mean number of calls in a launch."""
+        """The mean number of calls in a launch; 0 without launches."""
         return self.calls / max(self.launches, 1)
 
     def __str__(self) -> str:
-        """Return a line for each kind of figure."""
+        """Return six lines of text: outcomes, times, launches, rows a launch and joins."""
         outcomes = ", ".join(f"{count} {name}" for name, count in self.outcomes.items()) or "none"
         return (
             f"requests    {outcomes}; {self.running} under way, {self.waiting} wait\n"
@@ -131,7 +139,7 @@ class ServerStats:
 
 
 class Tally:
-    """What a server counts while it runs: its thread counts, and threads of callers do and ask."""
+    """Counts for a server, while it runs: any thread may count, and any may ask."""
 
     def __init__(self) -> None:
         self._lock = RLock()  # not a Lock: a collection of garbage in here may ask for the counts
@@ -143,7 +151,7 @@ class Tally:
         self._busy = 0.0
 
     def stats(self, waiting: int) -> ServerStats:
-        """Return all that was counted, and how many requests wait."""
+        """Return copies of all counts, with ``waiting``, the number of requests in the queue."""
         with self._lock:
             # Histograms go on counting, so the caller gets copies.
             stats = deepcopy(self._stats)
@@ -159,18 +167,25 @@ class Tally:
             )
 
     def refused(self) -> None:
-        """Count a request that found the queue full."""
+        """Count a request as ``"overloaded"``: it found the queue full."""
         with self._lock:
             self._outcomes["overloaded"] += 1
 
     def taken(self, requests: Sequence[Request], joins: bool) -> None:
-        """Count requests that were taken; ``joins`` says whether others were under way."""
+        """Add the time that each request was in the queue.
+
+        Count each as a join if others were under way.
+        """
         with self._lock:
             self._stats.queue_time.add(*[request.started - request.arrived for request in requests])
             self._counts["joins"] += joins * len(requests)
 
     def ended(self, requests: Sequence[Request], outcomes: Sequence[str]) -> None:
-        """Count the outcomes of requests; of each that was taken, also how long it was under way."""
+        """Count the outcomes of requests, and add the seconds for which each of them was under way.
+
+        ``outcomes`` has a word for each of ``requests``, as ``"done"``. A request that was never taken from
+        the queue has no such time.
+        """
         now = monotonic()
         times = [now - request.started for request in requests if request.started]
         with self._lock:
@@ -178,13 +193,16 @@ class Tally:
             self._stats.service_time.add(*times)
 
     def cancelled_after_all(self, outcome: str) -> None:
-        """Count a request as cancelled that was counted otherwise: its caller cancelled it meanwhile."""
+        """Count one request as cancelled in the place of ``outcome``.
+
+        Its caller has cancelled it after it was counted.
+        """
         with self._lock:
             self._outcomes[outcome] -= 1
             self._outcomes["cancelled"] += 1
 
     def ran(self, rows: Sequence[int]) -> None:
-        """Count a round, and its launches of so many rows."""
+        """Count a round; ``rows`` has the number of calls of each of its launches."""
         with self._lock:
             self._counts["rounds"] += 1
             self._counts["launches"] += len(rows)
@@ -192,14 +210,17 @@ class Tally:
             self._stats.launch_rows.add(*rows)
 
     def holds(self, running: int, calls: int, results: int, tasks: int) -> None:
-        """Note how many requests are under way, and how many calls, results and coroutines these have."""
+        """Store how many requests are under way, and the calls, results and coroutines they have."""
         with self._lock:
             self._stats = replace(
                 self._stats, running=running, live_calls=calls, live_results=results, live_tasks=tasks
             )
 
     def worked(self, requests: int, seconds: float) -> None:
-        """Note that some requests have ended in a turn of the thread, and how long it took."""
+        """Add a turn of the thread: how many requests have ended in it, and how many seconds it took.
+
+        The counts of before are halved once they are over 256 requests, so that `rate` follows the load.
+        """
         with self._lock:
             if self._served > LATE:
                 self._served /= 2
@@ -208,7 +229,7 @@ class Tally:
             self._busy += seconds
 
     def rate(self) -> float:
-        """Return how many requests end in a second in which the thread works; 0 if none has ended."""
+        """Return how many requests end in a second of the thread's work, 0 if none has ended."""
         with self._lock:
             # A clock with coarse ticks may have seen requests end in 0 s.
             return self._served / max(self._busy, 1e-6)

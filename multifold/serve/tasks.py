@@ -18,17 +18,17 @@ from multifold.serve.requests import Request
 
 
 class ServedTasks(Tasks):
-    """Tasks that belong to requests, and know which calls each of these has recorded.
+    """The coroutines of requests under way, and which calls each request has recorded.
 
     Attributes
     ----------
     requests : dict of int to Request
         Those under way, by the number of the example.
     owners : Owners
-        Whose calls are whose. Its ``load`` is how much room requests take: the calls of each, but at most
-        an eighth of the room. One that goes on and on may not keep others out.
+        Which example has recorded each call. Its ``load`` is how much room requests take: the calls of
+        each, but at most an eighth of the room. One that goes on and on may not keep others out.
     ended : int
-        How many calls those had that have ended since the engine last looked.
+        How many calls requests had that have ended since the last `alive`.
     """
 
     owners: compiled.Owners
@@ -42,11 +42,15 @@ class ServedTasks(Tasks):
         self._first = 0  # all calls before it are of requests that have ended
 
     def named(self, example: int) -> str:
-        """Return how errors name a request."""
+        """Return how errors name the request of an example: ``"request 3 of multifold.Server"``."""
         return self.requests[example].name
 
     def ends(self, example: int, error: BaseException) -> Exception:
-        """Return what a request has failed with: whatever its function raises ends no other request."""
+        """Return ``error``, which the function of a request raised, as an `Exception`.
+
+        If it is none, return a `RecordError` with ``error`` as its cause, so that a ``SystemExit`` ends one
+        request, and not the server.
+        """
         if isinstance(error, Exception):
             return error
         found = RecordError(
@@ -57,7 +61,11 @@ class ServedTasks(Tasks):
         return found
 
     def begin(self, request: Request, fn: Callable[..., Any]) -> None:
-        """Let the function record the example of a request, up to where it waits; a trace needs none."""
+        """Call ``fn(fold, example)`` for a request, which records calls up to where it first waits.
+
+        The example gets the next number, and its request lets go of it. If the example is a trace, its
+        calls are recorded, and ``fn`` is not called.
+        """
         example = self.started
         self.requests[example] = request
         given = request.let_go()
@@ -66,23 +74,23 @@ class ServedTasks(Tasks):
         self.owners.note(example)
 
     def end(self, example: int) -> Request:
-        """Forget a request, whatever has become of it."""
+        """Forget an example that has ended, with its result or failure; return its request."""
         self.ended += self.owners.end(example)
         self.results.pop(example, None)
         self.failures.pop(example, None)
         return self.requests.pop(example)
 
     def take_results(self) -> dict[int, Any]:
-        """Return what examples have returned since the last time."""
+        """Return what examples have returned since the last call, by number; forget it."""
         found = self.results
         self.results = {}
         return found
 
     def alive(self, end: int) -> tuple[np.ndarray, int]:
-        """Return for calls from a first one to ``end`` whether their requests are under way, and the first.
+        """Return whether the request of each call from ``first`` to ``end`` is under way, and ``first``.
 
-        All calls before the first one are of requests that have ended, and this method has said so before.
-        Begin to count the calls of ended requests anew.
+        The former is a bool array with ``end - first`` entries. All calls before ``first`` are of requests
+        that have ended, as an earlier call of this method has said. It sets ``ended`` to 0.
         """
         first = self._first
         self.ended = 0
@@ -95,5 +103,5 @@ class ServedTasks(Tasks):
 
     @property
     def unfinished(self) -> int:
-        """How many coroutines have not finished."""
+        """The number of coroutines that have begun and have not finished, of all requests."""
         return len(self._open)

@@ -46,12 +46,14 @@ Mode = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 class Worker:
-    """Serves what comes in until there is no more. Only the server's thread calls it, except for `swap`.
+    """The work of a server's thread: it takes requests, lets engines run rounds, and hands out results.
+
+    Only that thread calls it, except for `swap`, `divide` and `warmed`.
 
     Parameters
     ----------
     admission, tally : Admission, Tally
-        Where requests come in, and what counts them.
+        The queue in which requests come in, and the counts that the server shows.
     model, fn, backend, calls, host, mode, join
         As of `Server`.
     """
@@ -98,7 +100,10 @@ class Worker:
         self.turns = 0
 
     def swap(self, model: Any) -> None:
-        """Let requests that have not begun be served by another model; any thread may call this."""
+        """Let requests that have not begun be served by another model; any thread may call this.
+
+        Raise a `BackendError` if the model is of another framework.
+        """
         found = Fold(backend=self.named)._backend_of(model)
         if found.name != self.backend.name:
             raise BackendError(
@@ -110,15 +115,21 @@ class Worker:
         self.learned = model, None
 
     def divide(self, in_pieces: bool) -> None:
-        """Let launches run in pieces from now on, or whole; see `multifold.Server.warm`."""
+        """Set whether launches run in pieces from now on, with 1, 2, 4, ... rows.
+
+        See `multifold.Server.warm`.
+        """
         self.in_pieces = in_pieces
 
     def warmed(self, warm: bool) -> None:
-        """Say whether all is compiled: if ``warm``, the first round that compiles after all warns of it."""
+        """Set whether all is compiled: if so, the first round that compiles after all gives a warning."""
         self.warm = warm
 
     def serve(self) -> None:
-        """Take requests and run rounds until the server is stopped."""
+        """Take requests and run rounds until the server is stopped; then end the requests that are left.
+
+        Whatever else is raised ends all requests with a `LaunchError`, and the server with them.
+        """
         try:
             with self.mode():
                 while self.admission.work(bool(self.under_way)):
@@ -129,7 +140,10 @@ class Worker:
             self.finish(None)
 
     def turn(self) -> None:
-        """Take requests, run one round of each engine, and hand out what has ended."""
+        """Do one turn: take requests, run a round of each engine, and hand out what has ended.
+
+        Right after an engine was made it sits out seven turns of eight, if an older one has requests.
+        """
         now = monotonic()
         if self.presses(now):
             # Those that have ended leave room for the ones that are taken next.
@@ -149,7 +163,10 @@ class Worker:
         self.tally.worked(served, monotonic() - now)
 
     def run_round(self, engine: Engine, now: float) -> int:
-        """Run one round of an engine, and hand out what has ended; return how many requests have."""
+        """Run one round of an engine, and answer the requests that it has ended; return how many these are.
+
+        ``now`` is the time at which the turn began. Warn once if the framework compiled after `warmed`.
+        """
         before = self.backend.compilations()
         ended, report = engine.step(self.interrupts, self.in_pieces)
         waited = self.warm and self.backend.compilations() > before
@@ -171,23 +188,30 @@ class Worker:
         return len(ended)
 
     def presses(self, now: float) -> bool:
-        """Return whether a request may have been cancelled or be late, or all are to be given up."""
+        """Return whether a request may be cancelled, or late at ``now``, or all are to be given up."""
         return self.admission.presses(now) or now >= self.first_deadline
 
     def interrupts(self) -> bool:
-        """Return whether a round ends before its next launch: some requests have ended, or all shall."""
+        """Return whether a round has to end before its next launch; give up cancelled and late requests.
+
+        It has to if one of these was under way, or if the server was stopped without draining.
+        """
         now = monotonic()
         return self.presses(now) and (self.drop_ended(now) or not self.admission.serves)
 
     def room(self) -> int:
-        """Return for how many calls there is room besides those under way."""
+        """Return for how many more calls there is room besides those of requests under way.
+
+        It is ``calls`` less the load of all engines: a request counts for its recorded calls, but for an
+        eighth of ``calls`` at most.
+        """
         return self.calls - sum(engine.tasks.owners.load for engine in self.engines)
 
     def take(self, now: float) -> None:
-        """Let requests that wait begin, as long as those under way leave room.
+        """Take requests from the queue and begin them, as long as those under way leave room.
 
-        They are taken several at a time, since asking for one takes as long as beginning it: as many as
-        there is room for if each of them counts for as much as one may.
+        While `gathers` says so, none is taken. Several are taken at a time, since asking for one takes as
+        long as beginning it: as many as there is room for if each of them has an eighth of ``calls``.
         """
         self.rounds += 1
         if not len(self.admission) or self.gathers(now):
@@ -205,7 +229,11 @@ class Worker:
             count += len(taken)
 
     def begin(self, request: Request) -> None:
-        """Let a request record what it needs first."""
+        """Begin a request on the last engine: its function records calls up to where it first waits.
+
+        What the function raises ends the request alone. Anything else that goes wrong here ends the engine
+        and all its requests; see `lose`.
+        """
         engine = self.engine()
         self.moved = True
         # `started` is the number that the example will have. The request is registered before it records,
@@ -218,13 +246,20 @@ class Worker:
             self.lose(engine, error)
 
     def gathers(self, now: float) -> bool:
-        """Return whether requests wait for others that come, to join those under way together."""
+        """Return whether requests in the queue go on waiting, to join those under way together with others.
+
+        They do while they are fewer than a quarter of these, until 8 rounds or 10 ms have passed since some
+        began last.
+        """
         few = len(self.admission) * PART < len(self.under_way)
         late = self.rounds >= ROUNDS or now - self.began >= SECONDS
         return few and not late
 
     def engine(self) -> Engine:
-        """Return the engine that takes requests: the last one, unless it has had many, or another model."""
+        """Return the engine that takes new requests.
+
+        Make one if the last has another model, or had many calls.
+        """
         last = self.engines[-1] if self.engines else None
         model = self.model
         if last is not None and last.model is model and len(last.recorder) < LONG * self.calls:
@@ -239,10 +274,10 @@ class Worker:
         return self.engines[-1]
 
     def rest(self) -> None:
-        """Let go of engines without requests: their folds forget all calls, and wait for the next one.
+        """Remove the engines without requests; their folds forget all calls, and serve the next engines.
 
-        The last one goes on if a request waits, as after each round under load without `await`, until it
-        has had as many calls as a round has room for: to make another engine takes a while.
+        The last engine stays if a request is in the queue, until it has had as many calls as a round has
+        room for: to make another engine takes a while.
         """
         self.moved = False
         calls = results = unfinished = 0
@@ -262,9 +297,10 @@ class Worker:
         self.tally.holds(len(self.under_way), calls, results, unfinished)
 
     def drop_ended(self, now: float) -> bool:
-        """Give up requests that were cancelled or are late; return whether any of them was under way.
+        """Give up requests that were cancelled or are late at ``now``; return whether any was under way.
 
-        One that was cancelled is answered for the count only: its future has ended.
+        Late ones get a `DeadlineExceeded`. Those that were cancelled have their outcome, and are only
+        counted.
         """
         before = len(self.under_way)
         waited, cancelled = self.admission.take_ended(now)
@@ -282,18 +318,24 @@ class Worker:
         return len(self.under_way) < before
 
     def requests(self) -> list[Request]:
-        """Return the requests under way."""
+        """Return the requests under way of all engines, those of older engines first."""
         return [request for engine in self.engines for request in engine.tasks.requests.values()]
 
     def drop(self, request: Request) -> bool:
-        """Take a request out of the rounds to come; return whether it was under way."""
+        """Take a request out of the rounds to come.
+
+        Return whether it was under way. It gets no outcome here.
+        """
         engine, example = self.under_way.pop(request.number, (None, 0))
         if engine is not None:
             engine.drop(example)
         return engine is not None
 
     def lose(self, engine: Engine, error: BaseException) -> None:
-        """Fail all requests of an engine that can't go on, and let go of it and of its fold."""
+        """Remove an engine that has raised ``error``, and end all its requests with a `LaunchError`.
+
+        Its fold is not used again.
+        """
         self.engines.remove(engine)
         # A list, since `drop` takes each of them out of the mapping.
         for request in list(engine.tasks.requests.values()):
@@ -302,7 +344,7 @@ class Worker:
         engine.end()
 
     def finish(self, error: BaseException | None) -> None:
-        """End all requests that have no outcome: with an error, or, if there is none, as cancelled."""
+        """End all requests in the queue and under way: cancelled, or with a `LaunchError` for ``error``."""
         for request in [*self.admission.close(), *self.requests()]:
             self.drop(request)
             if error is None:
@@ -311,11 +353,17 @@ class Worker:
         self.rest()
 
     def answer(self, request: Request, result: Any, error: Exception | None) -> None:
-        """Give a request its outcome, unless its caller has cancelled it."""
+        """Give a request its result, or its error if that is not None.
+
+        Only count it if it was cancelled.
+        """
         self.answer_all([(request, result, error)])
 
     def answer_all(self, ended: Sequence[Ended]) -> None:
-        """Give requests their outcomes, unless their callers have cancelled them."""
+        """Give requests their outcomes, and count them; ``ended`` has tuples of request, result and error.
+
+        One that its caller has cancelled is only counted. Callers in event loops are woken.
+        """
         if not ended:
             return
         self.moved = True

@@ -27,7 +27,7 @@ from multifold.marks import mark_of, trusted
 
 @trusted  # it runs each row as the loop does, so it cannot mix them
 class ArrayCall(LazyCall):
-    """A function of NumPy, run by its rule, or for one example after the other."""
+    """A recorded call of a NumPy function, run on rows by its rule, or for one example after the other."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -37,7 +37,11 @@ class ArrayCall(LazyCall):
         self.rule: Any = None
 
     def learn(self, recording: Recording, stand_ins: Sequence[Any]) -> Any:
-        """Find out what it returns, given arrays of one example."""
+        """Run the function on arrays of one example, return what it returns, and store the results' forms.
+
+        ``stand_ins`` has such an array for each operand, in their order. Nothing stays of what the function
+        changes. It also chooses how the call will run on rows; see `choose_way`.
+        """
         args, kwargs = self.arguments(stand_ins)
         with recording.aside(self.owners()), np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -49,11 +53,15 @@ class ArrayCall(LazyCall):
         return found
 
     def owners(self) -> list[Any]:
-        """Return what a dry run may change."""
+        """Return the objects whose changes `learn` undoes: for a function of NumPy there are none."""
         return []
 
     def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any], stand_ins: Sequence[Any]) -> None:
-        """Say how it runs on rows."""
+        """Store in ``rule`` the function that runs on rows; None to run for one example after the other.
+
+        ``args`` and ``kwargs`` have the arrays of one example in them, which are also listed in
+        ``stand_ins``.
+        """
         pairs = zip(self.shared, stand_ins, strict=True)
         with_rows = {id(x) for is_shared, x in pairs if not is_shared}
         self.rule = on_rows(self.func, args, kwargs, lambda x: id(x) in with_rows)
@@ -67,20 +75,26 @@ class ArrayCall(LazyCall):
         return found[0] if self.is_single else tuple(found)
 
     def by_rule(self, operands: Sequence[Any], rows: int) -> list[Any] | None:
-        """Return the results for all rows; None if they have another form than those of one."""
+        """Run ``rule`` on operands with rows; return each result for all rows, or None if `fit` says no."""
         args, kwargs = self.arguments(operands)
         found = optree.tree_leaves(self.rule(*args, **kwargs))
         return found if self.fit(found, rows) else None
 
     def fit(self, found: Sequence[Any], rows: int) -> bool:
-        """Return whether results are rows of the forms that were foretold."""
+        """Return whether results are rows of the shapes and dtypes that `learn` found.
+
+        The shapes come after an axis of ``rows`` rows, and there are as many results.
+        """
         return len(found) == len(self.forms) and all(
             np.shape(x) == (rows, *form.shape) and x.dtype == form.dtype
             for x, form in zip(found, self.forms, strict=True)
         )
 
     def row_by_row(self, operands: Sequence[Any], rows: int) -> list[Any]:
-        """Run the function for one example after the other."""
+        """Run the function for one example after the other; return each result, stacked.
+
+        Raise a `RecordError` if a result has another shape or dtype than `learn` found.
+        """
         self.runs_by_rows()
         results = []
         for i in range(rows):
@@ -97,7 +111,7 @@ class ArrayCall(LazyCall):
 
 
 class ArrayCell(ArrayCall):
-    """A function of the program, recorded whole."""
+    """A call of a cell, a function of the program that is recorded as one call, in NumPy."""
 
     is_cell = True
 
@@ -120,11 +134,17 @@ class ArrayCell(ArrayCall):
 
 
 class ArrayRowsCell(ArrayCell):
-    """A cell that is written for rows, with one row for each example."""
+    """A call of a cell with ``rows=True``, which takes and returns a row for each example.
+
+    The results are arrays of shape ``(n, *s)``, or a tuple of them, with an axis 1 of one row added.
+    """
 
     @property
     def multifold_mark(self) -> str | None:
-        """What its author says of it: without that, it is tried as any op is."""
+        """The mark of the cell's author, as ``@multifold.trusted`` sets it, or None.
+
+        Without a mark the cell is tried, as any op is: its first launches show whether it mixes rows.
+        """
         return mark_of(self.func)
 
     def __call__(self, *operands: Any) -> Any:
@@ -135,18 +155,21 @@ class ArrayRowsCell(ArrayCell):
 
 
 class ReadsValues(Exception):
-    """A cell looks at values, which are others for each row."""
+    """Raised where the code of a cell needs the numbers in an array, which differ from row to row."""
 
 
 def rows_of(x: Any, rows: int) -> Any:
-    """Return a result of a cell with rows: one that depends on no example is the same for each."""
+    """Return a result of a cell as rows; one that depends on no example is repeated for each.
+
+    What is no `RowArray` depends on no example. The shape is ``(rows, *s)``.
+    """
     if type(x) is RowArray:
         return x.rows
     return np.broadcast_to(x, (rows, *np.shape(x))).copy()
 
 
 class RowArray(NDArrayOperatorsMixin):
-    """What looks like the array of one example, and holds the rows of all.
+    """Looks like the array of one example to the code of a cell, and holds the rows of all.
 
     Parameters
     ----------
@@ -215,7 +238,11 @@ class RowArray(NDArrayOperatorsMixin):
 
 
 def on_row_arrays(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run a function on the rows that some of its arguments hold."""
+    """Run a function of NumPy on the rows of each `RowArray` among its arguments.
+
+    Return such arrays in the place of each array that it returns. Raise `ReadsValues` if no rule tells how
+    it runs on rows.
+    """
     leaves, structure = optree.tree_flatten((tuple(args), dict(kwargs)), none_is_leaf=True)
     with_rows = [x for x in leaves if type(x) is RowArray]
     ones = [x.rows[0] if type(x) is RowArray else x for x in leaves]
@@ -233,5 +260,8 @@ def on_row_arrays(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def stand_in(x: Any) -> Any:
-    """Return an array of one example for a dry run."""
+    """Return an array in the form of a pending one, for a dry run; anything else as it is.
+
+    The array has ones or zeros in it; see `ArrayForm.stand_in`.
+    """
     return x.form.stand_in() if type(x) is PendingArray else x

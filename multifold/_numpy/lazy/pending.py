@@ -31,7 +31,7 @@ SET_CLASS = object.__dict__["__class__"].__set__  # `__class__` says what the lo
 
 
 class ArrayForm(PendingForm):
-    """The form of a pending array; it tells, too, whether that is a number of NumPy, as a sum is."""
+    """The form of a pending array: shape, dtype, and whether it is a scalar of NumPy, as a sum is."""
 
     __slots__ = ("is_number",)
 
@@ -40,7 +40,11 @@ class ArrayForm(PendingForm):
         self.is_number = is_number
 
     def stand_in(self) -> Any:
-        """Return an array of this form for a dry run: its numbers may look something up."""
+        """Return an array of this form for a dry run: zeros for integers and bools, else ones.
+
+        Integers may be indices, and 0 is a valid one for any array that is not empty. The array is a scalar
+        of NumPy if ``is_number``.
+        """
         make = np.zeros if self.dtype.kind in "iub" else np.ones
         found = make(self.shape, self.dtype)
         return found[()] if self.is_number else found
@@ -50,13 +54,19 @@ FORMS = PendingForms(ArrayForm)
 
 
 def form_of(x: Any) -> ArrayForm:
-    """Return the form of an array or a number of NumPy."""
+    """Return the form (shape, dtype, scalar or not) of an array or a scalar of NumPy.
+
+    Equal forms are one object, which is made when it is first asked for.
+    """
     found: ArrayForm = FORMS.get(x.shape, x.dtype, isinstance(x, np.generic))
     return found
 
 
 class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
-    """An array whose values are not computed yet; `LazyRecorderBase` of the engine names its slots."""
+    """A NumPy array that is not computed yet, or a scalar; functions and operators on it are recorded.
+
+    To `isinstance` it is what the loop has there. `LazyRecorderBase` says what its slots hold.
+    """
 
     __slots__ = (
         *("base", "form", "host", "node", "place", "seen", "value", "version"),
@@ -93,7 +103,7 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
 
     @property
     def T(self) -> Any:  # noqa: N802 - as NumPy calls it
-        """The array with its axes in the other order."""
+        """A pending array with the axes in reverse order."""
         return dispatch(np.transpose, (self,), {})
 
     def __getattr__(self, name: str) -> Any:
@@ -125,13 +135,18 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
         return with_reads(x) in self._read()
 
     def _settle(self, value: Any) -> None:
-        """Stand for a value from now on."""
+        """Stand for ``value`` from now on: become a `SettledArray`, and let go of the node."""
         SET_CLASS(self, SettledArray)
         self.value = value
         self.node = self.host = self.base = self.place = None
 
     def _becomes(self, found: PendingArray) -> PendingArray:
-        """Stand for what another one stands for, as if it were changed in place."""
+        """Stand for the same call as ``found`` from now on, as after a change in place.
+
+        Return this array. A larger array of which it is a part by indices changes as well; if it is another
+        view, as ``x.T``, its base and all other views of that are out of date from now on. Raise a
+        `RecordError` if the shapes differ, or if it is a view of an array that is no pending one.
+        """
         if found.shape != self.form.shape:
             raise refusal(
                 f"A change in place would make {found.shape} of {self!r}.", "write it out of place."
@@ -143,14 +158,17 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
             whole._becomes(record(with_item, whole, index, self))
             self.seen = self.base.version
         elif type(self.base) is PendingArray:  # it has other values now, and so have other views of it
-            self.base._is_spoilt()
+            self.base._spoil()
             self.base = None
         elif self.base is not None:
             refuse("changed in place, as a view of an array that the program did not compute")
         return self
 
-    def _is_spoilt(self) -> None:
-        """Note that a view was changed: the values are others now."""
+    def _spoil(self) -> None:
+        """Mark this array as out of date, since a view of it was changed in place.
+
+        Whatever uses it raises a `RecordError`.
+        """
         self.version = -1
 
     def __repr__(self) -> str:
@@ -167,7 +185,7 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
 
 
 class SettledArray(PendingArray):
-    """An array that was pending, after its run: whatever is done with it is done with its value."""
+    """A pending array whose run has ended: whatever is done with it is done with its ``value``."""
 
     __slots__ = ()
 
@@ -207,29 +225,37 @@ class SettledArray(PendingArray):
 
     @property
     def T(self) -> Any:  # noqa: N802 - as NumPy calls it
-        """The array with its axes in the other order."""
+        """The value with its axes in reverse order."""
         return self.value.T
 
 
 def with_values(x: Any) -> Any:
-    """Return arguments with values in the place of settled arrays."""
+    """Return nested arguments with values in the place of `SettledArray`s."""
     return optree.tree_map(lambda y: y.value if type(y) is SettledArray else y, x, none_is_leaf=True)
 
 
 def dispatch(func: Any, args: Any, kwargs: Any) -> Any:
-    """Record a function that has met a pending array."""
+    """Record ``func(*args, **kwargs)``, or answer it if it is one of `ANSWERS`.
+
+    Return a pending array for each array of the result, or the answer. Raise a `RecordError` outside of a
+    batched program.
+    """
     recording = recording_of()
     return recording.recorder.dispatch(recording, func, tuple(args), kwargs)
 
 
 def record(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Record a function with pending arrays among its arguments."""
+    """Record ``func(*args, **kwargs)`` and return pending arrays.
+
+    If none of the arguments differs by example, it runs at once, and its result is returned. Raise a
+    `RecordError` outside of a batched program.
+    """
     recording = recording_of()
     return recording.recorder.recorded(recording, None, func, args, kwargs)
 
 
 def is_basic(index: Any) -> bool:
-    """Return whether an index takes a part that shares the memory of its array, and needs no read."""
+    """Return whether an index has only int, slices of int, None and ``...``, so that it takes a view."""
     parts = index if type(index) is tuple else (index,)
     return all(
         part is None
@@ -244,7 +270,13 @@ def is_basic(index: Any) -> bool:
 
 
 def without_masks(index: Any) -> Any:
-    """Return an index with the numbers of rows in the place of masks: how many they are is known then."""
+    """Return an index with arrays of row numbers in the place of boolean masks.
+
+    The length of such an array tells the shape of what is indexed by it; that of a mask does not.
+
+    >>> without_masks(np.array([True, False, True]))
+    array([0, 2])
+    """
     parts = index if type(index) is tuple else (index,)
     found: list[Any] = []
     for part in parts:
@@ -254,19 +286,24 @@ def without_masks(index: Any) -> Any:
 
 
 def with_item(x: np.ndarray, index: Any, value: Any) -> np.ndarray:
-    """Return an array with other values in one part."""
+    """Return a copy of ``x`` in which ``x[index]`` is ``value``."""
     found = x.copy()
     found[index] = value
     return found
 
 
 def converted(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Return an array in another dtype."""
+    """Return a copy of ``x`` with another dtype."""
     return np.asarray(x).astype(dtype)
 
 
 def changed(x: Any, func: Any, inputs: Any, kwargs: Any) -> Any:
-    """Let an array stand for what a function computes, as if that were written to it."""
+    """Run ``func(*inputs, **kwargs, out=(x,))``, and return ``x``, or what stands for it now.
+
+    A pending ``x`` stands for the result from now on; see `PendingArray._becomes`. If it is a scalar, the
+    result is returned and ``x`` stays: ``x += 1`` gives the name another number. Raise a `TypeError` if the
+    dtype of the result can't be cast to that of ``x``.
+    """
     if type(x) is not PendingArray:
         return func(*with_reads(inputs), **with_reads(kwargs), out=(x,))
     found = record(func, *inputs, **kwargs)
@@ -283,17 +320,17 @@ def changed(x: Any, func: Any, inputs: Any, kwargs: Any) -> Any:
 
 
 def refuse(what: str) -> NoReturn:
-    """Raise the error of what a pending array cannot do."""
+    """Raise the `RecordError` which says that a pending array cannot be ``what``, as ``"pickled"``."""
     raise refusal(f"An array that is not computed yet cannot be {what}.", after_run())
 
 
 def own_value(form: ArrayForm, x: Any) -> Any:
-    """Return a value as the loop has it: a number of NumPy, or an array that nobody else has."""
+    """Return a copy of ``x`` with the shape and dtype of ``form``, or a NumPy scalar."""
     return np.asarray(x, form.dtype)[()] if form.is_number else np.array(x, form.dtype).reshape(form.shape)
 
 
 def reading(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that reads the pending arrays among its arguments."""
+    """Return a function that reads pending arrays among its arguments, and then runs ``func`` at once."""
 
     @functools.wraps(func)
     def answer(*args: Any, **kwargs: Any) -> Any:
@@ -303,7 +340,7 @@ def reading(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def recorded(name: str) -> Callable[..., Any]:
-    """Return a method of arrays that is recorded."""
+    """Return a function ``f(x, ...)`` that records the method ``name`` of the pending array ``x``."""
     func = of_arrays(name)
     return lambda x, *args, **kwargs: dispatch(func, (x, *args), kwargs)
 
@@ -316,7 +353,7 @@ READ = frozenset(["item", "tolist", "tobytes", "nonzero"])
 
 
 def like(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that makes a real array of the shape and dtype of a pending one."""
+    """Return a function that makes an array like a pending one at once, by `numpy.zeros_like` say."""
 
     def made(x: Any, *args: Any, **kwargs: Any) -> Any:
         model = np.empty(x.shape, x.dtype) if type(x) is PendingArray else x

@@ -21,7 +21,7 @@ from multifold.operands import shared
 
 
 class NumpyRecorder(LazyRecorder):
-    """What records plain programs in NumPy, and keeps what it has learnt of their calls.
+    """Records plain programs in NumPy, and keeps what it has learnt of their calls for the next run.
 
     Parameters
     ----------
@@ -124,10 +124,10 @@ class NumpyRecorder(LazyRecorder):
 
 
 def arrays_around(x: Any) -> list[Any]:
-    """Return the arrays that a function or an object holds, or finds around it."""
+    """Return the NumPy arrays that a function or object holds, or finds around it."""
     return [part for part, _ in reached(registry.load_backend("numpy"), [x]) if type(part) is np.ndarray]
 
 
 def error_handling() -> Hashable:
-    """Return how NumPy handles floating-point errors in this thread."""
+    """Return how NumPy treats floating-point errors in this thread, a tuple of four words."""
     return tuple(np.geterr().values())

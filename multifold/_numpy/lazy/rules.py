@@ -32,7 +32,11 @@ Rule = Callable[[Any, Sequence[Any], Mapping[str, Any], HasRows], OnRows | None]
 
 
 def on_rows(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows: HasRows) -> OnRows | None:
-    """Return what runs a function on rows; None if no rule says."""
+    """Return a function that runs ``func`` on rows of all examples; None if no rule fits.
+
+    ``args`` and ``kwargs`` are those of one example, and ``has_rows(x)`` says whether an argument will have
+    a row for each example on axis 0. The function is called with the same arguments, the latter with rows.
+    """
     if isinstance(func, np.ufunc):
         return (product if func is np.matmul else elementwise)(func, args, kwargs, has_rows)
     rule = RULES.get(func)
@@ -42,7 +46,11 @@ def on_rows(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows:
 def elementwise(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows: HasRows
 ) -> OnRows | None:
-    """Broadcast arguments against each other behind the axis of the examples."""
+    """Rule for ufuncs: arguments with fewer axes get axes of size 1 after that of the examples.
+
+    So each row broadcasts as one example did. Return None for lists, options other than ``dtype`` and
+    ``casting``, or scalars beside arrays of another dtype.
+    """
     if getattr(func, "signature", None) is not None or kwargs.keys() - {"dtype", "casting"}:
         return None
     if any(isinstance(x, (list, tuple)) for x in args):
@@ -67,7 +75,10 @@ def elementwise(
 
 
 def product(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows: HasRows) -> OnRows | None:
-    """Multiply vectors and matrices: of each row with its own, or with the same one."""
+    """Rule for `numpy.matmul` and `numpy.dot` of vectors and matrices, one for each row or one for all.
+
+    Return None for options, or for arguments with other numbers of axes than 1 or 2.
+    """
     if kwargs or len(args) != 2:
         return None
     x, y = args
@@ -87,14 +98,14 @@ def product(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows:
 
 
 def along(position: int, default: int | None, whole: bool = False) -> Rule:
-    """Return a rule that moves an axis behind that of the examples.
+    """Return a rule for functions that work along an axis: for rows, the axis is one further back.
 
     Parameters
     ----------
     position : int
-        Of the axis among the arguments, if it is not given by name.
+        The position of the axis among the arguments, if it is not given by name.
     default : int or None
-        The axis if it is not given; None for all.
+        The axis if it is not given; None for all axes.
     whole : bool
         Whether the first argument is a sequence of arrays, all of which have rows.
     """
@@ -123,7 +134,10 @@ def along(position: int, default: int | None, whole: bool = False) -> Rule:
 
 
 def reshaped(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows: HasRows) -> OnRows | None:
-    """Keep the axis of the examples in front of a new shape."""
+    """Rule for ``reshape``: the axis of the examples stays in front of the new shape.
+
+    Return None for options, as ``order=``, and for an ``x`` without rows.
+    """
     x, *shape = args
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     if kwargs or not has_rows(x) or not all(type(size) is int for size in sizes):
@@ -133,7 +147,10 @@ def reshaped(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows
 
 
 def turned(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows: HasRows) -> OnRows | None:
-    """Put the axes of each row in the other order."""
+    """Rule for ``transpose`` without ``axes``: the axis of the examples stays first.
+
+    The other axes are reversed. Return None if ``axes`` are given.
+    """
     if kwargs or len(args) > 1:
         return None
     order = 0, *range(np.ndim(args[0]), 0, -1)
@@ -141,7 +158,10 @@ def turned(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows: 
 
 
 def indexed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows: HasRows) -> OnRows | None:
-    """Take parts by integers and slices, of all rows."""
+    """Rule for ``x[index]`` by integers, slices, None and ``...``, taken in each row.
+
+    Return None for an index with arrays or lists, and for an ``x`` without rows.
+    """
     x, index = args
     parts = index if type(index) is tuple else (index,)
     if not has_rows(x) or not all(p is None or p is Ellipsis or type(p) in (int, slice) for p in parts):
@@ -150,7 +170,10 @@ def indexed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows:
 
 
 def as_it_is(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], has_rows: HasRows) -> OnRows | None:
-    """Run a function that computes each number by itself, with no other arguments that have rows."""
+    """Rule for functions that compute each number by itself, as ``round``: they run on rows as they are.
+
+    Return None if the first argument has no rows, or another one has.
+    """
     others = (*args[1:], *kwargs.values())
     return None if not has_rows(args[0]) or any(map(has_rows, others)) else func
 

@@ -100,7 +100,7 @@ def stream(
 
 
 def check(model: Any, fn: Any, calls: int, workers: int, make_model: Callable[[], Any] | None) -> None:
-    """Refuse arguments of `stream` that do not fit, each with its own error."""
+    """Raise a `RecordError` if the arguments of `stream` with these names do not fit."""
     for name, number in (("calls", calls), ("workers", workers)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise RecordError(
@@ -126,7 +126,10 @@ def check(model: Any, fn: Any, calls: int, workers: int, make_model: Callable[[]
 
 
 def noting(examples: Iterable[Any], key: Callable[[Any], Any] | None, keys: list[Any]) -> Iterator[Any]:
-    """Yield examples; append to ``keys`` the key of each: ``key(example)``, or its number."""
+    """Yield the examples, and append the key of each to ``keys`` as it is read.
+
+    The key is ``key(example)``, or the number of the example, from 0, if ``key`` is None.
+    """
     for number, example in enumerate(examples):
         keys.append(number if key is None else key(example))
         yield example
@@ -141,7 +144,11 @@ def in_workers(
     make_model: Callable[[], Any] | None,
     examples: Iterator[Any],
 ) -> Iterator[list[Any]]:
-    """Yield the results of each chunk, traced or run in workers."""
+    """Yield a list of results for each chunk of examples, in order.
+
+    Workers run them, or trace them for this process. Other arguments are those of `stream`. Workers only
+    trace if ``make_model`` is None.
+    """
     # Imported here: it loads the multiprocessing of Python, which `import multifold` need not wait for.
     from multifold.serve.streaming.pool import Work, pooled
 
@@ -155,9 +162,10 @@ def in_workers(
 def reported(
     found: Iterator[list[Any]], keys: list[Any], progress: Callable[[int], Any] | None
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield each result with its key, in order; after each minibatch report how many there were so far.
+    """Yield ``(key, result)`` for each example, in order.
 
-    ``keys`` are those of all examples that were read. The ones of yielded results are removed.
+    Call ``progress`` with the count after each list in ``found``. ``keys`` are those of all examples that
+    were read. The ones of yielded results are removed.
     """
     count = 0
     for results in found:

@@ -37,13 +37,19 @@ FIRST = 8
 
 
 class Marked:
-    """A function of examples that marks its whole result by `multifold.each`: it keeps its example."""
+    """Wraps the function of a stream: what it returns is marked by `multifold.each`.
+
+    So the results of an example are not put together with those of others.
+    """
 
     def __init__(self, fn: Callable[[Any, Any], Any]) -> None:
         self.fn = fn
 
     def __call__(self, fold: Any, example: Any) -> Any:
-        """Return what the function returns, all of it marked."""
+        """Return ``each(fn(fold, example))``, without marks of `each` inside.
+
+        For an ``async def`` return an awaitable of that.
+        """
         result = self.fn(fold, example)
         return _marked_later(result) if inspect.isawaitable(result) else each(unmarked(result))
 
@@ -53,17 +59,21 @@ async def _marked_later(result: Any) -> Each:
 
 
 def unmarked(x: Any) -> Any:
-    """Return results without the marks of `multifold.each` inside of them."""
+    """Return a nested result without the marks that `multifold.each` has put around parts of it.
+
+    >>> unmarked([each(1), {"two": each(2)}])
+    [1, {'two': 2}]
+    """
     return unmarked(x.value) if isinstance(x, Each) else each_of(x, unmarked)
 
 
 def awaits(fn: Callable[..., Any]) -> bool:
-    """Return whether a function, or an object that is called, is an ``async def``."""
+    """Return whether a function, or the ``__call__`` of an object, is an ``async def``."""
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 class StreamRunner:
-    """Runs a function over examples, in the inference mode of the framework.
+    """Runs a function over examples in this process, a minibatch at a time, without gradients.
 
     Attributes
     ----------
@@ -82,15 +92,20 @@ class StreamRunner:
         self.ran = 0
 
     def run(self, examples: Iterable[Any], first: int = 0) -> Iterator[list[Any]]:
-        """Yield the results of each minibatch; the examples are numbered from ``first`` on."""
+        """Yield a list with the results of each minibatch, in order.
+
+        The first example has number ``first``. Results have NumPy arrays in them. What an example raises
+        gets a note with its number.
+        """
         source = enumerate(examples, first)
         return self.rounds(source) if self.awaits else self.overlapped(self.recorded(source), self.apply)
 
     def overlapped(self, batches: Iterator[Any], launch: Callable[[Any], list[Any]]) -> Iterator[list[Any]]:
-        """Yield the results of each minibatch that is launched, as soon as the next one is there.
+        """Yield a list of the results of each batch, after ``launch(batch)`` has run for the next one.
 
         A device works on one minibatch while the host makes the next. The copy of results waits for the
         device, so it comes after that, and before the next launches, which it would have to wait for, too.
+        What ``batches`` or ``launch`` raises is raised after the results of all batches before.
         """
         failures: list[Exception] = []
         launched: list[Any] = []
@@ -107,7 +122,12 @@ class StreamRunner:
             raise failures[0]
 
     def recorded(self, source: Iterable[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
-        """Record examples one after the other; yield them when they have as many calls as allowed."""
+        """Record examples one after the other on the fold, and yield them in batches.
+
+        A batch is a list of ``(number, result)`` pairs. It ends with the example that brings the fold to
+        ``calls`` calls, or the batch to as many examples. What the function raises is raised after the
+        examples before it were yielded.
+        """
         waiting: list[tuple[int, Any]] = []
         try:
             for number, example in source:
@@ -125,7 +145,10 @@ class StreamRunner:
             yield waiting
 
     def apply(self, batch: list[tuple[int, Any]]) -> list[Any]:
-        """Launch what some examples recorded."""
+        """Run the calls of a batch from `recorded`.
+
+        Return the result of each example, and empty the fold.
+        """
         first = batch[0][0]
         last = batch[-1][0]
         with self.inference(), naming(first, last):
@@ -135,12 +158,19 @@ class StreamRunner:
         return found
 
     def traced(self, batches: Iterable[Minibatch]) -> list[Any]:
-        """Launch traces that another process has merged."""
+        """Run minibatches of traces, which another process has merged.
+
+        Return the result of each example, in order.
+        """
         with self.inference():
             return [x for batch in batches for x in self.fold.run(self.model, batch)]
 
     def rounds(self, source: Iterable[tuple[int, Any]]) -> Iterator[list[Any]]:
-        """Run as many examples at once as had the calls that are allowed before."""
+        """Yield a list of the results of each batch of an ``async def``, whose examples run at once.
+
+        ``source`` has pairs of number and example. A batch has 8 examples at first, and then as many as had
+        ``calls`` calls in the batch before. The first failure is raised after the results before it.
+        """
         left = iter(source)
         size = FIRST
         failures: list[Exception] = []
@@ -164,16 +194,16 @@ class StreamRunner:
             raise failures[0]
 
     def inference(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which nothing is recorded for gradients."""
+        """Return the framework's context of inference, in which it records nothing for gradients."""
         return self.fold._backend_of(self.model).inference()
 
     def hosted(self, results: list[Any]) -> list[Any]:
-        """Return results with arrays of NumPy in the place of the framework's."""
+        """Return nested results with NumPy arrays in the place of the framework's."""
         return list(map(partial(hosted, self.fold._backend_of(self.model)), results))
 
 
 def guarded(source: Iterator[Any], failures: list[Exception]) -> Iterator[Any]:
-    """Yield what a source yields; keep what it raises, as if it had ended there."""
+    """Yield what ``source`` yields; if it raises, append the exception to ``failures`` and end."""
     try:
         yield from source
     except Exception as error:  # noqa: BLE001 - raised when what came before it was run
@@ -181,7 +211,9 @@ def guarded(source: Iterator[Any], failures: list[Exception]) -> Iterator[Any]:
 
 
 def next_size(size: int, calls: int, examples: int, recorded: int) -> int:
-    """Return how many examples to take next, after some that had so many calls: at most twice as many.
+    """Return how many examples to take next to get about ``calls`` calls; at most twice ``size``.
+
+    ``examples`` is how many were taken, and ``recorded`` how many calls these had.
 
     Examples
     --------
@@ -193,7 +225,10 @@ def next_size(size: int, calls: int, examples: int, recorded: int) -> int:
 
 @contextlib.contextmanager
 def naming(first: int, last: int | None = None) -> Iterator[None]:
-    """Add to what is raised which examples it was raised by."""
+    """Return a context that adds a note with the numbers of examples to what is raised in it.
+
+    The note is ``Raised by examples 3 to 7 of multifold.stream.``; without ``last`` it names one example.
+    """
     try:
         yield
     except Exception as error:

@@ -37,16 +37,16 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM
 
 
 class Work(NamedTuple):
-    """What a worker is told when it starts.
+    """What a worker process is given when it starts.
 
     Attributes
     ----------
     fn : callable
-        Records an example.
+        ``fn(fold, example)`` records an example.
     backend : str, Backend or type
         The framework.
     calls : int
-        With how many calls a minibatch ends.
+        How many calls a minibatch has at least, unless it is the last one of its chunk.
     make_model : callable or None
         Returns the model; None for a worker that only traces.
     """
@@ -58,14 +58,14 @@ class Work(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What became of a chunk of examples.
+    """What a worker returns for a chunk of examples.
 
     Attributes
     ----------
     found : list
         The results of its examples, or the minibatches that were made of their traces.
     calls : int
-        How many calls they have.
+        How many calls these examples have, all together.
     failure : Exception or None
         What the first example that failed has raised; the ones before it are in ``found``.
     """
@@ -80,16 +80,20 @@ _told: list[bytes] = []
 
 
 def tell(work: bytes) -> None:
-    """Keep what a worker is told; it is read with the first chunk, so that an error of it is seen."""
+    """Store the pickle of this worker's `Work`; called in each worker when it starts.
+
+    It is unpickled with the first chunk, so that an error of it is seen. Start a thread that ends this
+    process when its parent has died.
+    """
     _told.append(work)
     threading.Thread(target=end_with_the_parent, daemon=True).start()
 
 
 def end_with_the_parent() -> None:
-    """End this worker when the process that started it has died, by SIGKILL say, and told it nothing.
+    """Wait until the parent process has ended, by SIGKILL say, and exit with it.
 
-    `ProcessPoolExecutor` leaves such a worker waiting for ever: it holds both ends of the pipe by which
-    chunks come, so that it never sees the pipe closed.
+    Return at once without one. `ProcessPoolExecutor` leaves such a worker waiting for ever: it holds both
+    ends of the pipe by which chunks come, so that it never sees the pipe closed.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -98,8 +102,11 @@ def end_with_the_parent() -> None:
 
 
 @cache
-def told() -> Work:
-    """Return what this worker was told."""
+def received_work() -> Work:
+    """Return the `Work` of this worker, unpickled at the first call.
+
+    Raise a `RecordError` if that fails.
+    """
     try:
         work: Work = pickle.loads(_told[0])
     except Exception as error:
@@ -113,8 +120,8 @@ def told() -> Work:
 
 @cache
 def runner() -> StreamRunner:
-    """Return the runner of this worker, with its model."""
-    fn, backend, calls, make_model = told()
+    """Return the `StreamRunner` of this worker, made at the first call, when it also builds its model."""
+    fn, backend, calls, make_model = received_work()
     if make_model is None:
         raise TypeError("A worker that only traces has no model.")
     made = StreamRunner(make_model(), fn, backend, calls)
@@ -124,33 +131,44 @@ def runner() -> StreamRunner:
 
 
 def run_chunk(examples: list[Any], first: int) -> Done:
-    """Run a chunk of examples with the model of this worker."""
+    """Run a chunk of examples in this worker, up to the first that fails.
+
+    ``first`` is the number of the first one. What was raised is in the `Done` that it returns.
+    """
     mine = runner()
     before = mine.ran
     found = list[Any]()
     failures: list[Exception] = []
     for batch in guarded(mine.run(examples, first), failures):
         found += batch
-    return Done(found, mine.ran - before, sent(failures))
+    return Done(found, mine.ran - before, picklable_failure(failures))
 
 
 def trace_chunk(examples: list[Any], first: int) -> Done:
-    """Trace a chunk of examples, and merge the traces to minibatches."""
-    fn, _, calls, _ = told()
+    """Trace a chunk of examples in this worker, up to the first that fails.
+
+    Return minibatches of the traces. ``first`` is the number of the first example. What was raised is in
+    the `Done`.
+    """
+    fn, _, calls, _ = received_work()
     failures: list[Exception] = []
     made = list(guarded(iter(traced(Marked(fn), examples, first)), failures))
-    return Done(list(minibatches_of(made, calls)), sum(map(len, made)), sent(failures))
+    return Done(list(minibatches_of(made, calls)), sum(map(len, made)), picklable_failure(failures))
 
 
 def traced(fn: Callable[..., Any], examples: list[Any], first: int) -> Iterable[Trace]:
-    """Return the traces of some examples. If one fails, the traces come one by one, up to that one."""
+    """Return the traces of some examples, in order, up to the first that fails.
+
+    Without a failure it is a list. Else it is an iterator, which raises the error where that example would
+    come.
+    """
     with contextlib.suppress(Exception):  # it is raised again by the example itself, which is named then
         return record_each(fn, examples)
     return one_by_one(fn, examples, first)
 
 
 def one_by_one(fn: Callable[..., Any], examples: list[Any], first: int) -> Iterator[Trace]:
-    """Yield the trace of each example; what one raises names it."""
+    """Yield the trace of each example, recorded by itself; what one raises gets a note with its number."""
     for number, example in enumerate(examples, first):
         with naming(number):
             found = record_each(fn, [example])
@@ -158,7 +176,10 @@ def one_by_one(fn: Callable[..., Any], examples: list[Any], first: int) -> Itera
 
 
 def minibatches_of(made: list[Trace], calls: int) -> Iterator[Minibatch]:
-    """Yield minibatches, each of which ends with the trace that brings it to so many calls."""
+    """Merge traces, in order, to minibatches.
+
+    Each ends with the trace that brings it to ``calls`` calls.
+    """
     waiting: list[Trace] = []
     count = 0
     for trace in made:
@@ -172,8 +193,11 @@ def minibatches_of(made: list[Trace], calls: int) -> Iterator[Minibatch]:
         yield merge(waiting)
 
 
-def sent(failures: list[Exception]) -> Exception | None:
-    """Return what was raised in a form that another process can read, with its lines as a note."""
+def picklable_failure(failures: list[Exception]) -> Exception | None:
+    """Return the first of ``failures`` as an exception that can be pickled, with its traceback as a note.
+
+    None if there is none. One that can't be pickled becomes a `LaunchError` with the name of its class.
+    """
     if not failures:
         return None
     lines = "".join(traceback.format_exception(failures[0]))
@@ -188,16 +212,19 @@ def sent(failures: list[Exception]) -> Exception | None:
 
 
 def pooled(work: Work, workers: int, examples: Iterator[Any]) -> Iterator[list[Any]]:
-    """Yield what was found for each chunk, in order: results, or minibatches of traces without a model.
+    """Run or trace examples in worker processes.
+
+    Yield a list for each chunk, in order, and raise the first failure. The list has a result for each
+    example, or, if ``work`` has no ``make_model``, minibatches of traces.
 
     Parameters
     ----------
     work : Work
-        What each worker is told.
+        What each worker is given when it starts.
     workers : int
         How many processes are spawned.
     examples : iterator
-        Read a chunk at a time.
+        The examples, which are read a chunk at a time.
     """
     told = pickled(work)
     run = trace_chunk if work.make_model is None else run_chunk
@@ -233,7 +260,10 @@ def pooled(work: Work, workers: int, examples: Iterator[Any]) -> Iterator[list[A
 
 
 def pickled(work: Work) -> bytes:
-    """Return what each worker is told, pickled."""
+    """Return the pickle of ``work``.
+
+    Raise a `RecordError` if the function or ``make_model`` can't be pickled.
+    """
     try:
         return pickle.dumps(work)
     except Exception as error:
@@ -247,7 +277,11 @@ def pickled(work: Work) -> bytes:
 def submitted(
     pool: ProcessPoolExecutor, run: Callable[[list[Any], int], Done], examples: list[Any], first: int
 ) -> Future[Done]:
-    """Hand a chunk to the workers; where one of them has died, its turn comes to say so."""
+    """Hand a chunk to the workers, and return its future.
+
+    If a worker has died, that raises when it is waited for. ``first`` is the number of the first of
+    ``examples``.
+    """
     try:
         return pool.submit(run, examples, first)
     except BrokenProcessPool as error:
@@ -257,7 +291,10 @@ def submitted(
 
 
 def result_of(future: Future[Done], first: int, last: int) -> Done:
-    """Wait for a chunk; what failed in it names its examples."""
+    """Wait for a chunk, and return it; what is raised gets a note with the numbers of its examples.
+
+    Raise a `LaunchError` if a worker has died.
+    """
     try:
         with naming(first, last):
             return future.result()
@@ -271,7 +308,10 @@ def result_of(future: Future[Done], first: int, last: int) -> Done:
 
 @contextlib.contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Let processes that start here take one thread each, where the caller has not said how many."""
+    """Return a context in which processes that start take one thread each, by environment variables.
+
+    Those that the caller has set stay as they are.
+    """
     said = [name for name in THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(said, "1"))
     try:
