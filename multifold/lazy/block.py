@@ -110,7 +110,7 @@ class pending:  # noqa: N801 - it is used as a function
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes to be pickled, without the fold, the last code and open contexts."""
-        return {**vars(self), "of": (None, None), "program": None, "fold": None, "entered": None}
+        return {**vars(self), "of": (None, None), "function": None, "fold": None, "entered": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, entered=Entered())

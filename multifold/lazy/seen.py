@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from multifold._engine.ops.reach import CONTAINERS, FEW, globals_of
-from multifold._engine.ops.state import content
+from multifold._engine.ops.state import read_cell
 from multifold._engine.record.lines import users_frame as users_frame
 from multifold.lazy.current import refusal
 
@@ -66,7 +66,7 @@ class Around:
     def __init__(self, function: FunctionType, version_of: Callable[[Any], int | None]) -> None:
         own = function.__globals__
         self.version_of = version_of
-        self.cells = [(cell, content(cell)) for cell in function.__closure__ or ()]
+        self.cells = [(cell, read_cell(cell)) for cell in function.__closure__ or ()]
         self.names = [(own, name, own.get(name, MISSING)) for name in globals_of(function.__code__)]
         found = [x for *_, x in (*self.cells, *self.names)]
         versions = [(x, version_of(x)) for x in found]
@@ -80,7 +80,7 @@ class Around:
             if own.get(name, MISSING) is not value:
                 return False
         for cell, value in self.cells:
-            if content(cell) is not value:
+            if read_cell(cell) is not value:
                 return False
         for x, version in self.versions:
             if self.version_of(x) != version:

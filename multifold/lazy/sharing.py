@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from multifold._engine.ops.reach import CONTAINERS, VALUES, globals_of, owners_of, reached
-from multifold._engine.ops.state import KeptState, content
+from multifold._engine.ops.state import KeptState, read_cell
 from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend, owner_of
 from multifold.errors import RecordError
@@ -302,7 +302,7 @@ class Table:
             values = [*entries_of(owner)]
             return values, self.marks(values)
         if isinstance(owner, FunctionType):
-            values = [*map(self.variables.get, self.names), *map(content, self.cells)]
+            values = [*map(self.variables.get, self.names), *map(read_cell, self.cells)]
         else:
             own = vars(owner)
             keys = tuple(own)

@@ -188,3 +188,12 @@ def test_blocks_run_in_several_threads():
     [thread.join() for thread in threads]
     assert len(found) == 3
     [same(states, ENCODER.loop(TREES)) for runs in found.values() for states in runs]
+
+
+BLOCK = multifold.pending(backend="numpy")
+
+
+def test_a_block_that_has_run_pickles_without_what_it_has_learnt():
+    with BLOCK:
+        np.tanh(np.ones(2))
+    assert BLOCK.function is not None and pickle.loads(pickle.dumps(BLOCK)).function is None
