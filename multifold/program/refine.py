@@ -44,8 +44,11 @@ def refine(
     """
     samples = Samples(plan, backend, model)
     schedule = plan.schedule
-    for launch in range(len(schedule)):
-        samples.take(schedule.members(launch))
+    # In one context for all: TensorFlow draws what runs in there into a graph of its own, where the samples
+    # of one launch are operands of the next.
+    with samples.aside():
+        for launch in range(len(schedule)):
+            samples.take(schedule.members(launch))
     types, classes = samples.divided()
     if types is plan.types:
         return plan, classes, samples.promoted
@@ -193,20 +196,27 @@ class Samples(Replay):
         If the op raises, this raises the `LaunchError` of a program, which names the op and its line.
         """
         named = self.named(call)
-        fn = resolve(self.arrays.backend, self.model, signature.op, named.site)
+        fn = self.op_of(call)
         try:
-            with self.aside(fn):
-                return self.result_of(fn, signature, leaves)
+            return self.result_of(fn, signature, leaves)
         except Exception as error:
             raise raised(named, error) from error
 
-    def aside(self, fn: Callable[..., Any]) -> AbstractContextManager[None]:
-        """Return a context manager: what ``fn`` changes inside of it is undone.
+    def aside(self) -> AbstractContextManager[None]:
+        """Return a context manager: what ops of the plan change inside of it is undone.
 
         That is the state of the model, as running means, and that of random numbers.
         """
         backend = self.arrays.backend
-        return aside(backend, owners_of(backend, self.model, fn))
+        schedule = self.plan.schedule
+        first = [int(schedule.members(launch)[0]) for launch in range(len(schedule))]
+        ops = {id(fn): fn for fn in map(self.op_of, first)}
+        owners = [x for fn in ops.values() for x in owners_of(backend, self.model, fn)]
+        return aside(backend, list({id(x): x for x in owners}.values()))
+
+    def op_of(self, call: int) -> Callable[..., Any]:
+        """Return the function that a call runs; `LaunchError` if the model has none of that name."""
+        return resolve(self.arrays.backend, self.model, self.signature(call).op, self.named(call).site)
 
     def leaves_of(self, call: int) -> list[Any]:
         """Return the operands of a call, leaf by leaf, with samples in the place of rows.
@@ -237,7 +247,7 @@ class Samples(Replay):
         if signature.beside:
             leaves = self.arrays.narrowed(leaves, signature.beside)
         named = self.named(call)
-        fn = resolve(self.arrays.backend, self.model, signature.op, named.site)
+        fn = self.op_of(call)
         rows = [leaf for leaf, own in zip(leaves, batched, strict=True) if own]
         key = key_of(signature), ranks_of(rows), 3 in sizes_of(rows)
         if has_passed(self.arrays.backend, fn, key):
@@ -246,11 +256,10 @@ class Samples(Replay):
             self.arrays, fn, leaves, 3, batched, nested=signature.nested, static=signature.static,
             model=self.model,
         )  # fmt: skip
-        with self.aside(fn):
-            result = trial.launch()
-            if isinstance(result, Exception):
-                raise raised(named, result, shapes_hint(result, trial.meets)) from result
-            refuse_mixed(named, trial, key, result)
+        result = trial.launch()
+        if isinstance(result, Exception):
+            raise raised(named, result, shapes_hint(result, trial.meets)) from result
+        refuse_mixed(named, trial, key, result)
 
     def operand_of(self, call: int, slot: Slot, position: int) -> Any:
         """Return what a call receives for one pair (slot, position) of `Signature.operands`."""
