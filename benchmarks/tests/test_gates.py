@@ -47,7 +47,7 @@ def test_an_interpreter_has_a_name():
 def test_only_checkouts_are_compared(tmp_path, monkeypatch):
     found = gates("--against", str(tmp_path))
     assert found.exit_code == 2
-    assert f"{tmp_path} has no multifold/_engine/compiled" in found.output
+    assert f"{tmp_path} lacks multifold or benchmarks" in found.output
     monkeypatch.setattr("multifold_bench.gates.driver.HERE", tmp_path)  # as benchmarks in site-packages
     assert "pip install -e ./benchmarks" in gates().output
 

@@ -50,14 +50,14 @@ def a_checkout(context: click.Context, option: click.Parameter, folder: Path) ->
         )
     if not is_checkout(folder):
         raise click.BadParameter(
-            f"Expected a checkout of multifold. {folder} has no multifold/_engine/compiled."
+            f"Expected a checkout of multifold. {folder} lacks multifold or benchmarks."
         )
     return folder
 
 
 def is_checkout(folder: Path) -> bool:
     """Return whether a folder has the core and the benchmarks beside each other."""
-    return (folder / "multifold" / "_engine" / "compiled").is_dir() and (folder / "benchmarks").is_dir()
+    return (folder / "multifold" / "__init__.py").is_file() and (folder / "benchmarks").is_dir()
 
 
 @click.command()
