@@ -512,7 +512,7 @@ else:
 @pytest.mark.parametrize("way", ["batched", "served"])
 def test_an_error_of_pytorch_after_a_read_does_not_end_the_process(way):
     """PyTorch walks over all C frames when it makes an error: it must stop at the foot of a greenlet."""
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, way]
+    command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAM, way]  # -P: what is installed
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == (["1", "2", "6", "22"] if way == "batched" else ["6"] * 4)

@@ -49,9 +49,7 @@ def a_checkout(context: click.Context, option: click.Parameter, folder: Path) ->
             "run 'pip install -e ./benchmarks' in the checkout that is to be measured."
         )
     if not is_checkout(folder):
-        raise click.BadParameter(
-            f"Expected a checkout of multifold. {folder} lacks multifold or benchmarks."
-        )
+        raise click.BadParameter(f"Expected a checkout. {folder} lacks multifold or benchmarks.")
     return folder
 
 
