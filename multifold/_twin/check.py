@@ -134,7 +134,8 @@ def compare_all(
 ) -> float:
     """Compare arrays by `compare`, name by name; return the largest relative tolerance that was allowed.
 
-    ``rtol`` is that of all arrays; with None each dtype has its own.
+    Each name in ``batched`` must be in ``alone``. ``rtol`` is that of all arrays; with None each has that
+    of its dtype (`tolerance_of`). It is 0.0 without arrays.
 
     Raises
     ------
@@ -224,7 +225,10 @@ def values_one_by_one(
 
 
 def arrays_by_path(outputs: Any, backend: Backend) -> dict[str, Any]:
-    """Return the framework's arrays among some outputs, the way there, as "outputs['y'][0]" -> array."""
+    """Return the backend's arrays among some outputs, as path -> array, with paths as "outputs['y'][0]".
+
+    All other values are left out, as words in what `multifold.each` marks.
+    """
     paths, leaves, _ = optree.tree_flatten_with_path(outputs)
     names = ["outputs" + "".join(f"[{key!r}]" for key in path) for path in paths]
     pairs = zip(names, leaves, strict=True)

@@ -190,7 +190,8 @@ class Plan:
     def of(self, frame: Frame, seconds: dict[str, float]) -> Plan:
         """Return this plan for another frame of the same `Frame.form`; nothing is planned.
 
-        ``seconds`` is what making that plan took, by phase.
+        The launches and the wiring are those of this plan. ``seconds`` is how long making the new one took,
+        by phase.
         """
         schedule = self.schedule.of(frame.columns, frame.graph)
         return Plan(frame, self.alone, self.types, schedule, seconds, self.wiring)
@@ -347,7 +348,11 @@ class PlanCache:
         return kept.of(frame, seconds)
 
     def _look(self, form: Hashable) -> tuple[Plan | None, bool]:
-        """Return the kept plan of a form, or None; and whether the form was met before."""
+        """Return ``(plan, met)``: the kept plan of a form, or None, and whether the form was met before.
+
+        A plan that is found counts in ``hits`` and as the one used last. Of a new form the hash is
+        remembered, so that it is met at the next look; forms of equal hash count as one here.
+        """
         with self._lock:
             found = self._found.get(form)
             if found is not None:

@@ -279,7 +279,8 @@ def by_policy(
 ) -> Schedule:
     """Return the schedule that a policy finds for ``problem``, whose call ``i`` is ``pending[i]``.
 
-    With "auto", a launch for each type and level must have turned out to be no schedule.
+    With "auto", a launch for each type and level must have turned out to be no schedule
+    (`without_buckets`). Raises `RecordError` for an unknown policy.
     """
     chosen = without_buckets if policy == "auto" else find_policy(policy)
     order, bounds = chosen(problem)
