@@ -102,9 +102,10 @@ def check(backend: Backend, model: Any, ways: Sequence[Any], rtol: float | None)
 def culprit_of(fold: Any, outputs: Any = None, traces: Sequence[Trace] = ()) -> Culprit:
     """Return a `Culprit`: a function that finds the first call which differs when it runs alone.
 
-    ``culprit(backend, model, rtol)`` returns a sentence that names its op and line, "" if no call differs.
-    It looks at the calls that ``outputs`` need, by default at all that the fold holds then; it records
-    ``traces`` on the fold before.
+    ``culprit(backend, model, rtol)`` returns a sentence that names its op and line; "" if no call differs,
+    or if one of the results cannot be read as rows. It looks at the calls that ``outputs`` need, by default
+    at all that the fold holds then, but not at those that are read whole; it records ``traces`` on the fold
+    before.
     """
 
     def culprit(backend: Backend, model: Any, rtol: float | None) -> str:
@@ -169,7 +170,11 @@ def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> Sequenc
 
 
 def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
-    """Return two functions from a model to the values of outputs: batched, and call by call."""
+    """Return two functions from a model to the values of outputs: batched, and call by call.
+
+    The first runs them as `Fold.apply` does, with operands compared before and after each launch, the
+    second by `values_one_by_one`.
+    """
     graph = fold._graph
     columns = fold._columns()
     asked = fold._asked(outputs)

@@ -168,6 +168,11 @@ class Replay:
         """Return a list with the value of each group of ``asked``: an array of rows, or a whole result.
 
         Loose value ``i`` is entry ``i`` of those of the graph and, after them, of ``asked``.
+
+        Raises
+        ------
+        LaunchError
+            If a value in a group is not one row, or the rows cannot be put into one array.
         """
         loose = [*self.graph.loose, *asked.loose]
         with self.arrays.placed():

@@ -123,7 +123,10 @@ class Unfold(FrameworkRecorder, Awaiting):
         Raises
         ------
         RecordError
-            If ``model`` is neither None nor the one that this object was made with.
+            If ``model`` is neither None nor the one that this object was made with, or for what
+            `take_apart` refuses.
+        LaunchError
+            If a result that is asked for as a row is not one row, or the rows of a group cannot be joined.
         """
         self._refuse_other(model)
         asked = take_apart(self, outputs, len(self._graph.loose))

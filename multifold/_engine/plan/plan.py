@@ -100,8 +100,9 @@ class Frame:
     def is_plain(self, policy: str) -> bool:
         """Return whether one compiled call can schedule and wire the frame (`plan_and_wire`).
 
-        That call knows the policy "auto", up to `WIRED_AT_ONCE` calls, and launches whose rows are only
-        read as rows and are not padded.
+        That call knows the policy "auto" and up to `WIRED_AT_ONCE` calls. No launch may be padded, and no
+        result may be read whole: by an operand that is a shared node, by ``alone``, or by what is asked
+        for.
         """
         return (
             policy == "auto"

@@ -200,6 +200,9 @@ def find_policy(name: str) -> Policy:
 def call_types(columns: Columns, alone: Integers) -> Integers:
     """Return the type of each call, int64: calls of one type have the same signature and shared nodes.
 
+    It is the number of the signature where the call has no shared nodes and is not ``alone``; other types
+    are numbered after all signatures.
+
     Parameters
     ----------
     columns : Columns

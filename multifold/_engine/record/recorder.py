@@ -417,7 +417,8 @@ class Recorder(RecorderBase):
         """Return the letter by which the quick path knows how to record the operand ``x``: "n" for a node.
 
         The table in `multifold._engine.compiled.forms` has all letters. None if the quick path cannot
-        record it.
+        record it: a dictionary, a list or tuple of more than nodes and Python's numbers, a bool of NumPy,
+        an object of a subclass of a number, as of an `enum.IntEnum`, or a value that is no array.
         """
         if type(x) in kinds.LETTERS:
             return kinds.LETTERS[type(x)]
