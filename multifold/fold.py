@@ -172,14 +172,21 @@ class Fold(FrameworkRecorder, Awaiting):
         self._last = []
 
     def clear(self) -> None:
-        """Forget all calls, and what `reset` keeps of them: their forms, and the plans of minibatches."""
+        """Forget all calls, and what `reset` keeps of them: their forms, and the plans of minibatches.
+
+        What launches have shown of ops (`Outcomes`) is forgotten, too. Raises `RecordError` while the fold
+        runs examples, as `reset` does.
+        """
         self.reset()
         self._graph.forget_before()
         self._plans = PlanCache(self._policy)
         self._outcomes = Outcomes()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for pickles and copies, without what the last run left for `explain`."""
+        """Return the attributes for pickles and copies, name -> value: cells and the last run are left out.
+
+        ``_cells`` is {}, and ``_last``, the reports that `explain` shows, is [].
+        """
         return {**super().__getstate__(), "_last": []}
 
     def __repr__(self) -> str:
@@ -300,9 +307,11 @@ class Fold(FrameworkRecorder, Awaiting):
         return batch.put_together(self._run(model, batch.plan, device=batch.device))
 
     def _run_rounds(self, model: Any, examples: Any, fn: Callable[..., Any], *, collect: bool) -> Any:
-        """Run ``fn`` over examples, and return what `run` does; see `multifold._engine.rounds`.
+        """Run ``fn(fold, example)`` for all examples, in a context of `_rounds`; return what `run` does.
 
-        With ``collect`` that is a pair: the results, and a dictionary, number of the example -> exception.
+        With ``collect`` exceptions of examples are kept instead of raised. Then a pair is returned: the
+        results of the examples that did not fail, and a dictionary, number of the example, from 0 -> its
+        exception.
         """
         with self._rounds(model, collect=collect) as rounds:
             results = rounds.run(fn, examples)
@@ -312,7 +321,18 @@ class Fold(FrameworkRecorder, Awaiting):
     def _rounds(self, model: Any, *, collect: bool = False) -> Iterator[Rounds]:
         """Return a context that yields a new `Rounds`, which runs examples on this fold until it is left.
 
-        On leaving, the reports of its rounds become what `explain` shows.
+        Entering resets the fold if it holds only the calls that its last such run has left, counts the run
+        (`_warn_of_growth`) and may set the backend. With ``collect`` exceptions of examples are kept in
+        ``rounds.tasks.failures`` instead of raised. On leaving, `explain` shows these rounds, whatever
+        happened.
+
+        Raises
+        ------
+        RecordError
+            On entering, if the fold is running examples. On leaving, if an array was changed after a call
+            was recorded with it.
+        BackendError
+            On entering, if the model belongs to another backend than the fold's.
         """
         self._refuse_within("other run of the same fold")
         if self._passing == len(self):
@@ -342,11 +362,12 @@ class Fold(FrameworkRecorder, Awaiting):
             self._passing = len(self) if passing else None
 
     def _loops(self, model: Any, check: bool = False, among: str = "") -> partial[Loop]:
-        """Return a function that makes the `Loop` which runs a plan; call it with the plan's columns.
+        """Return a function that makes the `Loop` which runs a plan: ``made(plan.columns, device=None)``.
 
         With ``check`` the loop compares all operands before and after a launch, and tries no op: the caller
-        compares all results with the eager twin. ``among`` says, for errors, what is among the rows of a
-        launch that no example of the run has asked for.
+        compares all results with the eager twin. ``among`` is a part of a sentence for errors about rows
+        that no example of the run has asked for, as "jax pads the launches of rounds"; "" if there are no
+        such rows.
         """
         debug = self._debug or check
         tries = self._trials and not check
@@ -356,12 +377,15 @@ class Fold(FrameworkRecorder, Awaiting):
     def _run(self, model: Any, plan: Plan, *, check: bool = False, device: Any = None) -> list[Any]:
         """Run a plan; return a list of values, one for each of ``plan.asked.groups``, in their order.
 
-        What `explain` shows is set to this run.
+        `explain` shows this run from then on; if it fails, no run. ``check`` is that of `_loops`. Numbers
+        go to ``device`` if the fold itself has none; None is the model's.
 
         Raises
         ------
         RecordError
             If an array was changed since it was recorded.
+        LaunchError
+            If an op fails, or returns other than one row for each node.
         """
         self._last = []
         self._graph.refuse_changed()
@@ -546,7 +570,11 @@ class Fold(FrameworkRecorder, Awaiting):
         return self._programs
 
     def _planned(self, traces: Sequence[Trace], model: Any) -> tuple[Plan, Backend]:
-        """Return ``(plan, backend)``: the plan of some traces merged, and the backend that runs it."""
+        """Return ``(plan, backend)``: the plan of some traces merged, and the backend that runs it.
+
+        Nothing is run, and the plan may have no wiring yet. The backend is found by `_backend_of`, which
+        may set it as the fold's.
+        """
         plan = self._batch(traces).plan
         return plan, self._backend_of(model, plan.columns)
 
@@ -613,9 +641,11 @@ class Fold(FrameworkRecorder, Awaiting):
             )
 
     def _batch(self, traces: Iterable[Trace] | Minibatch, *, runs: bool = False) -> Minibatch:
-        """Return traces, or a single one, as one `Minibatch`; a minibatch is returned itself.
+        """Return traces, or a single one, as one new `Minibatch`; a minibatch is returned itself.
 
-        ``runs`` says that it is sure to be run: then its plan has its wiring, too.
+        ``runs`` says that it is sure to be run: then its plan may have its wiring already. Raises
+        `RecordError` for no traces, for anything that is no trace, and for traces that returned different
+        structures.
         """
         if isinstance(traces, Minibatch):
             return traces
@@ -627,14 +657,20 @@ class Fold(FrameworkRecorder, Awaiting):
         return self._plan() if outputs is None else self._plan_with_traces(outputs, None)[0]
 
     def _plan_with_traces(self, outputs: Any, model: Any) -> tuple[Plan, Sequence[Trace]]:
-        """Return ``(plan, traces)`` for traces or a minibatch, ``(plan, ())`` for outputs of `apply`."""
+        """Return ``(plan, traces)`` for traces or a minibatch, ``(plan, ())`` for outputs of `apply`.
+
+        ``model`` is only looked at with outputs: nodes in its place may raise `RecordError` (`_asked`).
+        """
         if is_batch(outputs):
             batch = self._batch(outputs)
             return batch.plan, batch.traces
         return self._plan(self._asked(outputs, model)), ()
 
     def _empty_copy(self) -> Fold:
-        """Return a copy without calls and with ``debug=True``, which finds writes to operands."""
+        """Return a copy without calls and with ``debug=True``, which finds writes to operands.
+
+        This fold keeps its calls. Both have one `PlanCache`.
+        """
         return copy(self)._emptied()
 
     def _emptied(self) -> Fold:

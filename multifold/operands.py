@@ -135,9 +135,10 @@ def is_one(shape: RowShape) -> bool:
 
 
 def missing_rows(shape: RowShape, dtype: Any) -> MissingRows:
-    """Return the `MissingRows` of a row shape and a dtype, by default "float".
+    """Return the `MissingRows` of a row shape and a dtype, whose name it has by `name_of_dtype`.
 
-    Where a row is a tuple of arrays, ``dtype`` is one for all of them, or a tuple.
+    A dtype of None is "float". Where ``shape`` is a tuple of shapes, for a row that is a tuple of arrays,
+    ``dtype`` is one for all of them, or a tuple with one for each; the names are a tuple then.
 
     Raises
     ------
@@ -157,12 +158,16 @@ def missing_rows(shape: RowShape, dtype: Any) -> MissingRows:
 
 @lru_cache(256)
 def name_of_dtype(dtype: Any) -> str:
-    """Return the name of a dtype of NumPy or a framework, or of a name: "int64" for "i8".
+    """Return NumPy's name of a dtype, which is given as an object or by a name: "int64" for "i8".
+
+    The object may be NumPy's or a framework's, as ``torch.int64``. The strings "float", "int", "bool" and
+    "bfloat16" are returned as they are: "float" and "int" stand for the dtypes that a backend gives to
+    numbers of Python, so the string "int" stays "int", while the type `int` is "int64".
 
     Raises
     ------
     RecordError
-        For anything else.
+        For what NumPy takes for no dtype.
 
     Examples
     --------

@@ -102,9 +102,10 @@ def check(backend: Backend, model: Any, ways: Sequence[Any], rtol: float | None)
 def culprit_of(fold: Any, outputs: Any = None, traces: Sequence[Trace] = ()) -> Culprit:
     """Return a `Culprit`: a function that finds the first call which differs when it runs alone.
 
-    ``culprit(backend, model, rtol)`` returns a sentence that names its op and line, "" if no call differs.
-    It looks at the calls that ``outputs`` need, by default at all that the fold holds then; it records
-    ``traces`` on the fold before.
+    ``culprit(backend, model, rtol)`` returns a sentence that names its op and line; "" if no call differs,
+    or if one of the results cannot be read as rows. It looks at the calls that ``outputs`` need, by default
+    at all that the fold holds then, but not at those that are read whole; it records ``traces`` on the fold
+    before.
     """
 
     def culprit(backend: Backend, model: Any, rtol: float | None) -> str:
@@ -134,7 +135,8 @@ def compare_all(
 ) -> float:
     """Compare arrays by `compare`, name by name; return the largest relative tolerance that was allowed.
 
-    ``rtol`` is that of all arrays; with None each dtype has its own.
+    Each name in ``batched`` must be in ``alone``. ``rtol`` is that of all arrays; with None each has that
+    of its dtype (`tolerance_of`). It is 0.0 without arrays.
 
     Raises
     ------
@@ -168,7 +170,11 @@ def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> Sequenc
 
 
 def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
-    """Return two functions from a model to the values of outputs: batched, and call by call."""
+    """Return two functions from a model to the values of outputs: batched, and call by call.
+
+    The first runs them as `Fold.apply` does, with operands compared before and after each launch, the
+    second by `values_one_by_one`.
+    """
     graph = fold._graph
     columns = fold._columns()
     asked = fold._asked(outputs)
@@ -224,7 +230,10 @@ def values_one_by_one(
 
 
 def arrays_by_path(outputs: Any, backend: Backend) -> dict[str, Any]:
-    """Return the framework's arrays among some outputs, the way there, as "outputs['y'][0]" -> array."""
+    """Return the backend's arrays among some outputs, as path -> array, with paths as "outputs['y'][0]".
+
+    All other values are left out, as words in what `multifold.each` marks.
+    """
     paths, leaves, _ = optree.tree_flatten_with_path(outputs)
     names = ["outputs" + "".join(f"[{key!r}]" for key in path) for path in paths]
     pairs = zip(names, leaves, strict=True)

@@ -136,12 +136,22 @@ class Replay:
         return self.arrays.shared(entry) if kind.shared else snapshot(entry)
 
     def ragged(self, slot: Slot, members: list[int]) -> Ragged:
-        """Return a ragged operand of one node from references; ``-1 - i`` is loose value ``i``."""
+        """Return a ragged operand of one node from references; ``-1 - i`` is the graph's loose value ``i``.
+
+        Raises
+        ------
+        LaunchError
+            If the rows cannot be put into one array (`agreeing`).
+        """
         rows = self.rows(members, self.graph.loose)
         return self.arrays.ragged(self.agreeing(rows), slot.value)
 
     def agreeing(self, rows: list[Any]) -> list[Any]:
-        """Return ``rows`` as they are; raise `LaunchError` if they cannot be put into one array."""
+        """Return ``rows`` as they are; raise `LaunchError` if they cannot be put into one array.
+
+        They can if they have one class (`Values.class_of`: structure, trailing shapes, dtypes and devices),
+        or differ in dtypes only that the backend promotes; and if there are none.
+        """
         classes = dict.fromkeys(map(self.arrays.class_of, rows))
         if classes and self.arrays.agreed(classes) is None:
             hint = "ask for rows of two shapes as two groups, and pass them as two operands."
@@ -158,6 +168,11 @@ class Replay:
         """Return a list with the value of each group of ``asked``: an array of rows, or a whole result.
 
         Loose value ``i`` is entry ``i`` of those of the graph and, after them, of ``asked``.
+
+        Raises
+        ------
+        LaunchError
+            If a value in a group is not one row, or the rows cannot be put into one array.
         """
         loose = [*self.graph.loose, *asked.loose]
         with self.arrays.placed():
@@ -169,7 +184,11 @@ class Replay:
             ]
 
     def fresh(self, rows: list[Any]) -> Any:
-        """Return rows as one new array, which the user may write to: later calls read the rows."""
+        """Return a list of values of one row each as one new array of all these rows, in their order.
+
+        Even of one row it is a copy where arrays can be written to: the user may do that, and later calls
+        read the rows.
+        """
         if len(rows) > 1 or not self.arrays.backend.writeable:
             return self.arrays.concat(rows)
         return self.arrays.gather(rows[0], self.arrays.numbers([0], int))

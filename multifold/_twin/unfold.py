@@ -60,7 +60,13 @@ class Unfold(FrameworkRecorder, Awaiting):
         self._backend_of(model)
 
     def reset(self) -> None:
-        """Forget all calls and their values: nodes recorded before are refused from now on."""
+        """Forget all calls and their values: nodes recorded before are refused from now on.
+
+        Raises
+        ------
+        RecordError
+            While this object runs examples.
+        """
         self._refuse_within("reset()")
         super().reset()
         self._replay = None
@@ -117,7 +123,10 @@ class Unfold(FrameworkRecorder, Awaiting):
         Raises
         ------
         RecordError
-            If ``model`` is neither None nor the one that this object was made with.
+            If ``model`` is neither None nor the one that this object was made with, or for what
+            `take_apart` refuses.
+        LaunchError
+            If a result that is asked for as a row is not one row, or the rows of a group cannot be joined.
         """
         self._refuse_other(model)
         asked = take_apart(self, outputs, len(self._graph.loose))
@@ -131,7 +140,16 @@ class Unfold(FrameworkRecorder, Awaiting):
         *,
         on_error: str = "raise",
     ) -> Any:
-        """Run ``fn`` over examples one by one, and return what `Fold.run` does; ``model`` may be None.
+        """Run ``fn`` over examples one by one, and return what `Fold.run` does.
+
+        ``model`` is None or the one that this object was made with. With ``on_error="collect"`` exceptions
+        of examples are kept instead of raised, and the result is a pair: the results of the others, or None
+        if all failed, and a dictionary, number of the example -> exception.
+
+        Raises
+        ------
+        RecordError
+            For another model, for no examples, or while this object runs others.
 
         Examples
         --------
@@ -185,7 +203,10 @@ class Unfold(FrameworkRecorder, Awaiting):
             )
 
     def _values(self) -> Replay:
-        """Return the replay that has the values of all calls; the first call makes it."""
+        """Return the replay that has the values of all calls; where there is none yet, a new one.
+
+        To make it may set the backend (`_backend_of`), and `str` of a node shows its value from then on.
+        """
         if self._replay is None:
             values = Values(self._backend_of(self.model), self._device)
             self._replay = self._replay_type(self._graph, self.model, values, debug=self._debug)

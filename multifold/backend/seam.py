@@ -145,7 +145,10 @@ class Backend(abc.ABC):
         return NUMBER_DTYPES[kind]
 
     def cast(self, x: Array, dtype: str) -> Array:
-        """Return an array in another dtype, by its name in NumPy or ml_dtypes, as "bfloat16"."""
+        """Return an array in another dtype, by its name in NumPy or ml_dtypes, as "bfloat16".
+
+        By default it is ``x.astype(dtype)``; `BackendError` is raised for an array without ``astype``.
+        """
         if not hasattr(x, "astype"):
             expected = f"Expected {type_of(x)} to have `astype`, as arrays of NumPy do. It has none."
             raise BackendError(expected, f"override {type(self).__name__}.cast.")
@@ -175,7 +178,10 @@ class Backend(abc.ABC):
         return self.rows(x), self.signature(x)
 
     def are_like(self, xs: Sequence[Array], rows: int, signatures: Sequence[Hashable]) -> bool:
-        """Return whether each of ``xs`` has ``rows`` rows and its signature; asked of each result."""
+        """Return whether each ``xs[i]`` has ``rows`` rows and the signature ``signatures[i]``.
+
+        It is asked of the arrays of each result.
+        """
         found = map(self.rows_and_signature, xs)
         return all(x == (rows, signature) for x, signature in zip(found, signatures, strict=True))
 
@@ -190,9 +196,9 @@ class Backend(abc.ABC):
         return self.split(whole, [len(array) for array in arrays])
 
     def pieces(self, rows: int, device: Any) -> int:
-        """Return into how many launches one of ``rows`` rows is divided: 1 or more, never fewer of more.
+        """Return into how many launches one of ``rows`` rows is divided: at least 1, by default 1.
 
-        On a CPU `cached_pieces` is a good answer.
+        The number must not become smaller as ``rows`` grows. On a CPU `cached_pieces` is a good answer.
         """
         return 1
 
@@ -335,7 +341,10 @@ class Backend(abc.ABC):
                 yield from (x for x in entries if not isinstance(x, FunctionType))
 
     def reserved(self, owner: Any) -> Collection[str]:
-        """Return the names of an object's attributes that the framework keeps for itself."""
+        """Return the names of an object's attributes that the framework keeps for itself, by default none.
+
+        The core leaves these alone where it puts back what an op has changed in the object.
+        """
         return ()
 
     def apart(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
@@ -393,8 +402,9 @@ class Backend(abc.ABC):
         return False
 
     def advice(self, owners: Sequence[Any], mixes: bool = True) -> str | None:
-        """Return what to do about an op that mixes its rows, by its owners' modules; None if unknown.
+        """Return a hint, a sentence, for an error about an op that mixes its rows; None if unknown.
 
+        ``owners`` are the objects that the op uses, as modules, by which the adapter knows what went wrong.
         With ``mixes=False`` the op has not mixed rows, but failed or returned another number of rows
         instead.
         """
@@ -424,9 +434,10 @@ class Backend(abc.ABC):
         )
 
     def plain_module(self, fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what `multifold.batched` returns for ``fn``: ``run``, for a module one around it.
+        """Return what `multifold.batched` returns for ``fn``: by default ``run``, the batched function.
 
-        ``run`` is the batched function. A module has the parameters of ``fn``.
+        Where ``fn`` is a module of the framework, an adapter may return a module with the parameters of
+        ``fn`` that calls ``run``.
         """
         return run
 

@@ -36,18 +36,26 @@ class FrameworkRecorder(Recorder):
         self._cells: dict[Any, tuple[Any, Cell | Stack | Bidirectional]] = {}
 
     def reset(self) -> None:
-        """Forget all calls; nodes recorded before are refused from now on."""
+        """Forget all calls; nodes recorded before are refused from now on.
+
+        The backend stays, and the new graph takes over forms of calls and copies of arrays
+        (`Graph.lasting`, `Graph.lasting_copies`).
+        """
         # The new graph takes over what the old one knows of forms, so the next minibatch records quickly.
         self._graph = Graph(self._node_type, self._graph.merged is not None, self._graph)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for pickles and copies, without cells: their keys are ids."""
+        """Return the attributes for pickles and copies, name -> value, with {} for ``_cells``.
+
+        That has the recurrent cells which `_cell` has made, and its keys are ids of this process.
+        """
         return {**self.__dict__, "_cells": {}}
 
     def shared_key(self, x: Any) -> Hashable:
         """Return a key of a shared value: calls may share a launch only if their keys of it are equal.
 
-        An array of a framework decides the backend of a fold of ``backend="auto"`` that has none yet.
+        The key is that of `SharedCopies.key`. An array of a framework decides the backend of a fold of
+        ``backend="auto"`` that has none yet.
         """
         if self._backend is None:
             self._owner(x)
@@ -222,15 +230,21 @@ class FrameworkRecorder(Recorder):
             return unroll(self, opened, steps, begin_state)
 
     def _split(self, x: Any, sizes: list[int]) -> Sequence[Any]:
-        """Return sections of an array of the framework, or of NumPy: ``sizes[i]`` rows each."""
+        """Return sections of an array along axis 0, in order: section ``i`` has ``sizes[i]`` rows.
+
+        The array is of the fold's framework or of NumPy; it may decide the backend, or be refused
+        (`_owner`).
+        """
         owner = None if isinstance(x, np.ndarray) else self._owner(x)
         return (registry.load_backend("numpy") if owner is None else owner).split(x, sizes)
 
     def _cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         """Return a recurrent cell, or a list of cells, as a `Cell`, `Stack` or `Bidirectional`.
 
-        One of these is returned itself, and the same cell has the same object each time, so that its calls
-        share launches.
+        One of these is returned itself, and a sequence of cells becomes a `Stack`. Any other cell is turned
+        into one by its backend (`_backend_of`, `Backend.cell`), which raises `BackendError` for a cell that
+        it does not know. The same cell, or a list of the same cells, has the same object each time, so that
+        its calls share launches.
         """
         if isinstance(cell, (Cell, Stack, Bidirectional)):
             return cell

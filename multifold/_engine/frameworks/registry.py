@@ -70,7 +70,8 @@ def missing(name: str) -> BackendMissing:
 def refuse_strangers(parts: Iterable[Any]) -> None:
     """Raise `BackendMissing` if a part belongs to a framework whose adapter is not installed.
 
-    ``parts`` are models, parts of one, and ops. Only frameworks that are imported are looked at.
+    ``parts`` are models, parts of one, and ops. A part belongs to the framework from which its class comes,
+    or for a method the class of its object. Only frameworks that are imported are looked at.
     """
     strangers = [name for name in BACKENDS if name in sys.modules and name not in installed_backends()]
     for part in parts if strangers else ():
@@ -160,9 +161,10 @@ def load_backend(name: str) -> Backend:
 
 
 def adapter_module(backend: Backend, name: str) -> ModuleType:
-    """Return the imported module ``name`` of the package in which the class of an adapter is.
+    """Import the module ``name`` of the package in which the class of an adapter is, and return it.
 
-    A class in ``package.backend`` is in that package, any other in the module's own.
+    For a class in ``package.backend`` that is ``package.name``, for one in ``other`` it is ``other.name``.
+    An error for something else that the module imports is passed on.
 
     Raises
     ------
@@ -205,9 +207,9 @@ def owner(x: Any) -> Backend | None:
 
 
 def host(model: Any, but: Backend | None = None) -> Backend | None:
-    """Return the backend of a model, which is neither ``but`` nor NumPy's; None if there is none.
+    """Return the first backend that owns a model (`Backend.hosts`); None if there is none.
 
-    Only backends whose framework is imported are asked.
+    Only backends whose framework is imported are asked; NumPy's and ``but`` are not.
     """
     for backend in map(load_backend, imported()):
         if backend is not but and backend.hosts(model):

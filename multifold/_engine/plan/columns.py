@@ -67,7 +67,10 @@ class Columns:
 
     @classmethod
     def of(cls, graph: Graph) -> Columns:
-        """Return the columns of a graph: copies of its integers, its own lists of other values."""
+        """Return the columns of a graph: its integers and floats are copied into new arrays.
+
+        ``arrays`` and ``loose`` are the graph's own lists, which grow with it.
+        """
         return cls(
             signature=np.array(graph.signature, np.int64),
             refs=np.array(graph.refs, np.int64),
@@ -77,10 +80,10 @@ class Columns:
         )
 
     def of_form(self, graph: Graph) -> Columns:
-        """Return columns with ops, parts, numbers and arrays of ``graph``, and what is left from these.
+        """Return new columns with the values of ``graph`` (`values_of`), and all else from these columns.
 
-        The calls of the graph must have the same signatures by number, the same references and the same
-        rows of ragged operands as these.
+        The values are signatures, parts, numbers, arrays and loose values. The calls of the graph must have
+        the same signatures by number, the same references and the same rows of ragged operands as these.
         """
         found = object.__new__(Columns)
         # With `vars(self)` come `_starts` and the cached properties, which hold for all calls of this form.
@@ -150,9 +153,9 @@ class Columns:
         return starts(self.lengths)
 
     def entries(self, slot: Slot, position: int, calls: Any) -> Any:
-        """Return the position of an operand in the column of its kind, or an array of one for each call.
+        """Return the index of an operand in the column of its kind; an array of these for several calls.
 
-        Arguments as for `operand`; the kind has a column.
+        Arguments as for `operand`. The kind must have a column; else `operand` finds the value in the slot.
         """
         return self.starts(slot.kind.column)[calls] + position  # type: ignore[arg-type]
 
@@ -225,7 +228,10 @@ class Columns:
         return layouts_of(self.signatures)
 
     def facts(self, asked: tuple[Integers, Integers]) -> tuple[Any, ...]:
-        """Return arguments of `compiled.plan`: `reads`, ``asked`` by `joined`, ``signature``, `layouts`."""
+        """Return arguments of `compiled.plan`, one tuple: `reads`, ``asked``, ``signature``, `layouts`.
+
+        ``asked`` is what `wiring.joined` returns: the references of all groups, and the number in each.
+        """
         return *self.reads, *asked, self.signature, *self.layouts
 
     @cached_property
@@ -253,10 +259,10 @@ class Columns:
 
 
 def layouts_of(signatures: Sequence[Signature]) -> Layouts:
-    """Return four int64 arrays, the `Layouts`: the layouts of all signatures, where each begins.
+    """Return four int64 arrays, the `Layouts`: each `Signature.layout` in turn, and where each begins.
 
-    Then 1 for each signature that is batched, and 1 for each with operands outside of its layout, as
-    numbers; else 0.
+    The second has one entry more, the end of the last. Then 1 for each signature that is batched, and 1 for
+    each with ragged operands or with others outside of its layout, as numbers; else 0.
     """
     layouts = [signature.layout for signature in signatures]
     return (

@@ -45,7 +45,9 @@ PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
 def each_of(x: Any, change: Callable[[Any], Any]) -> Any:
     """Return a list, tuple or dictionary like ``x`` with ``change(y)`` for its entries; else ``x`` itself.
 
-    Keys, and entries of the types in `PLAIN`, stay as they are: results are mostly made of these.
+    A named tuple and an OrderedDict are rebuilt so, too; an object of any other subclass is returned
+    itself. Keys stay as they are, and so do entries of the types in `PLAIN`, except in a named tuple or as
+    values of a dictionary.
     """
     # Types are compared exactly: a subclass may be made in ways that are not known here, so it stays whole.
     if type(x) is list:

@@ -42,7 +42,10 @@ class Problem:
 
     @classmethod
     def counted_as(cls, types: Integers, sources: Integers, readers: Integers, *counted: Any) -> Problem:
-        """Return a problem whose `counted` is known: the three arrays that follow the problem's own."""
+        """Return a problem whose `counted` is known and need not be computed.
+
+        ``counted`` are three int64 arrays: `levels`, `cycles`, and the highest level of each type.
+        """
         found = cls(types, sources, readers)
         vars(found)["counted"] = counted
         return found

@@ -121,6 +121,8 @@ class _Group:
 def is_result(recorder: Recorder, x: Any) -> bool:
     """Return whether ``x`` can be a row of a group: a node, a number or an array of one row.
 
+    It is False for anything else, lists and other containers too.
+
     Raises
     ------
     RecordError
@@ -193,8 +195,10 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
 def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
     """Return outputs with a `_Group` in the place of each result; raise for what `take_apart` refuses.
 
-    This function stands in the module, not in `take_apart`: there it would refer to itself, and the cycle
-    would keep the fold alive until Python's garbage collector finds it.
+    A list of nodes, numbers and arrays of one row is a "group"; but if one of them is a `SharedNode`, it
+    stays a list, with a result for each. Any other list nests. This function stands in the module, not in
+    `take_apart`: there it would refer to itself, and the cycle would keep the fold alive until Python's
+    garbage collector finds it.
     """
     if isinstance(x, list):
         if len(x) < fewest:

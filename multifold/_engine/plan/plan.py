@@ -100,8 +100,9 @@ class Frame:
     def is_plain(self, policy: str) -> bool:
         """Return whether one compiled call can schedule and wire the frame (`plan_and_wire`).
 
-        That call knows the policy "auto", up to `WIRED_AT_ONCE` calls, and launches whose rows are only
-        read as rows and are not padded.
+        That call knows the policy "auto" and up to `WIRED_AT_ONCE` calls. No launch may be padded, and no
+        result may be read whole: by an operand that is a shared node, by ``alone``, or by what is asked
+        for.
         """
         return (
             policy == "auto"
@@ -190,7 +191,8 @@ class Plan:
     def of(self, frame: Frame, seconds: dict[str, float]) -> Plan:
         """Return this plan for another frame of the same `Frame.form`; nothing is planned.
 
-        ``seconds`` is what making that plan took, by phase.
+        The launches and the wiring are those of this plan. ``seconds`` is how long making the new one took,
+        by phase.
         """
         schedule = self.schedule.of(frame.columns, frame.graph)
         return Plan(frame, self.alone, self.types, schedule, seconds, self.wiring)
@@ -347,7 +349,11 @@ class PlanCache:
         return kept.of(frame, seconds)
 
     def _look(self, form: Hashable) -> tuple[Plan | None, bool]:
-        """Return the kept plan of a form, or None; and whether the form was met before."""
+        """Return ``(plan, met)``: the kept plan of a form, or None, and whether the form was met before.
+
+        A plan that is found counts in ``hits`` and as the one used last. Of a new form the hash is
+        remembered, so that it is met at the next look; forms of equal hash count as one here.
+        """
         with self._lock:
             found = self._found.get(form)
             if found is not None:

@@ -106,7 +106,11 @@ def bucketed(problem: Problem, levels: Integers) -> Launches | None:
 
 
 def agenda(problem: Problem) -> Launches:
-    """Return launches as DyNet makes them: each has all ready calls of the type of least mean depth."""
+    """Return launches as DyNet makes them: each has all ready calls of the type of least mean depth.
+
+    A call is ready when all that it reads are launched, and the mean is over all calls of the type. Of two
+    types with one mean the smaller number goes first.
+    """
     types = problem.types.tolist()
     # ``readers[begin[call] : begin[call + 1]]`` are the calls that read a call.
     order = np.argsort(problem.sources, kind="stable")

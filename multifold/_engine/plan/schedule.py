@@ -200,6 +200,9 @@ def find_policy(name: str) -> Policy:
 def call_types(columns: Columns, alone: Integers) -> Integers:
     """Return the type of each call, int64: calls of one type have the same signature and shared nodes.
 
+    It is the number of the signature where the call has no shared nodes and is not ``alone``; other types
+    are numbered after all signatures.
+
     Parameters
     ----------
     columns : Columns
@@ -279,7 +282,8 @@ def by_policy(
 ) -> Schedule:
     """Return the schedule that a policy finds for ``problem``, whose call ``i`` is ``pending[i]``.
 
-    With "auto", a launch for each type and level must have turned out to be no schedule.
+    With "auto", a launch for each type and level must have turned out to be no schedule
+    (`without_buckets`). Raises `RecordError` for an unknown policy.
     """
     chosen = without_buckets if policy == "auto" else find_policy(policy)
     order, bounds = chosen(problem)

@@ -343,7 +343,11 @@ class SlotFiller:
         return len(self.columns.parts), keeps, MAKERS, self
 
     def planned(self, graph: Any, place: Place, found: tuple[Any, ...]) -> Planned | tuple[Integers, ...]:
-        """Return what `compiled.plan` has returned as a `Planned`; as it is if a policy has to choose."""
+        """Return what `compiled.plan` has returned, ``found``, as a `Planned` if it has five entries.
+
+        Else a policy has to choose the launches, and ``found`` itself is returned (`plan_and_wire`).
+        ``graph`` is what the launches' nodes belong to, and ``place`` has been extended by the launches.
+        """
         # Without a schedule these are the pending calls, and what `Problem.counted_as` takes.
         if len(found) != 5:
             return found

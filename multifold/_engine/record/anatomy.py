@@ -359,10 +359,11 @@ def way_of(value: Any) -> Way | None:
 
 
 def way_of_callable(cls: type) -> Way | None:
-    """Return the `Way` of a callable of class ``cls``, which is not in `WAYS`; None, by identity, for most.
+    """Return the `Way` of a callable of class ``cls``, which is not in `WAYS`.
 
-    Bound methods are compared as they are, and dataclasses with the fields of `functools.partial` or of a
-    method by these.
+    For bound methods, `BOUND`, it is `AS_IT_IS`. A dataclass whose fields are ``func``, ``args`` and
+    ``keywords``, as of a `functools.partial`, has `ATTRIBUTES`, and one with ``__func__`` and ``__self__``
+    has `METHOD`. It is None for all others, which are compared by identity.
     """
     if cls in BOUND:
         return AS_IT_IS
@@ -377,10 +378,15 @@ def way_of_callable(cls: type) -> Way | None:
 def way_of_object(value: Any) -> Way | None:
     """Return the `Way` of an object that no other rule knows; None if it is compared by identity.
 
+    A dataclass, or a class with an ``__eq__``, has `ATTRIBUTES`; it has `REDUCED` if it is derived from one
+    written in C or says how it is pickled. Of others it is None for classes in C, for objects without
+    attributes, and for those that guard them by ``__setattr__`` and ``__delattr__``.
+
     Raises
     ------
     RecordError
-        If its contents or attributes may change, and nothing says how they are compared.
+        For memory of others, for an unhashable object with `REDUCED` that is of no dataclass, and for one
+        with attributes and no ``__eq__``.
     """
     cls: Any = type(value)
     in_python = base_of(cls) is object
@@ -431,7 +437,10 @@ def is_memory(value: Any) -> bool:
 
 
 def refused(value: Any, why: str, hint: str) -> RecordError:
-    """Return the `RecordError` for a static value; ``why`` follows its class: "which others may change"."""
+    """Return, but do not raise, the `RecordError` for a static value, with this hint.
+
+    ``why`` follows the value's class in the message: "which others may change".
+    """
     return RecordError(
         "Expected a static value that can be copied and compared by its contents. Received a "
         f"{type(value).__qualname__}, {why}.",

@@ -154,7 +154,11 @@ class Graph(GraphBase):
         self.began = perf_counter()
 
     def take_in(self, signature: Signature) -> int:
-        """Return the number of a signature, from 0; a new one is added to ``signatures`` and ``keys``."""
+        """Return the number of a signature, from 0: that of an equal one, or else the next.
+
+        A new signature is added to ``signatures`` and ``keys``. One that differs from a known one only in
+        the shapes of ragged rows may be joined to it instead (`signature.take_in`).
+        """
         return take_in(signature, self.keys, self.signatures)
 
     def open_form(self, key: Hashable, letters: str, values: Hashable, number: int) -> None:
@@ -310,7 +314,10 @@ class Graph(GraphBase):
         return self.ops[key]
 
     def lasting_copies(self) -> LastingCopies:
-        """Return the copies of large shared arrays, for the graph that takes the place of this one."""
+        """Return the copies of large shared arrays, for the graph that takes the place of this one.
+
+        If this graph has no call, they are those that it started with itself (`SharedCopies.lasting`).
+        """
         return self.shared.lasting() if self.signature else self.shared.before
 
     def refuse_changed(self) -> None:
@@ -386,7 +393,11 @@ class Graph(GraphBase):
             warn_user(message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is pickled: file and line in place of each code object, and no forms."""
+        """Return what is pickled: the class, its arguments and the state, a tuple of three.
+
+        That has the columns, with file and line in place of each code object; the other attributes without
+        ``forms`` and all else in `FORGOTTEN`; and ``merged``, or {} for None.
+        """
         columns = {name: getattr(self, name) for name in LISTS}
         columns |= {name: np.array(getattr(self, name)) for name in NUMERIC}
         columns["codes"] = self.lines()

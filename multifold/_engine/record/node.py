@@ -29,10 +29,12 @@ class Node(NodeBase, Uncomputed):
     def _offsets(self, n: int) -> tuple[int, ...]:
         """Return ``n`` integers: what to add to this node's reference to get those of its ``n`` parts.
 
+        The graph makes the parts if it has none (`Graph.offsets`).
+
         Raises
         ------
         RecordError
-            If ``n`` is no integer of at least 1.
+            If ``n`` is no integer of Python or NumPy of at least 1; True is refused, too.
         """
         # True is an int to Python, and more likely a mistake than one part.
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:

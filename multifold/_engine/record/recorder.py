@@ -125,7 +125,7 @@ class Recorder(RecorderBase):
     def array_class(self, x: Any) -> Hashable | None:
         """Return a key of an array: arrays with equal ones may share a launch. None if ``x`` is no array.
 
-        Subclasses say which arrays they know.
+        Subclasses say which arrays they know, and override this: here it raises `NotImplementedError`.
 
         Raises
         ------
@@ -136,9 +136,10 @@ class Recorder(RecorderBase):
 
     @contextlib.contextmanager
     def _with_meanwhile(self) -> Iterator[None]:
-        """Return a context with an exit stack in `_meanwhile`, where examples may enter contexts.
+        """Return a context in which `_meanwhile` is a new `contextlib.ExitStack`; outside it is None.
 
-        All of them end when this one is left, after the last example.
+        Examples may push contexts to it. When this context is left, even by an exception, all of these end,
+        the last one first, and `_meanwhile` is None again.
         """
         try:
             with contextlib.ExitStack() as self._meanwhile:
@@ -219,9 +220,10 @@ class Recorder(RecorderBase):
             return balanced(partial(self.add, op, **static), items)
 
     def _value(self, x: Any) -> Hashable | None:
-        """Return the key that `_Call.slot` gives to ``x``, an array, or what `shared` or `static` marks.
+        """Return what a signature compares of an array, or of what `shared` or `static` marks; else None.
 
-        It is None for anything else.
+        It is the key of the slot that `_Call.slot` makes: `shared_key` of the value in `shared`, `freeze`
+        of the value in `static`, else `array_class`. Raises `RecordError` for what these refuse.
         """
         if type(x) is np.ndarray and x.ndim and x.shape[0] == 1 and not x.dtype.hasobject:
             return "numpy", x.shape[1:], x.dtype  # as `numpy_class`, without a call
@@ -287,6 +289,12 @@ class Recorder(RecorderBase):
 
         ``static`` has the keyword arguments, name -> value. After a reset a form from before is opened
         again to the quick path, and a `functools.partial` is recorded as its copy.
+
+        Raises
+        ------
+        RecordError
+            For what `_understand` refuses, for a value that contains itself, and if another thread is
+            recording.
         """
         graph = self._graph
         before = graph.enter(get_ident())
@@ -364,7 +372,10 @@ class Recorder(RecorderBase):
         return node
 
     def _quick(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
-        """Record a call at the line of ``frame``, by the quick path if it can; return its node."""
+        """Record a call by `RecorderBase.add`, which takes the quick path if it can; return its node.
+
+        The call gets the line of ``frame``, or that of a context of `Graph.at` around this one.
+        """
         with self._graph.at(frame):
             node: Node = RecorderBase.add(self, op, *operands, **static)
             return node
@@ -406,7 +417,8 @@ class Recorder(RecorderBase):
         """Return the letter by which the quick path knows how to record the operand ``x``: "n" for a node.
 
         The table in `multifold._engine.compiled.forms` has all letters. None if the quick path cannot
-        record it.
+        record it: a dictionary, a list or tuple of more than nodes and Python's numbers, a bool of NumPy,
+        an object of a subclass of a number, as of an `enum.IntEnum`, or a value that is no array.
         """
         if type(x) in kinds.LETTERS:
             return kinds.LETTERS[type(x)]
@@ -501,7 +513,10 @@ class _Call:
         return self.static_slot(x)
 
     def static_slot(self, x: Any) -> Slot:
-        """Return the slot of a static value: its key (`freeze`) and a copy (`snapshot`)."""
+        """Return the slot of a static value: its key (`freeze`) and a copy (`snapshot`).
+
+        Raises `RecordError`, which names the op, for a value that `freeze` refuses.
+        """
         return Slot(kinds.STATIC, key_of(freeze, x, "an operand", self.op), snapshot(x))
 
     def ragged_slot(self, operand: RaggedOperand) -> Slot:

@@ -103,7 +103,10 @@ class SharedCopies:
                 yield key
 
     def drop(self, key: Identity) -> None:
-        """Forget the copy of an array: calls to come get a copy of its new content."""
+        """Forget the copy of an array, whose ``key`` `changed` has yielded; `KeyError` if there is none.
+
+        Calls to come get a copy of its new content.
+        """
         del self.copies[key]
 
     def forget_before(self) -> None:
@@ -111,7 +114,7 @@ class SharedCopies:
         self.before = LastingCopies()
 
     def lasting(self) -> LastingCopies:
-        """Return the copies that a graph which takes the place of this one may use.
+        """Return the copies that a graph which takes the place of this one may use, by the arrays' ids.
 
         A copy is freed with its array, or by the next reset if no call has shared the array until then.
         """
@@ -136,7 +139,9 @@ class CountedArrays:
         self.known: dict[int, tuple[Any, int, Callable[[Any], int], list[int]]] = {}
 
     def note(self, array: Any, changes_of: Callable[[Any], int], call: int, may_change: bool) -> None:
-        """Note that a call reads an array, and how often that was changed.
+        """Note that call number ``call`` reads an array, and how often that was changed until now.
+
+        ``changes_of(array)`` returns how often.
 
         Raises
         ------
@@ -165,7 +170,10 @@ class CountedArrays:
         return found
 
     def refuse_changed(self) -> None:
-        """Raise the `RecordError` of an array that was changed since it was recorded; else forget all."""
+        """Raise the `RecordError` of the first array that was changed since its recording; else forget all.
+
+        Nothing is forgotten where it raises.
+        """
         for array, count, changes_of, _ in self.known.values():
             if changes_of(array) != count:
                 raise changed_in_place(array)

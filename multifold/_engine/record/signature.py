@@ -63,8 +63,8 @@ class Slot:
     kind : Kind
         Where the operand is kept, and whether it is batched.
     key : Hashable
-        What is compared: the class of a leaf array, the `MissingRows` of a ragged one, the identity
-        of a shared value or the frozen static one.
+        What is compared: of a leaf array `Recorder.array_class`, as trailing shape, dtype and device; the
+        `MissingRows` of a ragged one, the identity of a shared value or the frozen static one.
     value : object
         The shared or static value itself; for arrays and ragged operands what `describe` shows.
     """

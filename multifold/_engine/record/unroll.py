@@ -67,6 +67,11 @@ def unroll(
 
     ``begin`` are the states before the first step, None for those that the cell begins with; see
     `Fold.unroll`, which says how they nest.
+
+    Raises
+    ------
+    RecordError
+        If ``begin`` has another number of states, layers or directions than the cell.
     """
     if isinstance(cell, (Stack, Bidirectional)) and begin is not None:
         count = len(cell.layers) if isinstance(cell, Stack) else 2

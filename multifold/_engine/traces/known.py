@@ -122,9 +122,9 @@ class Learned:
     def may_stay(self) -> bool:
         """Return whether the next traces may use this, too: it is small, and keeps no model alive.
 
-        It is small with at most `MOST_SIGNATURES` signatures, parts, vocabularies and structures.
-        `lives_on` says what keeps a model alive; each call of this asks about the signatures that are new
-        since the last.
+        It is small with at most `MOST_SIGNATURES` signatures, parts, vocabularies and structures, of each.
+        It must have no copies of ops in ``ops``, and `lives_on` must be true of the signatures that are new
+        since the last call of this: each call asks about those only.
         """
         # `ops` holds copies of `functools.partial`, which may bind anything.
         new = self.signatures[self.looked_at :]
@@ -140,8 +140,9 @@ LASTING = frozenset({bool, bytes, float, int, str, NoneType})
 def lives_on(signature: Signature) -> bool:
     """Return whether keeping a signature keeps nothing alive that would go otherwise.
 
-    True if its op is a name, a NumPy ufunc, or a function of a module, and its static and shared values are
-    numbers, strings, bytes or None. False for a lambda, a closure or a bound method.
+    True if its op is a name, a NumPy ufunc, or a function of a module, also one written in C, and its
+    static and shared values are of the types in `LASTING`, as numbers and strings. False for a lambda, a
+    function made inside of another one, a bound method or any other object as the op.
     """
     op: Any = signature.op
     if isinstance(op, FunctionType):

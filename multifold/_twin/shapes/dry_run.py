@@ -148,8 +148,9 @@ class DryReplay(Replay):
     def class_of(self, slot: Slot, x: Any) -> Hashable:
         """Return a hashable key of the operand ``x``: calls of one kind have equal keys for each slot.
 
-        It holds the shape of a row, dtype and device, and whether a ragged operand has rows. It is None for
-        a value that the signature holds.
+        For rows it is `Values.class_of`: trailing shape, dtype and device; for a ragged operand that of its
+        rows, and whether there are any; for a whole result its shape and dtype. It is None for a value that
+        the signature holds.
         """
         if slot.kind.column is None:
             return None  # the signature holds the value, and so tells these apart
