@@ -127,7 +127,11 @@ class Failure(NamedTuple):
     """Whether NumPy runs because the fold met no framework."""
 
     def received(self, *kinds: type) -> bool:
-        """Return whether an operand, such as a list of nodes, or an entry of one is of one of ``kinds``."""
+        """Return whether an operand is an instance of one of ``kinds``.
+
+        Asked are the operands as the op receives them, such as a list of nodes, and the entries in those
+        that nest.
+        """
         return any(isinstance(x, kinds) for x in (*self.leaves, *self.signature.nested(self.leaves)))
 
     def recorded(self, kind: str) -> list[str]:
@@ -241,7 +245,7 @@ def dtypes_hint(failure: Failure) -> str | None:
 
 
 def layers_hint(failure: Failure) -> str | None:
-    """Return `Backend.advice` on the layers that the op calls, or None if the backend has none."""
+    """Return `Backend.advice` on the modules that the op calls (`used_by`); None if it has none."""
     return failure.backend.advice(used_by(failure.backend, failure.op), False)
 
 

@@ -161,8 +161,9 @@ def reached(
 def parts_of(backend: Backend, x: Any, most: int, is_own: bool) -> Iterable[Any] | None:
     """Return what an object holds: entries, attributes, or what a function binds; None if nothing counts.
 
-    A container is looked into up to ``most`` entries, and functions in it are left out. An object with
-    attributes is looked into if ``is_own``: it is a root, or of the package of one.
+    Of a function that is `around`, of a partial its function and arguments, of a method its object and
+    function. A container of more than ``most`` entries counts as nothing, and functions in one are left
+    out. The attributes of another object count if ``is_own``: it is a root, or of the package of one.
     """
     if isinstance(x, FunctionType):
         return around(x)

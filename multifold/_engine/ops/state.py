@@ -115,7 +115,7 @@ class KeptState:
         return [slot.copy(slot.read()) for slot in self.slots]
 
     def drew(self, start: Sequence[Any]) -> bool:
-        """Return whether a random generator has moved since `read` returned ``start``."""
+        """Return whether a random generator has moved since ``start``, a list that `read` returned then."""
         return any(
             slot.random and not self.same(slot.read(), before)
             for slot, before in zip(self.slots, start, strict=True)
@@ -177,7 +177,8 @@ class KeptState:
 def aside(backend: Backend, owners: Sequence[Any]) -> Iterator[None]:
     """Return a context after which all is as before: random generators, state of the model, and gradients.
 
-    ``owners`` are the model and the objects whose state may change inside.
+    ``owners`` are the model and the objects whose state may change inside. Inside, hooks and tapes of the
+    framework do not see what runs (`Backend.apart`).
     """
     with KeptState(backend, owners).again(), backend.apart(owners):
         yield

@@ -211,8 +211,9 @@ class Trial:
     def deviation(self, result: Any) -> Deviation | None:
         """Run the op again on other rows; return how a row's result depends on them, None if it does not.
 
-        ``result`` is what the op returned in the launch. Sets ``telling`` and ``draws``; all state stays as
-        it is.
+        ``result`` is what the op returned in the launch. Sets ``telling`` (whether mixing could have shown)
+        and ``draws`` (whether random numbers were drawn); all other state stays as it is. Without values,
+        as while a framework traces, only shapes are looked at (`misshapen`).
 
         Raises
         ------
@@ -223,9 +224,9 @@ class Trial:
             return self._deviation(result)
 
     def _deviation(self, result: Any) -> Deviation | None:
-        """Return what `deviation` returns.
+        """Do what `deviation` says, of which this is the body.
 
-        That method has entered `Backend.apart`, which hides the runs from hooks and tapes.
+        The caller has entered `Backend.apart`, which hides the runs from hooks and tapes.
         """
         expected = self.host(result)
         batched = [self.leaves[i] for i in self.hosts]
@@ -367,6 +368,9 @@ class Trial:
     ) -> Deviation | None:
         """Run the op on other rows; return how its result or its state deviates, None if they do not.
 
+        Sets ``draws`` if the op draws random numbers. An op that raises on halved rows does not deviate,
+        but sets ``telling`` to False; one that raises on whole rows deviates.
+
         Parameters
         ----------
         arrangement : Arrangement
@@ -497,10 +501,11 @@ class Trial:
         return not all(self.kept.moved_alike(found, end) for found in ends)
 
     def run(self, arrangement: Arrangement, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
-        """Run the op on other rows; return its result or exception, the state that it leaves, and a bool.
+        """Run the op on rows arranged as said; return its result or exception, a state and a bool.
 
-        It begins with the state that the launch began with, or with ``start``, and all state is put back.
-        The bool says whether a random generator has moved.
+        It begins with the state that the launch began with, or with ``start``. The state returned is that
+        which the op leaves, as `KeptState.read` returns it, and the bool says whether a random generator
+        has moved. All state is put back.
 
         Raises
         ------
@@ -643,12 +648,15 @@ class Trial:
         return np.concatenate([[0], np.cumsum(lengths)])
 
     def changes(self, arrangement: Arrangement) -> bool:
-        """Return whether an arrangement gives other values: a row stands elsewhere, or a leaf varies."""
+        """Return whether an arrangement gives other values: some place has another row, or a leaf `varies`.
+
+        It is only asked of arrangements that replace or halve rows.
+        """
         replaced = arrangement.source != np.arange(self.rows)
         return bool(replaced.any()) or any(map(self.varies, self.hosts))
 
     def varies(self, leaf: int) -> bool:
-        """Return whether each array of a leaf, by its number, differs between rows or if it is halved."""
+        """Return whether each array of leaf number ``leaf`` has rows that differ, or changes if halved."""
         pairs = zip(self.constant[leaf], self.hosts[leaf] or (), strict=True)
         return all(not same or bool((halved(array) != array).any()) for same, array in pairs)
 
@@ -665,7 +673,10 @@ class Trial:
         ]
 
     def copied(self, leaf: Any) -> Any:
-        """Return a copy of a leaf that is not batched, a shared or static value, which an op may change."""
+        """Return a copy of a leaf that is not batched, a shared or static value, which an op may change.
+
+        An array of the backend is copied by it, anything else by `snapshot`.
+        """
         return self.backend.copy(leaf) if self.backend.owns(leaf) else snapshot(leaf)
 
     def arranged_leaf(self, number: int, leaf: Any, arrangement: Arrangement) -> Any:

@@ -300,8 +300,9 @@ class Values:
     def agreed(self, classes: Collection[Hashable]) -> Hashable | None:
         """Return the class of rows of these classes after they are concatenated; None if they can't be.
 
-        The rows of one ragged operand, or of one group of the outputs, may differ in dtype. Then the
-        framework promotes them or refuses to: PyTorch makes float32 of float32 and bfloat16.
+        Classes are those of `class_of`. The rows of one ragged operand, or of one group of the outputs, may
+        differ in dtype. Then the framework promotes them or refuses to: PyTorch makes float32 of float32
+        and bfloat16. The answer is kept.
         """
         distinct = frozenset(classes)
         if len(distinct) == 1:
@@ -407,7 +408,8 @@ class Values:
     def protected(self, value: Any) -> Any:
         """Return a value whose arrays an op can't write to; the value itself if the backend cannot protect.
 
-        Containers that optree does not open keep their arrays as they are.
+        Its arrays share their memory with those of the result. Containers that optree does not open keep
+        theirs as they are.
         """
         backend = self.backend
         if not backend.protects:
@@ -530,7 +532,7 @@ class Values:
         """Return numbers, or arrays of one row, as one array with a row for each, in order.
 
         All are of one class (`class_of_loose`): ``[1, 2]`` gives ``(2,)``, two arrays ``(1, *s)`` give
-        ``(2, *s)``.
+        ``(2, *s)``. A NumPy array is copied; a single array of the backend is returned as it is.
         """
         # 1 and np.int64(1) may stand in one group: one Python type at a time becomes a batch.
         if len(set(map(type, xs))) > 1:

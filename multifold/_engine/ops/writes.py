@@ -61,7 +61,11 @@ class Watch:
         return [backend.to_numpy(x).tobytes() for x in self._arrays if backend.owns(x)]
 
     def refuse_changes(self) -> None:
-        """Raise `OperandChanged` if one of the arrays was written to since this was made."""
+        """Raise `OperandChanged` if one of the arrays was written to since this was made.
+
+        Versions are compared (`Backend.versions`), and with ``debug`` the bytes, where the backend's arrays
+        can be written to.
+        """
         facts = self._backend, self._numbers, self._leaves
         refuse_changed(*facts, self._versions, self._backend.versions(self._arrays))
         if self._copies is not None:

@@ -129,7 +129,10 @@ class GatherRequest(Unawaited):
         return TWICE if self.coroutines is None else None
 
     def close(self) -> None:
-        """Close the coroutines, so that Python does not warn of them; nothing happens after `taken`."""
+        """Close the coroutines, so that Python does not warn of them; nothing happens after `taken`.
+
+        Then the request is taken, too: it can't be awaited any more.
+        """
         for coroutine in self.coroutines or ():
             coroutine.close()
         self.taken()
@@ -242,7 +245,7 @@ class Awaiting:
             raise
 
     def _refuse_node(self, node: Any) -> None:
-        """Raise `RecordError` for anything but a node of this recorder."""
+        """Raise `RecordError` for anything but a node of this recorder, made since its last reset."""
         if not isinstance(node, Node):
             raise RecordError(
                 f"Expected a node, whose value can be awaited. Received {type_of(node)}.",
@@ -253,9 +256,9 @@ class Awaiting:
 
     @contextlib.contextmanager
     def _awaitable(self) -> Iterator[None]:
-        """Return a context manager; inside of it values may be awaited.
+        """Return a context manager; inside of it a run is in progress, and values may be awaited.
 
-        Raises `RecordError` if a run is in progress.
+        Entering raises `RecordError` if a run is in progress already. After leaving, none is.
         """
         if self._in_progress:  # another thread has begun in the meantime
             self._refuse_within("other run of the same fold")

@@ -91,12 +91,12 @@ class CallTable(TableBase):
         self._last = 0
 
     def read_whole(self, calls: Integers) -> None:
-        """Note that the whole results of these calls are wanted, as `Node.no_batch` asks for."""
+        """Note for `is_whole` that the whole results of these calls are wanted, by `Node.no_batch`."""
         if len(calls):
             self._whole.update(calls.tolist())
 
     def is_whole(self, calls: Integers) -> bool:
-        """Return whether the whole result of at least one of these calls is read; see `read_whole`."""
+        """Return whether `read_whole` or `extend` has noted one of these calls, or more, as read whole."""
         return bool(self._whole) and not self._whole.isdisjoint(calls.tolist())
 
     def alone(self, selection: Selection) -> Integers:
@@ -110,9 +110,10 @@ class CallTable(TableBase):
         return np.array([i for i in whole if i >= selection.first], np.int64)
 
     def note_signatures(self) -> bool:
-        """Read the signatures that the graph has got since the last time.
+        """Take in the signatures that the graph has got since the last time.
 
-        Returns whether any signature, new or old, has an operand that is a whole result.
+        Returns whether any signature, new or old, has a shared node, an operand that is the whole result of
+        a call (`Signature.shared_refs`).
         """
         signatures = self.graph.signatures
         if len(self._widths) < len(signatures):
@@ -125,7 +126,7 @@ class CallTable(TableBase):
     def extend(self) -> None:
         """Append the calls that the graph has recorded since the last time.
 
-        Calls that they read whole are noted.
+        Calls whose whole results they have as operands are noted, for `is_whole`.
         """
         graph = self.graph
         first = len(self)
@@ -148,16 +149,19 @@ class CallTable(TableBase):
         return found
 
     def places(self, column: int, calls: Integers, position: int) -> Integers:
-        """Return where these calls have operand ``position`` in a column of the graph, in their order.
+        """Return for each of these calls where its operand ``position`` stands in a column of the graph.
 
-        All calls have one signature. ``column`` is `REFS`, `INTS`, `FLOATS`, `ARRAYS` or `RAGGED`.
+        It is an int64 array of indices into that column, in the order of the calls, which all have one
+        signature. ``column`` is `REFS`, `INTS`, `FLOATS`, `ARRAYS` or `RAGGED`; ``position`` counts
+        operands of that column only.
         """
         return self.at(column, calls).reshape(len(calls), -1)[:, position]
 
     def numbers(self, name: str, calls: Integers, position: int) -> np.ndarray:
         """Return the numbers that these calls have as operand ``position`` of a column, in their order.
 
-        All calls have one signature. ``name`` is ``"ints"`` or ``"floats"``.
+        All calls have one signature. ``name``, the column, is ``"ints"`` or ``"floats"``; ``position``
+        counts operands of that column only.
         """
         found: np.ndarray = np.asarray(getattr(self.graph, name))[
             self.places(COLUMNS.index(name), calls, position)
@@ -167,17 +171,18 @@ class CallTable(TableBase):
     def ragged_rows(self, calls: Integers, position: int) -> tuple[Integers, Integers]:
         """Return the rows of ragged operand ``position`` of these calls, and how many each call has.
 
-        All calls have one signature. The rows are references, call after call; both are int64 arrays.
+        All calls have one signature, and ``position`` counts its ragged operands. The rows are references,
+        call after call, or negative for loose values; both are int64 arrays.
         """
         return self.members_of(self.places(RAGGED, calls, position))
 
     def next_calls(self, awaited: Integers) -> tuple[Integers, Integers]:
-        """Return which calls may run next, with one launch of each signature, and where each launch begins.
+        """Return the calls that may run next for ``awaited``, by launch, and where each launch begins.
 
-        The launches stand in the `order` of the signatures, in which those that examples wait for come
-        last. Then an example passes from one value that it waits for to the next in one round, if between
-        them it needs one launch of each op. See `frontier`, which has the shapes. Appends new calls to the
-        table first.
+        There is one launch for each signature, in `order`, in which signatures that examples wait for come
+        last; it may be empty. Then an example passes from one value that it waits for to the next in one
+        round, if between them it needs one launch of each op. See `TableBase.frontier` for both arrays.
+        Appends new calls to the table first, and brings `order` up to date.
         """
         self.extend()
         # None says that `order` is out of date: a signature is new, or is awaited for the first time.
@@ -200,8 +205,9 @@ class CallTable(TableBase):
     def given(self, selection: Selection, store: Any, last: Any) -> tuple[Integers, Place]:
         """Return the numbers of the results that a round reads, and the place of each of its calls.
 
-        A place is which of these results, and which row of it. The store may divide the results first, join
-        them or move them to pages, and notes that in the table.
+        The places say which of these results, by its position, and which row of it; -1 for calls that are
+        to run. Before, the store may divide the results, join them or move them to pages (`Store.settle`),
+        and notes that in the table.
 
         Parameters
         ----------

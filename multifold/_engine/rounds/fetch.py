@@ -57,9 +57,10 @@ def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
 
 @contextmanager
 def readable(backend: Backend) -> Iterator[None]:
-    """Raise what a framework raises inside of the context as a `LaunchError`; errors of either sort pass.
+    """Return a context in which an error of the framework becomes a `LaunchError`, with it as the cause.
 
-    A framework raises where it has no values to give, as inside ``jax.jit``.
+    A framework raises where it has no values to give, as inside ``jax.jit``. A `LaunchError` passes as it
+    is, and so do errors of the classes in `Backend.passes`.
     """
     try:
         yield
@@ -95,10 +96,11 @@ class HostRows:
 
 
 def host_rows(run: Run, refs: Integers) -> HostRows:
-    """Copy the row of each of ``refs`` to the host; they have the numbers of calls in the round.
+    """Copy the row that each of ``refs`` names from the results of a run to the host, as `HostRows`.
 
-    Of a result of which fewer than half of the rows are read, only these are copied. Raises `LaunchError`
-    for a part that is not there, or has a wrong number of rows.
+    References have the numbers that calls have in the run. Of a result of which fewer than half of the rows
+    are read, only these are copied, else all. Raises `LaunchError` for a part of a result that is not
+    there, or has another number of rows than its launch.
     """
     place = run.place
     values = []
@@ -124,17 +126,19 @@ def host_rows(run: Run, refs: Integers) -> HostRows:
 
 
 def rows_of(run: Run, refs: Integers) -> list[Any]:
-    """Copy the row of each reference to the host; return a list in their order.
+    """Copy the row of each reference from the results of a run to the host; return a list in their order.
 
-    A row is a number of Python's, an array, or a container of these.
+    References have the numbers that calls have in the run. A row is a number of Python's, an array, or a
+    container of these (`separate`); errors are those of `host_rows`.
     """
     return separate(host_rows(run, refs))
 
 
 def separate(found: HostRows) -> list[Any]:
-    """Return each row by itself, as a list in the order of the references.
+    """Return the row of each reference by itself, as a list in the order of the references.
 
-    A row is a number of Python's, an array, or a container of these.
+    A row is a number of Python's where the array has one axis, else an array; a container of these where
+    its source, the part of a result that it is from, is a container.
     """
     source = found.source
     taken = []
@@ -150,9 +154,9 @@ def separate(found: HostRows) -> list[Any]:
 
 
 def on_host(run: Run, leaves: list[Any]) -> list[np.ndarray]:
-    """Return NumPy copies of the arrays ``leaves``, in their order.
+    """Return NumPy copies of the arrays ``leaves``, of the backend of ``run``, in their order.
 
-    Arrays of one trailing shape and dtype are joined on the device and copied together.
+    Arrays of one trailing shape, dtype and device are joined on the device and copied together.
     """
     backend = run.backend
     classes: dict[Any, list[int]] = {}

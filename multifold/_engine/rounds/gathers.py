@@ -120,9 +120,10 @@ class Gathers:
     def learn(self, loop: Loop, calls: Integers) -> None:
         """Move the result of a launch that has run by a plan to a page; then the next ones may be gathered.
 
-        The page is noted for the signature of ``calls``, those of the launch: the next ones write there. It
-        is not where an operand is a shared node, whose value is one row for all calls, or where the
-        signature says how many rows there are: only a plan puts these together.
+        Keeps ``loop`` for the launches to come. The page is noted for the signature of ``calls``, those of
+        the launch: the next ones write there. It is not noted where an operand is a shared node, whose
+        value is one row for all calls, where the signature says how many rows there are, or if the result
+        has no page.
         """
         self.loop = loop
         table = self.table
@@ -144,6 +145,8 @@ class Gathers:
         stop: Callable[[], bool] | None = None,
     ) -> int:
         """Run launches, the first ones first, until one has to be planned; return how many ran.
+
+        None runs while ``loop`` is None. The rows of those that ran are noted in the table.
 
         Parameters
         ----------
@@ -171,7 +174,12 @@ class Gathers:
         note: Note,
         stop: Callable[[], bool] | None,
     ) -> tuple[int, bool]:
-        """Run the first of ``launches``; return how many ran, and whether to try the next ones again."""
+        """Run the first of ``launches``; return how many ran, and whether to call this again for the rest.
+
+        It runs those in a row whose page is known, at most up to one that needs a plan or for which
+        ``stop`` returns True. Rows that were taken for launches that did not run are given back, also if
+        one raises.
+        """
         table = self.table
         signatures = table.graph.signatures
         first = launches[0][1]
@@ -211,7 +219,11 @@ class Gathers:
                 page.give_back(new[own])
 
     def _target(self, loop: Loop, number: int) -> Page | None:
-        """Look up the page to which results of signature ``number`` go; None if that is not known."""
+        """Look up the page to which results of signature ``number`` go; None if that is not known.
+
+        It may be known from an earlier run, by the key of the signature; then it is noted for the number,
+        too, if the launcher knows the op (`looked_up`).
+        """
         page = self._targets.get(number)
         if page is None and self._homes:
             signature = self.table.graph.signatures[number]
@@ -225,9 +237,10 @@ class Gathers:
     ) -> tuple[list[LaunchReads], Iterator[Any], bool]:
         """Return how the first of ``launches`` read, their row numbers, and whether to try the next one.
 
-        The row numbers come as an iterator of one array for each gather and write, in order. They are on
-        the device, after one upload, if NumPy does not see the pages. The next launch may run once these
-        have run.
+        The first is a list of `LaunchReads`, up to the first launch without. The row numbers come as an
+        iterator of one array for each gather and write, in order. They are on the device, after one upload,
+        if NumPy does not see the pages. If the first launch reads results that are in no page, these are
+        moved; the bool says then whether one was.
         """
         found: list[LaunchReads] = []
         arrays: list[Integers] = []
@@ -264,8 +277,9 @@ class Gathers:
     def _reads_of(self, backend: Backend, number: int, sources: Sources) -> LaunchReads | None:
         """Look up or make the `LaunchReads` of a launch of signature ``number``.
 
-        ``sources`` is what the groups of its calls read. None if some of these are in no page, or an
-        operand has rows of several classes.
+        ``sources`` has what the groups of its calls read, group after group: for each operand a part of a
+        result, ``part << 40 | result``. None if some of these are in no page, or the rows of an operand
+        differ in trailing shape, dtype or device.
         """
         key = number, sources
         if (known := self._reads.get(key)) is not None:
@@ -282,7 +296,11 @@ class Gathers:
         return reads
 
     def _moved(self, values: Values, sources: Sources) -> bool:
-        """Move the results that ``sources`` are parts of to pages; return whether one was moved."""
+        """Move the results that ``sources`` are parts of to pages; return whether one was moved.
+
+        A source is ``part << 40 | result``. ``values`` is the helper of the backend; see `Store.move` for
+        what can't be moved.
+        """
         moved = [self.store.move(x, values) for x in {source & CALL_MASK for source in sources}]
         return any(moved)
 
@@ -361,10 +379,11 @@ class Gathers:
         classes: tuple[Hashable, ...],
         surplus: int,
     ) -> Operands | None:
-        """Return all that the op of a launch receives; None where a plan is needed.
+        """Return what the op of a launch receives, with classes and lengths; None if a plan is needed.
 
-        ``nodes`` has the rows of its node operands, and ``classes`` the class of each. The last call is
-        repeated ``surplus`` times, so that the launch is padded.
+        ``nodes`` has the rows of its node operands, and ``classes`` what the rows of each have in common
+        (`Values.class_of`). Other operands are made here by ``values``. The last call is repeated
+        ``surplus`` times, so that the launch is padded. A plan is needed if `_ragged` returns None.
         """
         if surplus:
             calls = np.append(calls, np.repeat(calls[-1:], surplus))
@@ -403,9 +422,9 @@ class Gathers:
     ) -> tuple[Ragged, Hashable, np.ndarray] | None:
         """Return a ragged operand of some calls, the class of its rows, and how many each call has.
 
-        None if there are no rows, some are in no page, or they are of several classes. ``position`` counts
-        the ragged operands. ``calls`` ends with ``surplus`` calls that pad: the last of these gets the
-        padding rows, and the others none.
+        None if there are no rows, some are in no page, or they are of several classes (`Values.class_of`).
+        ``position`` counts the ragged operands. ``calls`` ends with ``surplus`` calls that pad: the last of
+        these gets the padding rows, and the others none.
         """
         table = self.table
         backend = values.backend
@@ -443,9 +462,9 @@ class LaunchReads:
     backend : Backend
         Whose arrays the pages are.
     leaves : sequence of sequences of Leaf
-        Of each operand, the leaf that each group of calls reads.
+        Of each operand, the leaf that each group of calls reads: a page, and the position of its array.
     classes : tuple
-        What the rows of each operand have in common.
+        What the rows of each operand have in common: trailing shape, dtype and device.
     """
 
     def __init__(
@@ -464,6 +483,7 @@ class LaunchReads:
     def sizes(self, begins: Sequence[int]) -> list[int]:
         """Return how many rows each gather brings, in order, and at last how many rows the launch writes.
 
+        There is a gather for each stretch of each operand: groups next to each other that read one leaf.
         ``begins`` has where each group of calls begins, and at last how many calls there are.
         """
         count = begins[-1]
@@ -472,11 +492,11 @@ class LaunchReads:
         return [size for parts in self._counts(begins) for size in parts] + [count]
 
     def padded(self, rows: Integers, begins: Sequence[int], size: int) -> list[Integers]:
-        """Return the row numbers of each gather, and at last of the write, as arrays of length ``size``.
+        """Return the index arrays of all gathers, and at last of the write, each of length ``size``.
 
         ``rows`` has the rows that all calls read as their first operand, then as their second, and so on,
-        and at last those that they write. ``begins`` has where each group of calls begins, and how many
-        there are.
+        and at last those that they write. ``begins`` has where each group of calls begins, and at last how
+        many calls there are. Those of an operand are made by `indices_of`; the write ends in rows `SPARE`.
         """
         *reads, new = rows.reshape(-1, begins[-1])
         found: list[Integers] = []
@@ -525,13 +545,20 @@ def looked_up(loop: Loop, signature: Signature) -> bool:
 
 
 def size_of(backend: Backend, signature: Signature, count: int) -> int:
-    """Return in how many rows ``count`` calls of a signature run: more if the backend pads."""
+    """Return in how many rows ``count`` calls of a signature run: ``count``, or more if the backend pads.
+
+    Then it is `Backend.padded_rows` of ``count``, or of one more if an operand is ragged: padding rows need
+    a call.
+    """
     # A ragged operand is padded by rows, too, and these rows need a padding call that they belong to.
     return backend.padded_rows(count + bool(signature.ragged)) if backend.pads else count
 
 
 def one_class(leaves: Sequence[Leaf | None]) -> Hashable | None:
-    """Return the class of the rows in ``leaves``; None if there are several, or a leaf is None."""
+    """Return the class of the rows in ``leaves``, pairs of a page and the position of an array there.
+
+    A class is trailing shape, dtype and device. None if there are several, or a leaf is None.
+    """
     classes = {None if leaf is None else leaf[0].classes[leaf[1]] for leaf in leaves}
     return classes.pop() if len(classes) == 1 else None
 
@@ -539,9 +566,10 @@ def one_class(leaves: Sequence[Leaf | None]) -> Hashable | None:
 def indices_of(leaves: Sequence[Leaf], which: Integers, rows: Integers, size: int) -> list[Integers]:
     """Return the index arrays by which `gathered` puts rows of leaves together, each of length ``size``.
 
-    Row ``rows[i]`` lies in leaf ``which[i]``. Of one leaf there is one array. Rows in two leaves are
-    gathered from each, and then from both. If the size is 4, row 5 of the one and row 7 of the other
-    (``which`` is ``0 1``) are rows ``5 7 7 7`` of each, and ``0 5 5 5`` of these eight.
+    Row ``rows[i]`` lies in ``leaves[which[i]]``, a page and the position of its array. Of one leaf there
+    is one index array; the last row is repeated up to the size. Rows in two leaves are gathered from each,
+    and then from both. If the size is 4, row 5 of the one and row 7 of the other (``which`` is ``0 1``) are
+    rows ``5 7 7 7`` of each, and ``0 5 5 5`` of these eight.
     """
     at = np.minimum(np.arange(size), len(rows) - 1)
     if len(leaves) == 1:
@@ -550,9 +578,10 @@ def indices_of(leaves: Sequence[Leaf], which: Integers, rows: Integers, size: in
 
 
 def gathered(backend: Backend, leaves: Sequence[Leaf], index: Iterator[Any]) -> Any:
-    """Return rows of ``leaves`` as one array.
+    """Return rows of ``leaves``, pairs of a page and the position of an array there, as one array.
 
-    Takes the index arrays that `indices_of` has made for them from the front of ``index``.
+    Takes the index arrays that `indices_of` has made for them from the front of ``index``: one for each
+    leaf, and one more if there are several leaves.
     """
     found = [backend.gather(page.leaves[leaf], next(index)) for page, leaf in leaves]
     return found[0] if len(found) == 1 else backend.gather(backend.concat(found), next(index))

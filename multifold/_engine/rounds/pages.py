@@ -134,12 +134,16 @@ class Page:
         rows[:] = self._free[self._left : self._left + count]
 
     def give_back(self, rows: Integers) -> None:
-        """Let the rows of these numbers be free: a later `take` may hand them out."""
+        """Let the rows of these numbers, which `take` has filled in, be free: it may do so again."""
         self._free[self._left : self._left + len(rows)] = rows
         self._left += len(rows)
 
     def clear(self) -> None:
-        """Let all rows be free, but row `SPARE` where launches are padded; the arrays stay as they are."""
+        """Let all rows be free; the arrays stay as they are.
+
+        Where launches are padded, row `SPARE`, which is row 0, is never free: surplus rows are written
+        there.
+        """
         self._written = self.calls[:0], ()
         self._free = np.arange(self.rows, dtype=np.int64)[::-1].copy()
         self._left = self.rows - self._kept
@@ -170,7 +174,10 @@ class Page:
             host[rows] = self._values.backend.to_numpy(leaf) if view is None else view
 
     def host(self, leaf: int, rows: Integers) -> np.ndarray:
-        """Return the rows ``rows`` of a leaf as a NumPy array, in the order of these numbers."""
+        """Return the rows ``rows`` of a leaf as a NumPy array, in the order of these numbers.
+
+        ``leaf`` is a position in ``leaves``. The array is a copy, or what `Backend.to_numpy` gives.
+        """
         values = self._values
         if self.hosts is not None:
             return np.take(self.hosts[leaf], rows, 0)
@@ -183,7 +190,7 @@ class Page:
 
     @property
     def used(self) -> int:
-        """How many rows are neither free nor `SPARE`."""
+        """How many rows are taken: all but the free ones and, where launches are padded, row `SPARE`."""
         return self.rows - self._kept - self._left
 
 

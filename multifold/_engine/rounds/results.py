@@ -35,21 +35,22 @@ def merged_results(
 ) -> Outputs | None:
     """Take apart what each finished example returned, and put all of it together as one `Outputs`.
 
-    Raises `RecordError` if an example returned another structure than the first, unless failures are
-    collected.
+    Raises `RecordError` if an example returned another structure than the first. If ``tasks.collect`` is
+    set, it fails instead (`Tasks.fail`), and so does one whose rows do not fit to those before.
 
     Parameters
     ----------
     recorder : Fold or Unfold
         What the examples recorded on.
     tasks : Tasks
-        The examples; where failures are collected, those whose results do not fit fail here.
+        The examples, with what each returned.
     compute : callable
-        Is called only where failures are collected.
+        Takes a dictionary, example -> its outputs, and computes these; called only if ``tasks.collect``.
     classes_of : callable
-        Is called after ``compute``, for references that it computed.
+        Takes references that ``compute`` has computed, and all loose values; returns the classes of their
+        rows (`Values.class_of`).
     agreed : callable
-        Is called with classes that ``classes_of`` has returned.
+        Takes such classes; returns that of the rows joined, or None if they can't be.
 
     Returns
     -------
@@ -82,7 +83,8 @@ def merged_results(
 def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> None:
     """Raise `RecordError` if an example returned another structure than the first one did.
 
-    ``model`` is what example ``first`` returned, and ``other`` what ``example`` did.
+    ``model`` is what example ``first`` returned, and ``other`` what ``example`` did. They must be equal in
+    nesting, and in what is wanted of each place: a row, a group or a whole value (`Outputs.wanted`).
     """
     if other.structure != model.structure or other.wanted != model.wanted:
         raise RecordError(
@@ -99,11 +101,12 @@ def fail_misfits(
     agreed: Agreed,
     tasks: Tasks,
 ) -> None:
-    """Fail each example whose rows can't be put together with the rows of earlier examples.
+    """Call `Tasks.fail` for each example whose rows can't be put together with those of earlier examples.
 
-    See `Tasks.fail`. ``taken`` maps the number of an example to its outputs. The first example with rows in
-    a group says of which class they are: others may have none in it. Examples that have failed already are
-    left out.
+    ``taken`` maps the number of an example to its outputs. The rows of a group must be of classes (trailing
+    shapes, dtypes and devices) that ``agreed`` brings to one. Examples without rows in a group say nothing
+    of it, nor do those that fail, here or before. What `multifold.each` keeps apart is compared in itself
+    only.
     """
     known: dict[int, Any] = {}  # by the number of the group
     for example, outputs in taken.items():

@@ -104,7 +104,9 @@ class Rounds:
     def gather(self, before: Gathers | None) -> None:
         """Write rows into pages from now on, so that launches gather their operands.
 
-        ``before`` are the gathers of an earlier run, whose pages are used again; None if there are none.
+        Replaces ``gathers``, ``store`` and ``loop``; results of the old store are not taken over.
+        ``before`` are the gathers of an earlier run, whose pages and loop are used again; None if there are
+        none.
         """
         self.gathers = Gathers(self.table, before)
         self.store = self.gathers.store
@@ -129,9 +131,10 @@ class Rounds:
         return put_together(asked, self.last(asked), len(tasks.results))
 
     def attempt(self, waiting: Sequence[Ask]) -> None:
-        """Run a round for these tasks.
+        """Run a round for these tasks, pairs of a task and the nodes it waits for, and answer them.
 
-        If a launch fails, find the tasks that need it and raise its error in them.
+        If a launch fails, the tasks are halved until those that need it are found, and its error is raised
+        at their ``await``; an error that tasks have only together goes to `refuse_together`.
         """
         by_halves(
             waiting,
@@ -143,19 +146,21 @@ class Rounds:
         )
 
     def run_and_answer(self, waiting: list[Ask]) -> None:
-        """Run what these tasks wait for, and let them go on with the values.
+        """Run what these tasks wait for, and let them go on with the values at the next `Tasks.proceed`.
 
-        Raises what a launch raises.
+        ``waiting`` has pairs of a task and its nodes. Raises what a launch raises; then no task has an
+        answer.
         """
         refs, examples, _, whole = compiled.awaited(waiting, SharedNode)
         values = self.values_of(refs, examples, whole)
         self.tasks.answer([task for task, _ in waiting], iter(values))
 
     def refuse_together(self, waiting: list[Ask], error: MultifoldError) -> None:
-        """Raise an error that these tasks have only together, as a wrong number of rows.
+        """Raise an error that no half of these tasks has alone, as a wrong number of rows.
 
-        No half of them fails alone. Nothing is raised where failures are collected: then both halves have
-        their values now.
+        A note names their examples, the first ten of them. If `Tasks.collect` is set, which keeps
+        exceptions of examples instead of raising them, nothing is raised: both halves have their values
+        now.
         """
         if not self.tasks.collect:
             examples = dict.fromkeys(str(task.example) for task, _ in waiting)
@@ -182,7 +187,9 @@ class Rounds:
     ) -> list[Any] | None:
         """Run the calls that ``refs`` need by gathers; return the value of each on the host, in order.
 
-        None where a plan is needed. ``examples`` says who waits for each.
+        None, and nothing has run, if `launches` has none. Launches that can't be gathered run by plans.
+        ``examples`` has the example that waits for each reference, for the report, which is appended to
+        ``rounds``.
         """
         notes = Notes({"record": perf_counter() - self.idle})
         ready, launches = self.launches(refs & CALL_MASK)
@@ -215,14 +222,18 @@ class Rounds:
 
     @property
     def gives_up(self) -> bool:
-        """Whether too many launches needed a plan, so that gathers are not tried any more; see `MISSES`."""
+        """Whether gathers are not tried any more: misses are more than `MISSES` and one for `MISSES` hits.
+
+        A hit is a launch that ran by gathers, a miss one that needed a plan.
+        """
         return self.misses > MISSES + self.hits // MISSES
 
     def launches(self, calls: Integers) -> tuple[Integers, Launches | None]:
         """Return the calls that have to run for ``calls``, launch after launch, and the launches.
 
-        The launches are None, and a plan is needed, if only a policy can tell them (`by_level`), or if too
-        many needed a plan before (`gives_up`). Appends new calls to the table, and may sweep the store.
+        A launch is (number of the signature, where its calls begin, where they end). The launches are None,
+        and a plan is needed, if only a policy can tell them (`by_level`), or if too many needed a plan
+        before (`gives_up`). Appends new calls to the table, and may sweep the store.
         """
         if self.gives_up:
             return NO_INTEGERS, None
@@ -247,8 +258,8 @@ class Rounds:
         """Return what `launches` does, with a launch for each signature and typed level.
 
         The typed level of a call is how many calls of its signature lie on the longest path to it. The
-        launches are None, and the calls empty, if signatures read each other in a circle in which these
-        launches have no order.
+        launches are None, the calls empty, and one miss is counted, if signatures read each other in a
+        circle in which these launches have no order.
         """
         selection = self.table.select(calls)
         columns = self.table.columns(selection)
@@ -265,7 +276,8 @@ class Rounds:
     def run_launches(self, gathers: Gathers, ready: Integers, launches: Launches, notes: Notes) -> None:
         """Run launches by gathers, or by plans where one is needed, until all ran or the round stops.
 
-        ``ready`` has the calls of all launches; ``notes`` gets those that ran, with their times.
+        ``ready`` has the calls of all launches; ``notes`` gets those that ran by gathers, with their times,
+        and those of plans if it is the round's ``self.notes``. Counts ``hits`` and ``misses``.
         """
         stop = self.stop
         while launches:
@@ -372,8 +384,9 @@ class Rounds:
         """Store the results of a run, and return its notes with the numbers that calls have in the graph.
 
         Call ``i`` of the run is call ``numbers[i]``, and its first ``given`` launches are results of rounds
-        before. If each op ran in one launch, gathers learn where its results go: else the examples do not
-        go in step yet.
+        before. Notes are joined to those of the round under way, if there is one. If each op ran in one
+        launch, gathers learn where its results go (`Gathers.learn`): else the examples do not go in step
+        yet.
         """
         self.store.keep(numbers, given, run)
         notes = run.notes.renumbered(numbers, given)
@@ -398,9 +411,10 @@ class Rounds:
         return ""
 
     def attempt_results(self, taken: dict[int, Outputs]) -> None:
-        """Run what the results of some examples need; fail the examples for which that fails.
+        """Run what the results of some examples need; call `Tasks.fail` for those for which that fails.
 
-        ``taken`` maps the number of an example to what it returned.
+        ``taken`` maps the number of an example to what it returned, as `Outputs`. If a launch fails, the
+        examples are halved until each that fails alone is found. The results that were computed are kept.
         """
 
         def run(examples: list[int]) -> None:
@@ -411,10 +425,11 @@ class Rounds:
         by_halves(taken, run, self.tasks.fail)
 
     def row_classes(self, refs: Integers, loose: list[Any]) -> list[Any]:
-        """Return the classes of the rows that ``refs`` read.
+        """Return the classes (`Values.class_of`) of the rows that ``refs`` read, in a list.
 
-        Rows are put together if these agree (`agreed`). Each part of a result comes once, and then the
-        loose values: reference ``-1 - i`` is ``loose[i]``. The list is empty before anything has run.
+        Rows are put together if these agree (`agreed`). Each part of a result that is read comes once, and
+        then each loose value: reference ``-1 - i`` is ``loose[i]``. The list is empty before anything has
+        run.
         """
         if self.loop is None:
             return []  # no example has any row
@@ -423,9 +438,16 @@ class Rounds:
         return classes + [values.class_of_loose(loose[i]) for i in (-1 - refs[refs < 0]).tolist()]
 
     def agreed(self, classes: Collection[Hashable]) -> Hashable | None:
-        """Return the class that rows of these classes get when they are joined; None if they can't be."""
+        """Return the class that rows of these classes get when they are joined (`Values.agreed`).
+
+        A class is structure, trailing shapes, dtypes and devices. None if they can't be joined, or before
+        any round.
+        """
         return None if self.loop is None else self.loop.values.agreed(classes)
 
     def last(self, asked: Outputs) -> list[Any]:
-        """Run the last round; return the value of each group of ``asked``, in order."""
+        """Run the last round, with a report; return the value of each group of ``asked``, in order.
+
+        The store is empty afterwards, since no round comes that could read it.
+        """
         return self.compute(asked.calls, asked.whole_calls, asked, waits=NOBODY, last=True).outputs()

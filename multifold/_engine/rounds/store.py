@@ -78,7 +78,11 @@ class Stored:
         self.numbers = numbers_in(self.value)
 
     def row_class(self, values: Values) -> Hashable:
-        """Return the class of the value: results of one class may be joined. It is found once and kept."""
+        """Return the class of the value: structure, trailing shapes, dtypes, devices (`Values.class_of`).
+
+        Results of one class may be joined. ``values`` finds it at the first call; it is kept, and returned
+        from then on.
+        """
         if self._row_class is None:
             self._row_class = values.class_of(self.value)
         return self._row_class
@@ -117,7 +121,10 @@ class Store:
         self._held = self._held_before = 0
 
     def keep(self, calls: Integers, first: int, run: Run) -> None:
-        """Store the result of each launch that a round has run and kept.
+        """Store the result of each launch that a round has run, and of which the run still has the result.
+
+        Each goes in by `add`, so the table notes it. Containers of subclasses become plain ones (`opened`),
+        unless the result is read whole (`Node.no_batch`).
 
         Parameters
         ----------
@@ -140,9 +147,9 @@ class Store:
                 self.add(value, rows, own, place.row[members], known)
 
     def _is_whole(self, rows: int, calls: Integers) -> bool:
-        """Return whether a result has one row, and is the whole result that `Node.no_batch` asks for.
+        """Return whether a result has one row, and is read whole (`CallTable.is_whole` of its calls).
 
-        Then that gives the object that the op returned.
+        Such a result has to stay the object that the op returned, for `Node.no_batch`.
         """
         return rows == 1 and self.table.is_whole(calls)
 
@@ -151,7 +158,8 @@ class Store:
     ) -> None:
         """Store a result under the next number; call ``calls[i]`` has its row ``row[i]``.
 
-        The table notes so. ``row_class`` is the result's class, if that is known.
+        Sets `CallTable.result` and `CallTable.row` of these calls. ``row_class`` is the result's class
+        (`Values.class_of`), or None if it is not known.
         """
         stored = self.results[self._next] = Stored(value, rows, calls, row_class)
         self.table.store(calls, self._next, row)
@@ -159,7 +167,10 @@ class Store:
         self._held += stored.numbers
 
     def _drop(self, number: int) -> Stored:
-        """Remove and return the result of this number; the table is not told."""
+        """Remove and return the result of this number, which is no page.
+
+        `held` counts it no more; the table still names it for its calls.
+        """
         stored: Stored = self.results.pop(number)
         self._held -= stored.numbers
         return stored
@@ -192,10 +203,11 @@ class Store:
         return True
 
     def page_of(self, values: Values, value: Any, rows: int) -> Page | None:
-        """Look up or make the page for a result of so many rows; return None if it can have none.
+        """Look up or make the page for a result of ``rows`` rows; return None if it can have none.
 
         A page is an array, or a flat tuple of arrays, with the rows of many results of one form. A result
-        that nests deeper, or holds anything but arrays of the backend with ``rows`` rows, has none.
+        that nests deeper, or holds anything but arrays of the backend with ``rows`` rows, has none. Once
+        NumPy does not see the arrays of one page, it reads none of them (`Page.leave_host`).
         """
         backend = values.backend
         leaves = arrays_of(value)
@@ -220,9 +232,10 @@ class Store:
         return page
 
     def free(self, calls: Integers) -> None:
-        """Let the rows that these calls have in pages be taken by others.
+        """Give back the rows that these calls have in pages, and set their `CallTable.result` to 0.
 
-        A call that is asked for again runs again.
+        Other calls may take the rows, and a call that is asked for again runs again. Calls whose rows are
+        in no page stay as they are.
         """
         table = self.table
         results = table.result[calls]
@@ -235,7 +248,8 @@ class Store:
     def settle(self, numbers: Integers, counts: Integers, given: Integers, values: Values | None) -> bool:
         """Divide results that a round reads sparsely, and join small ones; or move them all to pages.
 
-        Returns whether any rows have moved, so that the table has other places for them.
+        They move if ``in_place``, but those that can have no page. Returns whether any rows have moved, so
+        that the table has other places for them; False if ``values`` is None.
 
         Parameters
         ----------
@@ -278,9 +292,10 @@ class Store:
         return [opened(self._part(*key)) for key in dict.fromkeys(zip(numbers, parts, strict=True))]
 
     def _part(self, number: int, part: int) -> Any:
-        """Return a part of the result of a number. ``part`` is a position in `Graph.parts`; 0 is the whole.
+        """Return a part of the result ``number``; ``part`` is a position in `Graph.parts`, and 0 the whole.
 
-        Raises `LaunchError` if the part is not there, or holds None.
+        Raises `LaunchError`, which names the first call of the result, if the part is not there or holds
+        None.
         """
         graph = self.table.graph
         call = int(self.results[number].calls[0])
@@ -295,10 +310,10 @@ class Store:
         return value
 
     def leaf(self, source: int) -> tuple[Page, int] | None:
-        """Return the page that a source lies in, and which of its arrays it is.
+        """Return a pair: the page that a source lies in, and the position of its array in `Page.leaves`.
 
-        None if it is no array of a page. A source is a part of a result, ``part << 40 | result``. The
-        answer is kept for the next time.
+        None if it is no array of a page. A source is a part of a result, ``part << 40 | result``, part 0
+        the whole. The answer is kept for the next time.
         """
         if source not in self._leaf_of:
             self._leaf_of[source] = self._find_leaf(source)
@@ -315,9 +330,11 @@ class Store:
         return None if leaf is None else (page, leaf)
 
     def host_rows(self, sources: Integers, which: Integers, rows: Integers) -> HostRows | None:
-        """Copy rows of pages to the host; None if a source is in no page.
+        """Copy rows of pages to the host, as `HostRows`; return None if a source is not in a page.
 
-        ``sources``, ``which`` and ``rows`` are what `CallTable.arrived` has returned.
+        ``sources`` has distinct parts of results, each ``part << 40 | result``. Reference ``i`` reads row
+        ``rows[i]`` of the page of ``sources[which[i]]``. Of each source only these rows are copied, in the
+        order of the references.
         """
         found = [x for x in map(self.leaves_of, sources.tolist()) if x is not None]
         if len(found) < len(sources):
@@ -335,9 +352,10 @@ class Store:
         return HostRows(hosts, structures, which, at, straight)
 
     def leaves_of(self, source: int) -> tuple[Page, Sequence[int], Any] | None:
-        """Return the page of a source, the positions of its arrays there, and how they nest.
+        """Return the page of a source, the positions of its arrays in `Page.leaves`, and how they nest.
 
-        None if it has none. A source is ``part << 40 | result``; part 0 is all of the result.
+        A source is a part of a result, ``part << 40 | result``; part 0 is all of it. None if the result is
+        no page, or if the part is neither all of it nor one of its arrays.
         """
         leaf = self.leaf(source)
         if leaf is not None:
@@ -348,9 +366,10 @@ class Store:
         return page, range(len(page.leaves)), page.structure
 
     def refuse_batched(self, calls: Integers) -> None:
-        """Raise `RecordError` if one of these calls has run in a launch of several rows.
+        """Raise `RecordError` if one of these calls has its row in a stored result of several rows.
 
-        Such a result can't be read whole any more.
+        A call that ran in such a launch, or whose result was joined or put in a page, can't be read whole
+        any more.
         """
         graph = self.table.graph
         for call in calls.tolist():
@@ -367,8 +386,8 @@ class Store:
     def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, values: Values) -> None:
         """Divide each result of more than `SMALL` rows of which a round reads less than one in `SPARSE`.
 
-        That is repeated for the results that come out. ``counts`` has how many of the calls ``given`` lie
-        in each of ``numbers``.
+        That is repeated for the results that come out. ``given`` are the calls that the round reads, and
+        ``counts`` how many of them lie in each result of ``numbers``. Pages stay as they are.
         """
         while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
             sparse = [
@@ -395,9 +414,10 @@ class Store:
             self.add(value, sizes[i], stored.calls[mine], row[mine] - bounds[i])
 
     def _put_together(self, numbers: Sequence[int], values: Values) -> None:
-        """Join results of one class, of up to `TOGETHER` rows in all, into one result.
+        """Join results of one class (`Values.class_of`), of up to `TOGETHER` rows in all, into one result.
 
-        The old ones are dropped. Pages, large results and those that are read whole stay as they are.
+        The old ones are dropped. Pages, results of more than half of `TOGETHER` rows and those that are
+        read whole stay as they are, and all do if the backend pads.
         """
         if values.backend.pads:
             return  # it compiles for each number of rows, and these would be new in every round
@@ -429,6 +449,8 @@ class Store:
 
     def keep_only(self, wanted: np.ndarray, first: int = 0) -> None:
         """Drop the results of which no call is wanted, and free the rows of pages that no wanted call has.
+
+        The table then has result 0, none, for the calls of these results and rows.
 
         Parameters
         ----------
@@ -463,11 +485,12 @@ class Store:
             page.clear()
 
     def sweep(self) -> None:
-        """Drop the results that no node can ask for any more, if it is time to look for them.
+        """Drop the results that no node can ask for any more (`keep_only`), if it is time to look for them.
 
         A result is read again only through a node that the user still holds, or through a call that has not
         run yet and that such a node needs. It is time after `MANY` calls, or when the results hold twice as
-        many numbers as the last sweep has left.
+        many numbers as the last sweep has left, `HEAVY` at least. Nothing is dropped if
+        `HeldNodes.are_known` is false.
         """
         heavy = self.held > max(HEAVY, 2 * self._held_before)
         if not heavy and len(self.table.graph.signature) - self._swept < MANY:

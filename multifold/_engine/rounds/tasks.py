@@ -78,17 +78,17 @@ class ExampleTask:
         return self.send(None)
 
     def join(self, coroutines: list[Coroutine[Any, Any, Any]]) -> Iterable[ExampleTask]:
-        """Make a task of each coroutine and wait for all of them; return the tasks, in order."""
+        """Make a task of each coroutine and wait for all of them; return the tasks, in order.
+
+        Each has this one as its parent, and a copy of its context. None of them runs yet.
+        """
         tasks = [ExampleTask(self.example, x, self.context.copy(), self) for x in coroutines]
         self._children = dict.fromkeys(tasks)
         self._left = len(tasks)  # children that have not returned yet
         return tasks
 
     def returned(self, child: ExampleTask, result: Any) -> bool:
-        """Keep what a child returned, a task that this one waits for.
-
-        Return whether it was the last one.
-        """
+        """Keep what a child, a task that `join` has made, returned; return whether it was the last one."""
         self._children[child] = result
         self._left -= 1
         return not self._left
@@ -146,7 +146,9 @@ class Tasks:
     def start(self, fn: Callable[..., Any], *arguments: Any) -> None:
         """Call ``fn(*arguments)`` for the next example; if it returns a coroutine, that becomes a task.
 
-        Else what it returns is the example's result. What it raises is raised, or kept in ``failures``.
+        A `GatherRequest` does, too; anything else is the example's result, of which NumPy arrays are
+        copied. The task does not run before `proceed`. What ``fn`` raises is raised, or kept in
+        ``failures`` if ``collect`` is set.
         """
         example = self.started
         self.started += 1
@@ -222,14 +224,18 @@ class Tasks:
             ready.append((task, task.send, value))
 
     def throw(self, task: ExampleTask, error: Exception) -> None:
-        """Run a task by raising ``error``, of a launch, at the ``await`` where it waits for values."""
+        """Raise ``error`` in a task at the ``await`` where it waits for values, and run it on from there.
+
+        It runs at once, until it waits again, returns or raises; what it raises goes to its parent, or
+        fails the example.
+        """
         self._open[task] = None
         self._step(task, task.coroutine.throw, error)
 
     def fail(self, example: int, error: Exception) -> None:
         """Close all tasks of an example, drop its result, and keep or raise ``error``.
 
-        It is kept in ``failures`` if failures are collected.
+        It is kept in ``failures`` if ``collect`` is set, else raised; a note names the example.
         """
         for task in [task for task in self._open if task.example == example]:
             self._close(task, error)
@@ -240,8 +246,9 @@ class Tasks:
     def running(self) -> Iterator[None]:
         """Return a context manager; inside of it the recorder's values may be awaited.
 
-        If the body raises, all tasks that have not finished are closed. What an example raises while it is
-        closed becomes a note of the exception that ended the run.
+        Entering raises `RecordError` if a run is in progress. If the body raises, all tasks that have not
+        finished are closed; what an example raises while it is closed becomes a note of that exception.
+        Leaving raises an error if another thread has reset the recorder meanwhile.
         """
         # Inside a running event loop, its hooks would adopt the async generators of the examples and close
         # them after the run, when values can't be awaited any more.
@@ -267,7 +274,10 @@ class Tasks:
         return f"example {example} of fold.run"
 
     def ends(self, example: int, error: BaseException) -> Exception:
-        """Return ``error`` if an example may fail with it; raise one such as `KeyboardInterrupt`."""
+        """Return ``error`` if it is an `Exception`, with which an example may fail.
+
+        Anything else, as `KeyboardInterrupt`, is raised: it ends the run.
+        """
         if isinstance(error, Exception):
             return error
         raise error
@@ -307,9 +317,11 @@ class Tasks:
             raise
 
     def _understand(self, task: ExampleTask, request: Any, error: BaseException | None) -> None:
-        """Act on the end of a step: the task has returned (`StopIteration`), has raised, or waits.
+        """Act on the end of a step: ``error`` is `StopIteration` if the task returned, None if it waits.
 
-        See `_take`.
+        What a task returned goes to its parent or is the example's result; another error fails it
+        (`_failed`). A task that waits or returns inside of a framework's ``with`` statement gets the error
+        of `with_left_open`.
         """
         if isinstance(error, StopIteration):
             if self._left_open():
@@ -331,7 +343,7 @@ class Tasks:
             self._wait(task, request)
 
     def _left_open(self) -> bool:
-        """Return whether the last step left a framework's ``with`` statement open (`Backend.context`).
+        """Return whether the last step has changed what `Backend.context` says of open ``with`` statements.
 
         What is open now counts as outside from then on, so that no other example is blamed for it.
         """
@@ -343,7 +355,8 @@ class Tasks:
     def _wait(self, task: ExampleTask, request: Any) -> None:
         """Note the request that a task has just made; make tasks of the coroutines that it gathers.
 
-        A task that awaits anything else gets a `RecordError` at its ``await``.
+        If there is nothing to wait for, the task is ready to go on. One that awaits anything else, or a
+        request that can't be answered (`problem`), gets a `RecordError` at its ``await``.
         """
         if not isinstance(request, (ValuesRequest, GatherRequest)):
             error = RecordError(
@@ -376,9 +389,10 @@ class Tasks:
             self._ready.append((parent, parent.send, [*parent.leave().values()]))
 
     def _failed(self, task: ExampleTask, error: Exception) -> None:
-        """Raise an error of a task in its parent, after closing all else that the parent waits for.
+        """End a task; its error is raised in its parent, after closing all else that the parent waits for.
 
-        Without a parent the example has failed.
+        Without a parent the example has failed: the error is kept in ``failures`` if ``collect`` is set,
+        else raised.
         """
         del self._open[task]
         if task.parent is None:

@@ -55,7 +55,8 @@ def divide(met: ComputedRows, types: Integers, pending: Integers) -> Integers:
     """Return a copy of ``types`` with new types for the calls ``pending``: equal ones may share a launch.
 
     ``types`` has a type for each call of the plan. New types are numbered from 0; two pending calls have
-    one if they had one before and read rows of the same classes, as far as these are known.
+    one if they had one before and read rows of the same classes (trailing shapes, dtypes and devices), as
+    far as these are known. Calls that lack rows in ragged operands join others by `may_go_with`.
 
     Raises
     ------
@@ -93,8 +94,9 @@ def divide(met: ComputedRows, types: Integers, pending: Integers) -> Integers:
 def agree(met: ComputedRows, calls: Integers) -> bool:
     """Return whether calls of one signature, whose operands are all computed, may share a launch.
 
-    Asked where rows of several dtypes meet in a ragged operand. In a launch the framework promotes the rows
-    of all calls, in the loop those of one: so calls that read bfloat16 alone run apart from calls that read
+    They may if all have the same class (`classes_of`) in each operand; ragged operands without rows fit
+    those that have what was said of the missing ones. In a launch the framework promotes the rows of all
+    calls, in the loop those of one: so calls that read bfloat16 alone run apart from calls that read
     float32 besides.
     """
     for column in zip(*(classes_of(met, call, {}) for call in calls.tolist()), strict=True):
@@ -107,10 +109,12 @@ def agree(met: ComputedRows, calls: Integers) -> bool:
 
 
 def classes_of(met: ComputedRows, call: int, predicted: Mapping[int, int]) -> tuple[Hashable | None, ...]:
-    """Return the class of the rows in each node or ragged operand of a call, in order; None if unknown.
+    """Return the class (`Values.class_of`) of the rows in each node or ragged operand of a call, in order.
 
-    A ragged operand without rows has the `MissingRows` that its caller said, or None, in the place of a
-    class. ``predicted`` is a pending call -> a launch that has run and returned rows of the same classes.
+    It is None if unknown, and that of the promoted rows where a ragged operand has several
+    (`Values.agreed`). A ragged operand without rows has the `MissingRows` that its caller said, or None, in
+    the place of a class. ``predicted`` is a pending call -> a launch that has run and returned rows of the
+    same classes.
 
     Raises
     ------
@@ -151,8 +155,9 @@ def classes_of(met: ComputedRows, call: int, predicted: Mapping[int, int]) -> tu
 def may_go_with(values: Values, empty: Known, other: Known) -> bool:
     """Return whether calls like ``empty``, whose ragged operands lack rows, may join calls like ``other``.
 
-    They may if both are of one type, ``other`` has rows in all operands, and these are as ``empty`` says
-    that its missing rows are.
+    Both are (type, what `classes_of` returned). They may if both are of one type, ``other`` has rows in all
+    operands, operands that ``empty`` has rows in are of equal classes, and the others are as it says of its
+    missing rows, or of a class that is not known.
     """
     return empty[0] == other[0] and all(
         type(b) is not MissingRows

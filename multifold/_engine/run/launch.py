@@ -71,7 +71,8 @@ class Outcome:
     def of(cls, backend: Backend, result: Any, sizes: frozenset[int] = NOWHERE) -> Outcome:
         """Return what is to be remembered of a result that passed all checks.
 
-        ``sizes`` are the lengths of all axes but the first, of operands and result (`sizes_of`).
+        ``sizes`` are the lengths of all axes but the first, of operands and result (`sizes_of`). Of a
+        container other than a flat tuple of arrays so little is kept that no result `fits`.
         """
         if not isinstance(result, CONTAINERS):
             form = backend.signature(result)
@@ -200,7 +201,7 @@ class Launched(NamedTuple):
     def times(self, begin: float) -> LaunchTimes:
         """Return the moments of a launch that began at ``begin``, a time of `perf_counter`, and ends now.
 
-        The seconds of its trial are added to ``begin``, as if the trial had come before the launch.
+        The seconds of its trial are added to ``begin``, as they are in ``called`` and ``returned`` already.
         """
         moments = begin + self.trial, self.called, self.returned, perf_counter()
         # The class itself would call a function of Python.

@@ -141,7 +141,8 @@ class Launcher:
         """Call the op of a launch once, and return what it returns.
 
         Raises `LaunchError` if the op raises an error or writes to an operand, as far as the backend
-        notices.
+        notices. It has a hint (`hint_for`), and names the example whose row is to blame, if `culprit` finds
+        it. Errors of the classes in `Backend.passes` are raised as they are.
         """
         backend = self.backend
         signature = launch.signature
@@ -176,8 +177,9 @@ class Launcher:
     def culprit(self, launch: PreparedLaunch, error: Exception) -> int | None:
         """Return the call whose row made the op of a launch raise ``error``; None if that does not show.
 
-        The op runs again on some of the rows, as in a trial, and all state is put back. None, too, where an
-        op cannot be tried, or where no example is known to name.
+        The op runs again on some of the rows, as in a trial, and all state is put back. None without
+        another run for a launch of one row, an op that is marked or cannot be tried, if ``tries`` is false,
+        where memory was exhausted, or where no example is known to name.
         """
         op = self.ops[launch.signature]
         if launch.whose is None or launch.rows == 1 or not self.tries or mark_of(op) or is_memory(error):

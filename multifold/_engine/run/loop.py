@@ -79,7 +79,10 @@ class Loop:
         self.values = self.launcher.values
 
     def pieces(self, rows: int) -> int:
-        """Return in how many pieces a launch of ``rows`` rows runs fastest on the device; 1 for most."""
+        """Return in how many pieces a launch of ``rows`` rows runs fastest on the device; 1 for most.
+
+        The backend says it (`Backend.pieces`).
+        """
         return self.values.backend.pieces(rows, self.values.device)
 
     def run(
@@ -168,8 +171,8 @@ class Loop:
     def again(self, run: Run, pending: Integers) -> tuple[Schedule, Wiring]:
         """Schedule and wire the calls ``pending`` of a run whose rows turned out to differ; return both.
 
-        New types (`divide`) tell calls that read rows of different classes apart. Places in ``run`` are
-        filled in, and its notes count one division.
+        New types (`divide`) tell calls apart that read rows of different trailing shapes, dtypes or
+        devices. Places in ``run`` are filled in, and its notes count one division.
         """
         # The same steps as for the first plan, in the same order: padding, then pieces, then the wiring.
         plan = run.plan

@@ -92,7 +92,9 @@ def shape_in(found: Hashable) -> Shape | None:
 def odd_ones(met: ComputedRows, refs: Sequence[int]) -> list[int]:
     """Return the calls among ``refs``, references of rows, whose rows are not of the most frequent class.
 
-    They are in the order of ``refs``, and may come twice; loose values, ``-1 - i``, belong to no call.
+    A class is structure, trailing shapes, dtypes and devices (`Values.class_of`). The calls are in the
+    order of ``refs``, and may come twice; loose values, ``-1 - i``, belong to no call, and all have the
+    class None.
     """
     classes = [
         None if ref < 0 else met.classes.get((int(met.place.launch[ref & CALL_MASK]), ref >> PART_BITS))

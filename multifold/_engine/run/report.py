@@ -121,14 +121,19 @@ class Notes:
         """Return the notes of a round, with the numbers that calls and launches have outside of it.
 
         Call ``i`` of the round is call ``numbers[i]`` of the graph. The first ``given`` launches are
-        results of rounds before: the classes of these are left out, and other launches count from 0.
+        results of rounds before: in ``classes`` these are left out, and the other launches count from 0.
+        All else is shared with these notes.
         """
         # Classes of given results are left out: the report of the round that computed them has them.
         own = {(launch - given, part): x for (launch, part), x in self.classes.items() if launch >= given}
         return replace(self, calls=[numbers[launch] for launch in self.calls], classes=own)
 
     def joined(self, others: Notes) -> None:
-        """Append the notes of a part of this round, which ran by a plan; its launches come last."""
+        """Append the notes of a part of this round, which ran by a plan; its launches come last.
+
+        Its phases are appended, those before its run too, but not "record", which the round has noted
+        itself. Launches in ``classes`` and ``continued`` are renumbered.
+        """
         first = len(self.calls)
         self.calls += others.calls
         self.times += others.times

@@ -166,7 +166,7 @@ class Run:
     def check_rows(self, launch: int, part: int) -> None:
         """Raise `LaunchError` if a part of a result has another number of rows than its launch has.
 
-        Results of launches of more rows were held to that rule when they ran, so of these only None is
+        Results of launches of several rows were held to that rule when they ran, so of these only None is
         refused.
         """
         value = self.part(launch, part)
@@ -196,7 +196,8 @@ class Run:
     def note(self, launch: int, part: int, found: Hashable) -> None:
         """Note the class ``found`` (`Values.class_of`) of the rows of a part of a launch's result.
 
-        Sets ``notes.classes``, ``common`` and ``uniform``.
+        It is stored in ``notes.classes``. The first one becomes ``common``, and one that differs from that
+        sets ``uniform`` to False.
         """
         if self.common is None:
             self.common = found
@@ -206,7 +207,10 @@ class Run:
         self.notes.classes[launch, part] = found
 
     def shared(self, value: Any) -> Any:
-        """Return a shared value; for a NumPy array one of the backend, made once in this run."""
+        """Return a shared value; for a NumPy array one of the backend, made once in this run.
+
+        Anything else is returned as it is. See `Values.shared`.
+        """
         if not isinstance(value, np.ndarray):
             return value
         # A table of embeddings may be shared by every launch: it goes to the device once.
@@ -222,10 +226,9 @@ class Run:
     def forget_after(self, launches: int, pending: Integers) -> None:
         """Drop the places of the calls ``pending``, which did not run yet and will be scheduled again.
 
-        ``launches`` is how many launches have run, with those that were given. The new ones are numbered
-        from there, as the ones that they replace were. This run gets its own copy of the places. The plan
-        keeps the places of its wiring, since it may be used again with another model, whose results all fit
-        together.
+        ``launches`` is how many launches have run, with those that were given; the new ones are numbered
+        from there. In a copy of ``place`` the launch of these calls becomes -1, and the rows of later
+        launches are cut off. The plan keeps the places of its wiring, since another model may use it again.
         """
         self.place = self.place.copy()
         del self.place.rows[launches:]
@@ -332,7 +335,8 @@ class Sections:
     def tell_odd_ones(self, launch: LaunchWiring, error: LaunchError) -> None:
         """Add notes to the error of a launch: whose calls it has, and the row shapes of other calls.
 
-        Nothing is added if other calls of the op have the same shapes.
+        Nothing is added if other calls of the op have the same shapes. The first note is left out if the
+        error has a note already, or if no example is known.
         """
         run = self.run
         others = other_shapes(run.computed, int(launch.calls[0]))
@@ -343,9 +347,10 @@ class Sections:
         note(error, others)
 
     def classes(self, launch: LaunchWiring) -> tuple[Hashable, ...]:
-        """Return the class of the rows of each of ``launch.operands``, in order.
+        """Return the class (`Values.class_of`) of the rows of each of ``launch.operands``, in order.
 
-        In a uniform run all have that of the run; else an operand without rows has None.
+        In a uniform run all have ``run.common``, also operands without rows; else these have None, and each
+        other one has that of its first section.
         """
         if self.run.uniform:
             return (self.run.common,) * len(launch.operands)
@@ -361,7 +366,10 @@ class Sections:
         )
 
     def lengths(self, launch: LaunchWiring) -> Mapping[int, np.ndarray]:
-        """Return the lengths of ragged operands: position of a slot -> array, an entry for each node."""
+        """Return the lengths of ragged operands: position of a slot -> array, an entry for each node.
+
+        The arrays are NumPy's, those of the wiring; slots of other kinds are left out.
+        """
         return {
             i: self.wiring.numbers[int][wired.lengths]
             for i, wired in enumerate(launch.slots)
@@ -380,7 +388,12 @@ class Sections:
         return [self.run.part_of(result, launch.number, p) if p else result for p in parts]
 
     def agree(self, launch: LaunchWiring) -> bool:
-        """Return whether the rows of each operand of a launch fit together; else it has to be divided."""
+        """Return whether the rows of each operand of a launch fit together; else it has to be divided.
+
+        They do if all are of one class (`Values.class_of`), or of several that the framework promotes to
+        one for each call as for the launch (`agree`). Missing rows of ragged operands must fit, too
+        (`rows_as_said`).
+        """
         mixed = []
         for operand in launch.operands:
             # Rows of one section come from one result and have its class; only loose values may differ.
@@ -408,7 +421,11 @@ class Sections:
         return True
 
     def operand_classes(self, operand: Operand) -> list[Hashable]:
-        """Return the distinct classes of the rows of an operand, in the order of the rows."""
+        """Return the distinct classes of the rows of an operand, in the order of the rows.
+
+        A class is what rows must share to be concatenated (`Values.class_of`). Loose values, numbers or
+        arrays among the rows, have that of `Values.class_of_loose`.
+        """
         run = self.run
         classes = self.run.notes.classes
         sources = self.wiring.sources
@@ -444,7 +461,7 @@ class Sections:
         return self.values.gather(value, self.indices[operand.permute])
 
     def section(self, number: int) -> Any:
-        """Take a section out of ``waiting`` and return it; one of loose values is made here."""
+        """Take a section, by its number, out of ``waiting``; make one of loose values. Return it."""
         entries = self.wiring.loose.get(number)
         if entries is None:
             return self.waiting.pop(number)
@@ -525,8 +542,9 @@ class Sections:
     def store(self, number: int, readings: Sequence[Reading], result: Any, outcome: Outcome | None) -> None:
         """Put into ``waiting`` the sections of the parts of a result that are read, and note their classes.
 
-        ``number`` is that of the launch. ``outcome`` is what the launcher knows of the result; None if
-        nothing. Raises `LaunchError` if the result lacks a part, or has None there.
+        ``number`` is that of the launch; classes (`Values.class_of`) go to `Run.note`. ``outcome`` is what
+        the launcher knows of the result, which saves to ask for them; None if nothing. Raises `LaunchError`
+        if the result lacks a part, or has None there.
         """
         run = self.run
         values = []
@@ -548,7 +566,12 @@ class Sections:
         self.cut(values, readings)
 
     def cut(self, values: Sequence[Any], readings: Sequence[Reading]) -> None:
-        """Put into ``waiting`` the sections of ``values``, parts of a result, each as its reading says."""
+        """Put into ``waiting`` the sections of ``values``, parts of a result, each as its reading says.
+
+        A `Reading` names the sections that are all of the part, those that are stretches of its rows, and
+        those that are stretches of rows gathered from it. The arrays are protected first, if the backend
+        can.
+        """
         protects = self.backend.protects
         waiting = self.waiting
         for value, reading in zip(values, readings, strict=True):

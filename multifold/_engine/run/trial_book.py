@@ -72,10 +72,10 @@ class TrialBook:
     ) -> tuple[Trial | None, float]:
         """Return a new trial of a launch, and the seconds that making it took; None if it can't be tried.
 
-        None and 0.0 if the backend says that the op cannot run again, which is noted with a warning. The
-        same if modules have no parameters yet, and make them in this launch: then the launcher asks once
-        more after it, with ``late``. ``square`` says whether the launch is square
-        (`multifold._engine.run.launcher`).
+        None and 0.0 if the backend says that the op cannot run again, which `leave_untried` notes with a
+        warning. The same, without a note, if modules have no parameters yet, and make them in this launch:
+        then the launcher asks once more after it, with ``late``. ``square`` says whether the launch has as
+        many rows as an array has entries along another axis.
         """
         began = perf_counter()
         owners = owners_of(self.backend, self.model, self.ops[launch.signature])
@@ -87,7 +87,10 @@ class TrialBook:
         return self.new_trial(launch), perf_counter() - began
 
     def new_trial(self, launch: PreparedLaunch) -> Trial:
-        """Return a new trial of a launch, which keeps the operands and the state of now."""
+        """Return a new trial of a launch, which keeps the operands and the state of now.
+
+        For static values it has the recorded ones, since the op may change its copies.
+        """
         signature = launch.signature
         pairs = zip(signature.slots, launch.leaves, strict=True)
         return Trial(
@@ -106,7 +109,9 @@ class TrialBook:
     def has_passed(self, launch: PreparedLaunch, square: bool) -> bool:
         """Return whether a launch needs no trial: its op has passed enough, or is marked by its author.
 
-        If so, that is noted for launches of the same signature and classes.
+        If so, that is noted for launches of the same signature and classes of rows (`believe`); an op that
+        is marked is noted in ``untried``, unless it is a `LazyOp`. ``square``: the launch has as many rows
+        as an array has entries along another axis.
         """
         op = self.ops[launch.signature]
         mark = mark_of(op)
@@ -121,7 +126,9 @@ class TrialBook:
     def is_known(self, launch: PreparedLaunch, square: bool) -> bool:
         """Return whether `VERDICTS` counts `ENOUGH` rows or more for launches like this one, in any run.
 
-        Such are launches of the same op, with operands of the same ranks and dtypes, as ``square`` as this.
+        Such are launches of the same op and kinds of operands, with operands of the same ranks and dtypes,
+        and square (as many rows as an array has entries along another axis) or not as this one. If the op
+        was believed without a trial, the reason is noted in ``untried``.
         """
         known, own = self.verdicts_of(launch.signature)
         if known is None:
@@ -143,11 +150,11 @@ class TrialBook:
         return ranks_of([x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched])
 
     def verdicts_of(self, signature: Signature) -> tuple[Known | None, Hashable]:
-        """Return the verdicts on the op of a signature, and the part of their keys besides operands.
+        """Return the verdicts on the op of a signature (`Known`), and a part of their keys.
 
-        Both are looked up once for each signature; None in place of verdicts for an op that cannot be known
-        again. The part holds `key_of` the signature and the modes of modules, such as that they are
-        trained.
+        A whole key is (this part, `ranks` of the launch, whether it is square). The part holds `key_of` the
+        signature and the modes of modules, such as that they are trained. Both are looked up once for each
+        signature; None in place of verdicts for an op that cannot be known again.
         """
         found = self.verdicts.get(signature)
         if found is None:
@@ -169,7 +176,9 @@ class TrialBook:
     def judge(self, launch: PreparedLaunch, trial: Trial, result: Any, square: bool) -> float:
         """Run a trial and note what it shows; return the seconds that took.
 
-        ``result`` is what the op returned in the launch.
+        ``result`` is what the op returned in the launch, and ``square`` whether that has as many rows as an
+        array has entries along another axis. An op that can't be tried after all is believed, with a
+        warning (`leave_untried`).
 
         Raises
         ------
@@ -196,9 +205,11 @@ class TrialBook:
         return perf_counter() - began
 
     def note(self, launch: PreparedLaunch, square: bool, passed: int, untried: str = "") -> None:
-        """Add ``passed`` rows to the verdict on the op of a launch; ``untried`` says why it had no trial.
+        """Add ``passed`` rows to the verdict on the op of a launch, for launches of its kind (`is_known`).
 
-        With `ENOUGH` rows at once, launches like this one need no trial in this run.
+        ``untried`` says why there was no telling trial. With `ENOUGH` rows at once, or for an op that can't
+        be known again, launches like this one need no trial in this run (`believe`), and ``untried`` is
+        kept under the op's name.
         """
         known, own = self.verdicts_of(launch.signature)
         if known is not None:
@@ -209,15 +220,20 @@ class TrialBook:
                 self.untried[launch.signature.name] = untried
 
     def believe(self, launch: PreparedLaunch, square: bool) -> None:
-        """Let launches of this signature, on rows of these classes, need no trial in this run.
+        """Let launches of this signature, classes of rows and ``square`` need no trial in this run.
 
-        Nothing is noted if the launch has no classes.
+        Classes are what the rows of each operand have in common (`Values.class_of`). Nothing is noted if
+        the launch has none.
         """
         if launch.classes is not None:
             self.passed.add((launch.signature, launch.classes, square))
 
     def leave_untried(self, launch: PreparedLaunch, square: bool, reason: str) -> None:
-        """Warn the user that an op has no trial, for ``reason``, and believe that it keeps rows apart."""
+        """Warn the user that an op has no trial, for ``reason``, and believe that it keeps rows apart.
+
+        That counts as `ENOUGH` rows (`note`), so launches like this one need no trial in later runs,
+        either, if the op is known again.
+        """
         self.note(launch, square, ENOUGH, reason)
         where = naming(launch.signature, launch.calls, launch.site)
         warn_user(f"{where}, {BELIEVED}: {reason}.")
