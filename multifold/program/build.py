@@ -135,9 +135,10 @@ class GivenRows:
         self.rows: dict[Hashable, list[Any]] = {}
 
     def add(self, key: Hashable, values: Sequence[Any]) -> Integers:
-        """Append values to the given rows of the class ``key``.
+        """Append values to the given rows of the class ``key`` (`class_of`), which may be new.
 
-        Return a negative reference to each of them.
+        Return a reference to each of them, ``-1 - (array << 40 | row)``, as an int64 array. Arrays are
+        numbered in the order in which their classes were added.
         """
         rows = self.rows.setdefault(key, [])
         first = len(rows)

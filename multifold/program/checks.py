@@ -52,7 +52,8 @@ def resolve_ops(backend: Backend, model: Any, form: Form) -> list[Callable[..., 
 def received(backend: Backend, kernel: Kernel, leaves: Sequence[Any]) -> Sequence[Any]:
     """Return the positional operands that an op receives, from one value for each of `Kernel.operands`.
 
-    Floats are cast to the dtype of the arrays that come with them, and then the leaves are nested.
+    Operands of the role ``"float"`` are cast to the dtype of the arrays that come with them, and then the
+    leaves are nested. Where there are none of that role, values stay as they are.
     """
     if kernel.beside:
         leaves = values.Values(backend, None).narrowed(leaves, kernel.beside)
@@ -117,9 +118,10 @@ def begin_trial(
 ) -> Callable[[Any], None] | None:
     """Return what a launch calls with its result, to refuse an op that mixes its rows.
 
-    None without a trial. No trial is needed for an op that has passed or is marked, nor for a launch of one
-    row. Call this before the launch, which may change the state of the op. What it returns raises
-    `LaunchError`.
+    None without a trial. No trial is needed for an op that has passed or is marked (`has_passed`), nor for
+    a launch of one row, nor for a solo kernel, which makes one row. Call this before the launch, which may
+    change the state of the op. What it returns raises `LaunchError` if the op mixes rows, and else
+    remembers that it has passed.
 
     Parameters
     ----------
@@ -255,6 +257,9 @@ def verify_rows(
     maker: Callable[..., Any],
 ) -> None:
     """Refuse an op that mixes its rows, before a program runs it on rows that have no values yet.
+
+    The op runs on drawn operands, the same ones at each call. It does not run for one row, nor if it is
+    marked or has passed (`has_passed`). An op that passes is remembered.
 
     Parameters
     ----------

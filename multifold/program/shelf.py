@@ -100,7 +100,8 @@ def larger(own: Sizes, last: Sizes, pad: bool) -> Sizes | None:
 def largest(several: Sequence[Sizes]) -> Sizes:
     """Return sizes of which each is the largest of ``several``.
 
-    For a loop with tiles of several widths or turns, the most expensive one decides.
+    For a loop with tiles of several widths or turns, the most expensive one decides: its width and turn are
+    taken, and the sizes of loops with others are left out.
 
     Examples
     --------

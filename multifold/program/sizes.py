@@ -75,9 +75,9 @@ def bucket(count: int, least: int = 8) -> int:
 def members_of(tile: int, lengths: Integers) -> int:
     """Return how many members, rows of a ragged operand, each tile of ``tile`` calls gets.
 
-    ``lengths`` has the members of each call. It is the larger of ``most + tile - 1``, for the longest call
-    where all other rows are padding of one member each, and one more than ``tile`` times the mean, for a
-    full tile; rounded up by `bucket`.
+    ``lengths`` has the members of each call. It is the larger of two numbers, rounded up by `bucket`: the
+    members of the longest call and ``tile - 1``, one for each row of padding beside it; and one more than
+    ``tile`` times the mean, for a full tile.
     """
     most = int(lengths.max(initial=0))
     mean = int(lengths.sum()) / max(len(lengths), 1)

@@ -118,7 +118,7 @@ class CallBudget:
         self._planned: tuple[int, list[Step]] | None = None
 
     def __len__(self) -> int:
-        """Return the number of steps of this epoch: the same on every shard."""
+        """Return the number of steps of the whole epoch, wherever iteration is: the same on every shard."""
         return len(self.steps())
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -166,6 +166,8 @@ class CallBudget:
 
     def steps(self) -> list[Step]:
         """Return the steps of this epoch: ``steps[step][shard]`` is the list of a shard's examples.
+
+        They are made once for each epoch, and are all of them, whatever step iteration is at.
 
         Examples
         --------
