@@ -20,11 +20,11 @@ from multifold.errors import BackendError
 
 
 def hold(model: Any, made: Any, things: Iterable[Any], backend: str | Backend, device: Any = None) -> Any:
-    """Make the layers that ``things`` reach parts of ``made``, and return ``made``.
+    """Make the layers that ``things`` reach (`layers_in`) parts of ``made``, and return ``made``.
 
     ``made`` is what was made of ``model`` on a backend, and gets each layer by
-    ``made.hold(name, layer, device)``. A layer is named by its class, "Linear", and a second one
-    "Linear_1".
+    ``made.hold(name, layer, device)``. A layer is named by its class, "Linear", or where ``made`` has an
+    attribute of that name "Linear_1", "Linear_2" and so on. NumPy has no layers.
 
     Raises
     ------
@@ -77,7 +77,12 @@ def layers_in(things: Iterable[Any], kinds: tuple[type, ...]) -> list[Any]:
 
 
 def inside(thing: Any) -> Iterable[Any]:
-    """Return what one thing holds or calls itself: entries, arguments, attributes; () if nothing."""
+    """Return what one thing holds or calls itself; () if nothing.
+
+    That is the values of a mapping, the entries of a list or tuple, the function and arguments of a partial
+    function, the object and function of a method, what a function wraps and the variables around it, and
+    the attributes of cells and of other objects that can be called, but for classes and multifold's own.
+    """
     if isinstance(thing, Mapping):
         return thing.values()
     if isinstance(thing, (list, tuple)):

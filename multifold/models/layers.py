@@ -27,11 +27,17 @@ class Initial:
         self.dtype = dtype
 
     def embedding(self, rows: int, width: int) -> np.ndarray:
-        """Draw an array ``(rows, width)``: a row of length about 1 for each entry of a vocabulary."""
+        """Draw an array ``(rows, width)``: a row of length about 1 for each entry of a vocabulary.
+
+        Its entries are normal, with a standard deviation of ``width ** -0.5``.
+        """
         return self.rng.normal(scale=width**-0.5, size=(rows, width)).astype(self.dtype)
 
     def matrices(self, rows: int, width: int) -> np.ndarray:
-        """Draw an array ``(rows, width ** 2)``: flat matrices near the identity, one for each word."""
+        """Draw an array ``(rows, width ** 2)``: a flat matrix near the identity for each of ``rows`` words.
+
+        To each entry of the identity normal noise is added, of standard deviation ``0.1 / width``.
+        """
         noise = self.rng.normal(scale=0.1 / width, size=(rows, width**2))
         return (np.eye(width).ravel() + noise).astype(self.dtype)
 

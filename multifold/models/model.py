@@ -69,7 +69,8 @@ class Model:
     def _hold(self, parameters: Mapping[str, Any], settings: Mapping[str, Hashable]) -> None:
         """Set parameters and settings as attributes; a dotted name is an attribute of a group (`grouped`).
 
-        Raises `WeightsError` if the class has an attribute or an op of that name.
+        Sets ``names``, those of the parameters, and ``settings``, too; arrays are not copied. Raises
+        `WeightsError`, and sets nothing, if the class has an attribute or an op of one of the names.
         """
         attributes = grouped(parameters) | dict(settings)
         for name in attributes:
@@ -141,9 +142,9 @@ class Model:
 
     @classmethod
     def shared_names(cls, base: type) -> list[str]:
-        """Return the names of methods that ``base``, a framework's class, has too, without ``__init__``.
+        """Return the names of methods that ``base``, a framework's class, has as attributes, too.
 
-        Adapters decide what then.
+        In alphabetical order, without those that begin with two underscores. Adapters decide what then.
         """
         own = [name for name, _ in inspect.getmembers(cls, inspect.isfunction)]
         return [name for name in own if not name.startswith("__") and hasattr(base, name)]
@@ -155,7 +156,10 @@ class Model:
         return {name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()}
 
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Write new values into the arrays of all parameters; ``weights`` has each name and shape."""
+        """Write new values into the arrays of all parameters, in place and in their dtypes.
+
+        ``weights`` has an array of the parameter's shape for each dotted name; `assign` checks that before.
+        """
         for name, x in self.parameters.items():
             x[...] = weights[name]
 
@@ -192,7 +196,8 @@ class Model:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the weights by name into an ``.npz`` file, which any of the frameworks can load.
 
-        An interrupted save leaves what was there before.
+        They are written to ``<path>.part``, which then replaces ``path``: an interrupted save leaves what
+        was there before. No suffix is added to ``path``.
         """
         path = Path(path)
         unfinished = path.with_name(path.name + ".part")

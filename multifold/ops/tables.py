@@ -21,7 +21,8 @@ _TABLES: dict[type, Any] = {}
 def table(x: Any) -> Any:
     """Return the module with the functions of `multifold.ops` for the framework of an array.
 
-    It is the module ``ops`` of the adapter, looked up once for each type of array.
+    It is the module ``ops`` of the adapter, looked up once for each type of array; NumPy's own scalars
+    count as arrays of NumPy.
 
     Raises
     ------

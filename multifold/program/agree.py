@@ -56,8 +56,10 @@ class Processes:
     def all(self, make: Callable[[], T]) -> list[T]:
         """Call ``make()`` here, as each process does, and return what all returned, by rank.
 
-        If it raises here, that is raised once the other processes know; if it raises in another process,
-        this raises `RecordError`. If one process raised alone, the others would wait for it for ever.
+        Values travel pickled through ``exchange``, which sends bytes to all processes and returns theirs;
+        without it this is ``[make()]``. If ``make`` raises here, that is raised once the other processes
+        know; if it raises in another process, this raises `RecordError`. If one process raised alone, the
+        others would wait for it for ever.
         """
         if self.exchange is None:
             return [make()]
@@ -137,7 +139,8 @@ class Agreement:
         """Make a ragged program for each shard of this process, all of one form.
 
         ``batches`` has the traces of each shard, and ``lay`` makes a program of them. Returns the programs,
-        and how many examples each shard of every process has, by rank.
+        and how many examples each shard of every process has, by rank. While the programs of any process
+        add something to its ``family``, all processes `agree`, and all programs are laid out once more.
 
         Raises
         ------
@@ -169,7 +172,10 @@ class Agreement:
             self.agree(batches, processes)
 
     def laid_out(self, lay: LayOut, own: Sequence[Trace]) -> Program:
-        """Return the ragged program of a shard; that of ``sample``, emptied, if it has no example."""
+        """Return the ragged program of a shard, ``lay(own, family)``, which may add to ``family``.
+
+        A shard without examples gets that of ``sample``, `emptied`.
+        """
         return lay(own, self.family) if own else emptied(lay(self.sample, self.family))
 
     def agree(self, batches: Sequence[Sequence[Trace]], processes: Processes) -> None:
@@ -217,7 +223,11 @@ def refuse_other_sizes() -> None:
 
 
 def emptied(program: Program) -> Program:
-    """Return a program of the same form without calls: no column, group or given array has entries."""
+    """Return a new program of the same form without calls: no column, group or given array has entries.
+
+    Its ``starts``, ``sizes``, ``bounds`` and ``counts`` are zeros, it has no launches, and it keeps parts
+    of no example. Shared arrays stay.
+    """
 
     def none(column: Any) -> Any:
         if isinstance(column, RaggedColumn):

@@ -135,9 +135,10 @@ class GivenRows:
         self.rows: dict[Hashable, list[Any]] = {}
 
     def add(self, key: Hashable, values: Sequence[Any]) -> Integers:
-        """Append values to the given rows of the class ``key``.
+        """Append values to the given rows of the class ``key`` (`class_of`), which may be new.
 
-        Return a negative reference to each of them.
+        Return a reference to each of them, ``-1 - (array << 40 | row)``, as an int64 array. Arrays are
+        numbered in the order in which their classes were added.
         """
         rows = self.rows.setdefault(key, [])
         first = len(rows)
@@ -179,7 +180,12 @@ class GivenRows:
         return tuple(self.stack(key, values) for key, values in self.rows.items())
 
     def stack(self, key: Any, values: list[Any]) -> Any:
-        """Put the values of the class ``key`` into one array of shape ``(rows, *s)``."""
+        """Put the values of the class ``key`` into one array of shape ``(rows, *s)``.
+
+        ``key`` is what `class_of` returns. Numbers become a NumPy array ``(rows,)`` in the backend's dtype
+        for them, NumPy arrays are joined by NumPy, without values to zero rows, and all others by the
+        backend.
+        """
         if key[0] == "number":
             return self.numbers(np.array(values, key[2]), key[2])
         if key[0] == "numpy":
@@ -368,9 +374,9 @@ class Lookup(NamedTuple):
         return ProgramGroup(slab), rows
 
     def kernel(self, number: int, site: str) -> tuple[Kernel, tuple[Any, ...]]:
-        """Make the kernel of a number and the columns of its operands.
+        """Make the kernel of a number and the columns of its operands, as `operand` makes each.
 
-        ``site`` is the line of its first call.
+        ``site`` is the line of its first call, for messages.
         """
         signature = self.kernels.signatures[number]
         pairs = [self.operand(number, slot) for slot in range(len(signature.slots))]
@@ -390,7 +396,10 @@ class Lookup(NamedTuple):
     def operand(self, number: int, at: int) -> tuple[KernelOperand, Any]:
         """Make operand ``at`` of a kernel, and its column, as `Program.columns` has it.
 
-        Adds to ``lacking``, ``wholes``, ``shared`` and the given rows what the operand needs.
+        The column of rows is an int32 array of rows of their slab, that of a ragged operand a
+        `RaggedColumn`, and that of numbers an array of them; others have None. A whole value is added to
+        ``wholes``, a shared array to ``shared``, and a ragged operand of which a call has no row to
+        ``lacking``.
         """
         columns = self.columns
         calls = self.rows.calls[number]

@@ -35,7 +35,8 @@ class Named(NamedTuple):
 def resolve_ops(backend: Backend, model: Any, form: Form) -> list[Callable[..., Any]]:
     """Look up the op of each kernel on the model; return the callables in the order of ``form.kernels``.
 
-    Raises `LaunchError` for an op that the model lacks, or that is marked `multifold.mixing`.
+    An op that is a callable itself stands for itself. Raises `LaunchError` for an op that the model lacks,
+    or that is marked `multifold.mixing`.
     """
     try:
         ops = [resolve(backend, model, kernel.op, kernel.site) for kernel in form.kernels]
@@ -51,7 +52,8 @@ def resolve_ops(backend: Backend, model: Any, form: Form) -> list[Callable[..., 
 def received(backend: Backend, kernel: Kernel, leaves: Sequence[Any]) -> Sequence[Any]:
     """Return the positional operands that an op receives, from one value for each of `Kernel.operands`.
 
-    Floats are cast to the dtype of the arrays that come with them, and then the leaves are nested.
+    Operands of the role ``"float"`` are cast to the dtype of the arrays that come with them, and then the
+    leaves are nested. Where there are none of that role, values stay as they are.
     """
     if kernel.beside:
         leaves = values.Values(backend, None).narrowed(leaves, kernel.beside)
@@ -98,9 +100,10 @@ def refuse_no_program(program: Any) -> None:
 
 
 def has_passed(backend: Backend, op: Callable[..., Any], key: Hashable) -> bool:
-    """Return whether an op needs no trial: it is marked (`multifold.marks`), or has passed one of this key.
+    """Return whether an op needs no trial: it is marked (`multifold.marks`), or has passed enough of them.
 
-    ``key`` says what the trial was like, as `begin_trial` and `verify_rows` make it.
+    These are trials of `ENOUGH` rows in all, with values, of this ``key``, which says what they were like,
+    as `begin_trial` and `verify_rows` make it.
     """
     return mark_of(op) is not None or VERDICTS.has(backend, op, (key, True), ENOUGH)
 
@@ -115,9 +118,10 @@ def begin_trial(
 ) -> Callable[[Any], None] | None:
     """Return what a launch calls with its result, to refuse an op that mixes its rows.
 
-    None without a trial. No trial is needed for an op that has passed or is marked, nor for a launch of one
-    row. Call this before the launch, which may change the state of the op. What it returns raises
-    `LaunchError`.
+    None without a trial. No trial is needed for an op that has passed or is marked (`has_passed`), nor for
+    a launch of one row, nor for a solo kernel, which makes one row. Call this before the launch, which may
+    change the state of the op. What it returns raises `LaunchError` if the op mixes rows, and else
+    remembers that it has passed.
 
     Parameters
     ----------
@@ -181,8 +185,9 @@ def refuse_mixed(
 def watch_operands(backend: Backend, kernel: Kernel, leaves: Sequence[Any]) -> Callable[[], None]:
     """Note the versions of the operands; return a function that raises if the op has written to one since.
 
-    A launch calls that after its op. Shared arrays are the user's own, as the running mean of a batch norm
-    is, and an op may change them.
+    A launch calls that after its op; it raises the `OperandChanged` of the first operand that has changed.
+    Not watched are operands of the roles ``"shared"`` and ``"static"`` (`KernelOperand`): shared arrays are
+    the user's own, as the running mean of a batch norm is, and an op may change them.
     """
     numbers = [i for i, operand in enumerate(kernel.operands) if operand.role not in ("shared", "static")]
     own = [leaves[i] for i in numbers]
@@ -216,9 +221,10 @@ class RowsSpec(NamedTuple):
 
     @property
     def key(self) -> Hashable:
-        """A hashable key: trailing shapes and dtypes of the arrays, and how they enter.
+        """A hashable key, equal for operands that differ in their numbers of rows and members only.
 
-        Not the number of rows.
+        It is ``(arrays, rows, one)``: a pair (shape, name of the dtype) for each array; whether axis 0
+        counts rows or members, and so is left out of the shapes; and whether the operand is not ragged.
         """
         own = self.batched or self.members is not None
         return tuple([(shape[own:], str(dtype)) for shape, dtype in self.arrays]), own, self.members is None
@@ -226,9 +232,9 @@ class RowsSpec(NamedTuple):
     def drawn(self, backend: Backend, rng: np.random.Generator, rows: int) -> tuple[Any, np.ndarray]:
         """Draw random values of the operand for ``rows`` rows.
 
-        Return them, and how many members each row has. The values are a tuple of arrays, or a `Ragged` with
-        such a tuple for its values. The numbers of members are an int64 array, all 1 where the operand is
-        not ragged.
+        Return them, and how many members each row has. The values are a tuple of arrays of the backend, or
+        a `Ragged` with such a tuple for its values. The numbers of members are an int64 array: all 1 where
+        the operand is not ragged, else equal shares, and what is left over goes to the last row.
         """
         arrays = tuple([backend.constant(drawn(rng, shape, dtype), None) for shape, dtype in self.arrays])
         if self.members is None:
@@ -251,6 +257,9 @@ def verify_rows(
     maker: Callable[..., Any],
 ) -> None:
     """Refuse an op that mixes its rows, before a program runs it on rows that have no values yet.
+
+    The op runs on drawn operands, the same ones at each call. It does not run for one row, nor if it is
+    marked or has passed (`has_passed`). An op that passes is remembered.
 
     Parameters
     ----------
@@ -297,9 +306,11 @@ def verify_rows(
 
 
 def kernel_key(kernel: Kernel) -> Hashable:
-    """Return a hashable key: kernels of one key share the verdict of an op, that it keeps rows apart.
+    """Return the part of a trial's key that tells kernels apart; callers add what tells operands apart.
 
-    It holds the roles of the operands, their nesting, and the static values.
+    It is hashable, and holds the role of each operand (`KernelOperand`), how operands nest, as text, and
+    the values of static operands and keyword arguments. It does not hold the op, whose verdicts are kept by
+    the op itself, nor shapes and dtypes (`RowsSpec.key`).
     """
     static = [operand.value for operand in kernel.operands if operand.role == "static"]
     roles = tuple(operand.role for operand in kernel.operands)
@@ -310,6 +321,7 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> 
     """Draw an array for a trial: floats from 0.5 to 1.5, where ``log`` and ``1 / x`` are finite.
 
     Integers and booleans are 0 and 1, since integers are often indices, and hardly a table has fewer rows.
+    The first of each row is 0 in even rows and 1 in odd ones, so that rows differ.
     """
     if np.dtype(dtype).kind in "iub":
         whole = rng.integers(0, 2, shape)
@@ -328,7 +340,11 @@ class SliceKey(NamedTuple):
 
 
 def hashable_steps(parts: Sequence[Part], number: int) -> Steps:
-    """Return the steps to part ``number`` of a result, as `steps_to` does, with hashable slices."""
+    """Return the steps to part ``number`` of a result: pairs (key, length), from the outside in.
+
+    They are those of `steps_to`, a key into each container and how many entries it must have. A slice
+    becomes a `SliceKey`, which has a hash.
+    """
     return tuple(
         (SliceKey(key.start, key.stop, key.step) if isinstance(key, slice) else key, length)
         for key, length in values.steps_to(parts, number)
@@ -336,7 +352,10 @@ def hashable_steps(parts: Sequence[Part], number: int) -> Steps:
 
 
 def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:
-    """Return the part of a result that ``steps`` lead to; raise `LaunchError` if it has no such part."""
+    """Return the part of a result that ``steps`` lead to; raise `LaunchError` if it has no such part.
+
+    ``steps`` are those of `hashable_steps`, and ``kernel`` is what the error names.
+    """
 
     def refuse(what: str) -> LaunchError:
         return LaunchError(f"{naming(kernel)}, returned a result that {what}.", values.PARTS_HINT)

@@ -115,16 +115,21 @@ class Family:
             self.link(renumbered(key), [renumbered(other.root(key))])
 
     def link(self, reader: Key, sources: Iterable[Key]) -> None:
-        """Let ``reader`` and ``sources`` share one slab, with all that shared a slab with any of them."""
+        """Let ``reader`` and ``sources`` share one slab, with all that shared a slab with any of them.
+
+        New keys are added to ``parents``. Then `root` returns for all of them what it returned for
+        ``reader``.
+        """
         root = self.root(reader)
         for source in sources:
             self.parents[self.root(source)] = root
 
 
 def kernel_key(signature: Signature) -> Key:
-    """Return a hashable key: calls with equal keys may be rows of one kernel.
+    """Return a hashable key: all of a signature but the values of shared arrays, the data of programs.
 
-    It holds all of the signature but the values of shared arrays, which a program carries as data.
+    `number_kernels` adds what the rows of a type have in common, whether its calls run alone, and a number
+    that tells types of one key apart: calls of one such longer key are rows of one kernel.
     """
     slots = tuple((slot.kind, None if is_shared_array(slot) else slot.key) for slot in signature.slots)
     return *op_key(signature), signature.structure, slots
@@ -178,8 +183,8 @@ class CalledKernels:
 def number_kernels(plan: Plan, family: Family, classes: Mapping[int, Hashable]) -> CalledKernels:
     """Give each call that the plan runs a kernel of ``family``, which gets new kernels where it lacks some.
 
-    ``classes`` maps a type to what its rows have in common; types of other classes are other kernels. The
-    numbers do not depend on the order of the examples.
+    ``classes`` maps a type of call to what its rows have in common (`refine`), and may lack types; types of
+    other classes are other kernels. The numbers do not depend on the order of the examples.
     """
     columns = plan.columns
     # Sorted: the first call of each type is then the one that was recorded first, whose line errors name.

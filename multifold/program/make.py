@@ -111,7 +111,8 @@ class Programs:
         """Make one program for each shard of ``traces``, all of one form; see `multifold.Fold.program`.
 
         ``planned`` returns the plan of some traces and its backend. ``exchange`` asks the other processes,
-        None if there are none.
+        None if there are none. What the shards have agreed on, and their sizes, are kept for the next call;
+        the form is counted once. Programs are tiled, and their results padded, if the backend wants tiles.
         """
         # Only programs of several processes may change what these agree on, in the same order on each.
         key = model is not None, exchange is not None
@@ -134,7 +135,10 @@ class Programs:
         return Shards(programs, examples, counts)
 
     def count(self, form: Form) -> None:
-        """Add 1 to ``forms[form]``; warn the user if a new form exceeds the budget."""
+        """Add 1 to ``forms[form]``; warn the user if a new form exceeds the budget, or a doubled budget.
+
+        With a budget of 8 that is the 9th form, the 17th, the 33rd and so on. A budget below 1 counts as 1.
+        """
         # With a budget of 8 it warns at the 9th form, at the 17th, at the 33rd: whenever 8, 16, 32 are
         # exceeded.
         times, more = divmod(len(self.forms), max(self.budget, 1))
@@ -198,7 +202,9 @@ def sizes_of(form: Form) -> list[tuple[str, str]]:
 def difference(form: Form, last: Form) -> str:
     """Return a text for a warning: what ``form`` has that ``last``, the form before it, lacked.
 
-    It names new ops, as ``the op 'f'``, or else the sizes that differ.
+    It is ``"other ops"`` if the kernels differ, but each is one of ``last``. Else it names the ops of
+    kernels that it has beyond the number of those of ``last``, as ``the op 'f'``, or else the entries of
+    `sizes_of` that differ, as ``result 0: 10 rows (before 8 rows)``, or says that it is neither.
     """
     if not set(form.kernels) - set(last.kernels) and form.kernels != last.kernels:
         return "other ops"

@@ -39,8 +39,8 @@ def refine(
     """Return a plan in which calls that read rows of different classes have different types.
 
     A class is what rows have in common: structure, trailing shapes and dtypes. The plan is returned as it
-    is if no type has to be divided. The second value maps a type to the class of each row operand, None if
-    that has no row. The third is `Samples.promoted`.
+    is if no type has to be divided, else with a new schedule by ``policy``. The second value maps a type to
+    the class of each row operand, None if that has no row. The third is `Samples.promoted`.
     """
     samples = Samples(plan, backend, model)
     schedule = plan.schedule
@@ -117,7 +117,8 @@ class Samples(Replay):
         """Return the dtypes that the rows of ``refs`` are promoted to, and which of them are converted.
 
         There is a dtype for each leaf of a row, and the second value is a bool array with an entry for each
-        reference. Where rows stay as they are, the dtypes are ``()`` and the second value is ``refs``.
+        reference. Where all rows are of one class (`class_of`), or the framework does not promote them, the
+        dtypes are ``()`` and the second value is ``refs``.
         """
         numbers = self.classes_of(refs)
         distinct = set(numbers.tolist())
@@ -228,10 +229,10 @@ class Samples(Replay):
         return [*self.arrays.narrowed(leaves, signature.beside)] if signature.beside else leaves
 
     def verify(self, calls: list[int]) -> None:
-        """Run the op on the rows of three calls, and raise `LaunchError` if it mixes them.
+        """Run the op on the rows of three calls, and raise `LaunchError` if it mixes them, or raises.
 
-        An op that passes is remembered. Ops without batched operands are not tried, nor ops with ragged
-        ones: executors try these themselves, where they know the rows of each launch.
+        An op that passes is remembered (`has_passed`). Ops without batched operands are not tried, nor ops
+        with ragged ones: executors try these themselves, where they know the rows of each launch.
         """
         call = calls[0]
         signature = self.signature(calls[0])
@@ -315,8 +316,10 @@ class Samples(Replay):
     def missing_rows_agree(self, own_type: int, found: list[Any], known: list[list[int]]) -> bool:
         """Return whether calls of a type that lack ragged rows may share launches with those that don't.
 
-        ``found`` has pairs (classes of the row operands, number of the sample), and ``known`` the distinct
-        classes of each row operand. False if the recorded row shape is another than that of the rows.
+        ``found`` has pairs (number of the class of each row operand, -1 without a row; number of the
+        sample), and ``known`` a list of the classes of each row operand, without -1. False if a call lacks
+        rows whose shape was recorded (``row_shape``), and that is another than that of the other calls'
+        rows.
         """
         signature = self.signature(int(np.flatnonzero(self.plan.types == own_type)[0]))
         if not signature.says_rows:

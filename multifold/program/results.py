@@ -42,6 +42,9 @@ class ProgramResults(NamedTuple):
 def lay_results(asked: Outputs, examples: int | None, groups: Sequence[Group]) -> ProgramResults:
     """Choose the groups that an executor computes, and say which of them make each leaf of the results.
 
+    Returns `ProgramResults`. What `multifold.each` marks gets the joined groups (`join`) of all examples, a
+    value that traces return whole one group for each example, and anything else one group.
+
     Parameters
     ----------
     asked : Outputs
@@ -76,7 +79,8 @@ def lay_results(asked: Outputs, examples: int | None, groups: Sequence[Group]) -
 def result_readers(asked: Outputs, examples: int | None) -> list[tuple[Any, ...] | None]:
     """Return a `Key` for each group of ``asked``, in order, which is equal in the programs of all shards.
 
-    It is None for a group of a result in which each example has an entry of its own.
+    It is ``("group", structure, number of the result)``. It is None for a group of a result in which each
+    example has an entry of its own: one that is wanted whole, or that `multifold.each` marks.
     """
     forms = iter(asked.kept)
     readers: list[tuple[Any, ...] | None] = []
@@ -92,7 +96,8 @@ def result_readers(asked: Outputs, examples: int | None) -> list[tuple[Any, ...]
 def join(groups: Sequence[Group]) -> tuple[list[Group], list[HolePlace]]:
     """Put rows of groups that lie in one slab together; return the new groups, and where each old one is.
 
-    First comes one group for each slab, in the order of their numbers, then each whole value by itself.
+    First comes one group for each slab, in the order of their numbers, with the rows of its groups one
+    after the other; then each whole value by itself, whose place has no ``high``.
     """
     slabs = sorted({group.slab for group, rows in groups if rows is not None})
     rows_of: list[list[np.ndarray]] = [[] for _ in slabs]

@@ -31,8 +31,10 @@ class Shelf:
     def choose(self, *tilers: Tiler, processes: Processes = ALONE) -> Sizes:
         """Choose sizes for programs of one form, and keep new ones in ``known``.
 
-        Sizes that are known are taken if all programs, here and in other processes, fit into them without
-        much waste (`WASTE`, `SPARE`). Raises `RecordError` if the programs have no common sizes.
+        The cheapest known sizes are taken that all programs, here and in other processes, fit into, and
+        that cost at most `WASTE` times their own and `SPARE` rows more. New ones are grown to hold the last
+        known ones, too (`larger`), where that costs no more either. Raises `RecordError` if the programs
+        have no common sizes.
         """
         form = tilers[0].form
         pad = tilers[0].pad
@@ -81,9 +83,10 @@ def phase_cost(size: PhaseSize) -> int:
 
 
 def larger(own: Sizes, last: Sizes, pad: bool) -> Sizes | None:
-    """Return the larger of each of two sizes, so that sizes only grow.
+    """Return sizes of which each is the larger one of ``own`` and ``last``, so that sizes only grow.
 
-    None if their loops have other tiles or turns, or if results that are not padded have other rows.
+    None if their loops have tiles of other widths or other turns, or if results are not padded (``pad``)
+    and have other rows.
     """
     pairs = zip(own.phases, last.phases, strict=True)
     # Results that are not padded have exactly the rows that were asked for, so nothing may grow there.
@@ -97,7 +100,8 @@ def larger(own: Sizes, last: Sizes, pad: bool) -> Sizes | None:
 def largest(several: Sequence[Sizes]) -> Sizes:
     """Return sizes of which each is the largest of ``several``.
 
-    For a loop with tiles of several widths or turns, the most expensive one decides.
+    For a loop with tiles of several widths or turns, the most expensive one decides: its width and turn are
+    taken, and the sizes of loops with others are left out.
 
     Examples
     --------

@@ -75,9 +75,9 @@ def bucket(count: int, least: int = 8) -> int:
 def members_of(tile: int, lengths: Integers) -> int:
     """Return how many members, rows of a ragged operand, each tile of ``tile`` calls gets.
 
-    ``lengths`` has the members of each call. The number, rounded up by `bucket`, is enough for a full tile
-    of calls of the mean length, and for the longest call where all other rows are padding of one member
-    each.
+    ``lengths`` has the members of each call. It is the larger of two numbers, rounded up by `bucket`: the
+    members of the longest call and ``tile - 1``, one for each row of padding beside it; and one more than
+    ``tile`` times the mean, for a full tile.
     """
     most = int(lengths.max(initial=0))
     mean = int(lengths.sum()) / max(len(lengths), 1)
@@ -85,7 +85,10 @@ def members_of(tile: int, lengths: Integers) -> int:
 
 
 def covers(sizes: tuple[int, ...], needs: tuple[int, ...]) -> bool:
-    """Return whether each of ``sizes`` is at least the entry of ``needs`` at the same position."""
+    """Return whether each of ``sizes`` is at least the entry of ``needs`` at the same position.
+
+    Raises ValueError for tuples of different lengths.
+    """
     return all(size >= need for size, need in zip(sizes, needs, strict=True))
 
 

@@ -103,7 +103,9 @@ class SlabClasses:
     def check_missing(self, kernel: Kernel, plain: Callable[[MissingRows], SlabClass]) -> None:
         """Refuse a kernel if calls without rows would get another class of rows than by themselves.
 
-        ``plain`` turns what was recorded about missing rows into their class. Raises `LaunchError`.
+        ``plain`` turns what was recorded about missing rows, as ``row_shape``, into their class. Raises
+        `LaunchError` if the slab that a ragged operand reads is known to have another class. Checked are
+        only operands of which a call has had no row.
         """
         for operand in kernel.operands:
             if operand.lacks and operand.missing is not None and operand.reads:

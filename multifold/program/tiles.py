@@ -128,7 +128,8 @@ class Tiler:
     def own(self, like: Sizes | None = None) -> Sizes:
         """Choose sizes that fit this program.
 
-        The tiles and turns of ``like`` stay if those cost little more.
+        A loop keeps the width of tiles and the turn that it has in ``like`` if these cost less than `CLOSE`
+        times the best ones.
         """
         phases = [
             self.loop_size(i, *((like.phases[i].tile, like.phases[i].turn) if like is not None else ()))
@@ -181,7 +182,8 @@ class Tiler:
     def loop_size(self, number: int, before: int | None = None, turn: tuple[int, ...] = ()) -> PhaseSize:
         """Choose the sizes of loop ``number``: the cheapest width of tiles, then as few tiles as fit.
 
-        The width ``before`` is kept unless another one is far cheaper, and so is ``turn``.
+        The width ``before`` is kept if it costs less than `CLOSE` times the cheapest, and ``turn`` if it
+        needs less than `CLOSE` times the launches of the best turn.
         """
         kernels = self.form.phases[number].kernels
         launches = self.launches[number]
@@ -205,10 +207,11 @@ class Tiler:
         least: tuple[tuple[int, ...], ...] | None = None,
         turn: tuple[int, ...] = (),
     ) -> PhaseSize:
-        """Return the sizes of loop ``number`` in tiles of ``tile`` rows: as few tiles as fit.
+        """Return the sizes of loop ``number`` in tiles of ``tile`` rows: as few tiles as fit, rounded up.
 
         A tile has at least the members ``least``, given for each kernel and ragged operand. Where kernels
-        take turns, they do so as in ``turn`` unless other turns need far fewer tiles.
+        take turns (``cycles``), they do so as in ``turn``, if that has a tile for all that is called,
+        unless other turns need far fewer tiles.
         """
         lengths = [ragged_lengths(self.program, kernel) for kernel in self.form.phases[number].kernels]
         edges = tuple(tuple(members_of(tile, x) for x in own) for own in lengths)
@@ -250,7 +253,11 @@ class Tiler:
         return sizes._replace(phases=tuple(phases))
 
     def fits(self, sizes: Sizes) -> bool:
-        """Return whether this program fits into ``sizes``, those of a program of the same form."""
+        """Return whether this program fits into ``sizes``, those of a program of the same form.
+
+        All of its phases, given rows and results must fit. Results that are not padded must have exactly
+        the rows of ``sizes``, and a solo phase, whose launch makes one row, exactly its sizes.
+        """
         if not (self.pad or sizes.groups == self.groups):
             return False
         if not covers(sizes.groups, self.groups) or not covers(sizes.given, self.given):
@@ -329,8 +336,9 @@ class Tiler:
     ) -> tuple[Phase, Integers, dict[int, KernelTiles]]:
         """Return phase ``number`` in tiles, its lines of `Program.launches`, and its kernels' rows.
 
-        The rows are a dictionary: kernel -> its rows in tiles. ``before`` has the rows that earlier phases
-        compute, for each kernel.
+        There are ``size.launches`` lines; those that are left over are idle: 0 rows of one past the last
+        kernel, or in turns of the kernel whose turn it is. The rows are a dictionary: kernel -> its rows in
+        tiles. ``before`` has the rows that earlier phases compute, for each kernel.
         """
         phase = self.form.phases[number]
         tile = size.tile
@@ -422,9 +430,9 @@ def padded(count: int, size: int) -> Integers:
 
 
 def resized(rows: Any, size: int) -> Any:
-    """Repeat the first row of a NumPy array until it has ``size`` rows.
+    """Repeat the first row of a NumPy array until it has ``size`` rows, which is no less than it has.
 
-    Arrays of a framework stay as they are.
+    An empty array gets zeros, or 0.5 for floats. Arrays of a framework stay as they are.
     """
     fits = not isinstance(rows, np.ndarray) or len(rows) == size
     return rows if fits else repeated(rows, padded(len(rows), size), size)

@@ -28,10 +28,11 @@ Step = list[list[int]]
 
 
 def share_out(costs: Sequence[float], examples: Sequence[int], shards: int, calls: float) -> Step | None:
-    """Return the examples of each shard; None if a shard would cost more than ``calls``.
+    """Return a list of the examples of each shard; None if a shard would cost more than ``calls``.
 
-    ``costs[i]`` is the cost of example ``i``, of those in ``examples``. An example that costs more than
-    ``calls`` is alone on a shard.
+    ``costs[i]`` is the cost of example ``i``, of those in ``examples``. The most expensive one comes first,
+    and each goes to the shard that costs least so far, the first of several. An example that costs more
+    than ``calls`` is alone on a shard, but for examples that cost nothing.
     """
     found: Step = [[] for _ in range(shards)]
     loads = [(0.0, shard) for shard in range(shards)]
@@ -117,14 +118,15 @@ class CallBudget:
         self._planned: tuple[int, list[Step]] | None = None
 
     def __len__(self) -> int:
-        """Return the number of steps of this epoch: the same on every shard."""
+        """Return the number of steps of the whole epoch, wherever iteration is: the same on every shard."""
         return len(self.steps())
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield a list of this shard's examples for each step that is left of the epoch.
 
-        The first is the step that `set_epoch` has set, by default 0. When the epoch is done, the next
-        iteration begins at 0.
+        The first is the step that `set_epoch` has set, by default 0. The step that `state_dict` returns
+        counts a list before it is yielded. When the epoch is done, the next iteration begins at step 0 of
+        the same epoch, in the same order, unless `set_epoch` is called.
         """
         steps = self.steps()[self.step :]
         self.step = self.step
@@ -164,6 +166,8 @@ class CallBudget:
 
     def steps(self) -> list[Step]:
         """Return the steps of this epoch: ``steps[step][shard]`` is the list of a shard's examples.
+
+        They are made once for each epoch, and are all of them, whatever step iteration is at.
 
         Examples
         --------

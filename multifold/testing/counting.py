@@ -88,7 +88,8 @@ class Counting(Backend):
     def apart(self, owners: Sequence[Any]) -> Iterator[None]:
         """Return the context manager of the inner backend's `apart`.
 
-        What is asked inside of it is not counted.
+        As it is left, ``counts`` becomes what it was as it was entered: what is asked inside is not
+        counted.
         """
         counts = self.counts.copy()
         try:

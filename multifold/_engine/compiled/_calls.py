@@ -700,7 +700,11 @@ def schedule(
 
 @cython.cfunc
 def in_circles(types: Any, pending: Any, sources: Any, readers: Any) -> tuple[Any, ...]:
-    """Return what `schedule` returns, for calls whose types may read each other in a circle."""
+    """Return what `schedule` returns, for calls whose types may read each other in a circle.
+
+    ``sources`` and ``readers`` are what `edges` returns for them. Where each type and level can be one
+    launch, that is the calls, the bounds and the lower bound; else the six values that other policies need.
+    """
     own = numbered(types[pending])
     levels, cycles, highest = typed_levels(own, sources, readers)
     first = highest.cumsum() - highest  # a bucket for each pair of a type and a level

@@ -134,8 +134,8 @@ class LazyRecorderBase:
     def dispatch(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
         """Return the result of a function that has met a pending value, one that is not computed yet.
 
-        A function in ``answers`` is answered, one of a known kind is recorded, and others go to
-        `dispatch_unknown`.
+        A function in ``answers`` is answered, and one of a known kind is recorded, or run at once if the
+        kind ``is_small`` and the values of all its operands were read. Others go to `dispatch_unknown`.
         """
         answer: Any = self.answers.get(func)
         if answer is not None:
@@ -175,7 +175,9 @@ class LazyRecorderBase:
     def key(self, recording: Any, func: Any, maker: Any, args: tuple, kwargs: Any, operands: list) -> tuple:
         """Return the key that all calls of one kind share; append the call's operands to ``operands``.
 
-        These are its pending values, and what `key_of` adds, as arrays.
+        It holds the function, what ``probes`` answer, after an alarm the modes, ``maker``, and what stands
+        for each argument (`add_key`), keywords by name. Operands are its pending values, and what `key_of`
+        adds, as arrays.
         """
         parts: list = [func]
         for probe in self.probes:
@@ -200,7 +202,12 @@ class LazyRecorderBase:
 
     @cython.cfunc
     def add_key(self, x: Any, parts: list, operands: list) -> columns.Int:
-        """Append what stands for ``x`` in a key to ``parts``, and the operands in it to ``operands``."""
+        """Append what stands for ``x`` in a key to ``parts``, and the operands in it to ``operands``.
+
+        That is the form of a pending value, type and value of a number or string, type, length and entries
+        of a list or tuple, and else what `key_of` says. 0.0 is not -0.0, and nan is nan. A pending value
+        that is out of date (`is_stale`) is refused.
+        """
         kind = type(x)
         if kind is self.pending:
             if self.is_stale(x):
@@ -289,7 +296,9 @@ class LazyRecorderBase:
     def entry(self, recording: Any, x: Any, index: Any, form: Any) -> Any:
         """Return a new pending value for entry ``index`` along axis 0 of ``x``, which costs no launch.
 
-        ``form`` is that of the entry. Raises IndexError if there is no such entry.
+        ``form`` is that of the entry, and ``index`` may count from the end. The entry is a view of ``x``,
+        and has its value at once if that of ``x`` was read. Raises IndexError if there is no such entry,
+        and refuses an ``x`` that is out of date (`is_stale`).
         """
         if self.is_stale(x):
             own(self).refuse_stale(x)

@@ -70,7 +70,11 @@ class TraceMerge:
         out: columns.Write,
         occurs: columns.Write,
     ) -> columns.Int:
-        """Set the columns to read from and to write to, before the first trace."""
+        """Set the columns to read from and to write to, before the first trace; nothing was merged yet.
+
+        `integers`, `signatures`, `parts` and `taken` are what `merge` takes, `out` gets the merged columns,
+        and `occurs` counts how often a trace has each signature of its vocabulary.
+        """
         self.integers = integers
         self.signatures = signatures
         self.parts = parts
@@ -392,7 +396,8 @@ class OwnNumbers:
     def own_of(self, number: columns.Int) -> columns.Int:
         """Return the example's own number for a number of the graph.
 
-        A new one gets the next, after its parent.
+        One that the example has not met gets the next number, after all that it comes after (`parents`)
+        have theirs. Raises IndexError for a number that is not there.
         """
         if not 0 <= number < len(self.stamp):
             columns.missing()

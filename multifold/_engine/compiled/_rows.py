@@ -355,8 +355,9 @@ class RowOrder:
     def columns_of_sources(self, index: columns.Int, count: columns.Int) -> columns.Int:
         """Write for each operand the launch that each row is read from; return how many columns that are.
 
-        Left out: an operand that is read from one launch, and one that repeats the operand before. 0 where
-        no more operands are read from several launches than the launch has parts that are read.
+        They go to `sources`, and each has `count` entries, one for each row of launch `index`. Left out is
+        an operand that is read from one launch, or that repeats the operand before. 0 with ragged operands,
+        or where no more operands are read from several launches than the launch has parts that are read.
         """
         mixed: columns.Int = 0
         kept: columns.Int = 0
@@ -392,9 +393,11 @@ class RowOrder:
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def key_by_source(self, index: columns.Int, count: columns.Int) -> columns.Int:
-        """Write a key for each row of a launch, made of the launches that it reads from.
+        """Write a key for each of `count` rows of a launch to `keys`: equal for rows of equal sources.
 
-        Returns how many launches these are; 0 where the order of the readers is the better one.
+        A source is the launch that an operand reads (`columns_of_sources`). Returns how many distinct
+        launches these are; 0 where rows should stay in the order in which they are read, or keys would be
+        too large.
         """
         wide = self.columns_of_sources(index, count)
         if not wide:

@@ -307,7 +307,8 @@ class TableBase:
     def _meet(self, call: columns.Int, reader: columns.Int, reads: columns.Bool) -> columns.Int:
         """Mark a call that `reader` reads, or an example awaits: the walk of `_meet_all` comes to it.
 
-        Raises IndexError if it does not come before its reader.
+        A call that has run is marked only if `reads` is true. Raises IndexError for a call that does not
+        come before its reader.
         """
         if call >= reader:
             columns.missing()
@@ -320,7 +321,11 @@ class TableBase:
 
     @cython.cfunc
     def _come_to(self, call: columns.Int, reads: columns.Bool) -> columns.Int:
-        """Note a marked call as given or to be run, and mark those that it reads if it has to run."""
+        """Note a marked call, as given if it has run, else as one to be run; then mark those that it reads.
+
+        A given call is put into `_had`, and one to be run into `_ran`, in front of those that are there.
+        With `reads` also calls that have run are marked.
+        """
         mask = columns.CALL_MASK
         line = self._line(call)
         if self._lines[line + RESULT] > 0:

@@ -37,7 +37,10 @@ ATOMS = frozenset({int, str, bool, bytes, NoneType})
 
 
 def own(x: Any) -> Any:
-    """Return an operand as it is kept: a NumPy array is copied, as it may be changed before the run."""
+    """Return an operand as it is kept: a NumPy array is copied, as it may be changed before the run.
+
+    Anything else is returned as it is.
+    """
     return x.copy() if isinstance(x, np.ndarray) else x
 
 
@@ -71,8 +74,10 @@ def quick_key(op: Any, operands: tuple[Any, ...], static: Mapping[str, Any]) -> 
 def values_of(recorder: Any, letters: str, operands: tuple[Any, ...]) -> tuple[Hashable, ...]:
     """Return the values of a call's operands that belong to its signature, in the order of the operands.
 
-    ``letters`` has a letter for each operand, as the table at the top of this module says: of form ``"sn"``
-    only the string counts.
+    ``letters`` has a letter for each operand, as the table at the top of this module says. `READ` says what
+    counts: a string, the types of a list's items, what a ragged operand says of missing rows, and
+    ``recorder._value(x)`` of ``"a"`` and ``"v"``. All others are left out: of form ``"sn"`` only the string
+    counts.
     """
     pairs = zip(letters, operands)  # noqa: B905 - of one length; the hot loop
     return tuple([READ[letter](recorder, x) for letter, x in pairs if letter in READ])

@@ -16,9 +16,10 @@ SOURCES = ("_calls", "_rows", "_merging", "_table", "_tasks", "_lazy")
 
 
 def uncompiled() -> dict[str, ModuleType]:
-    """Load each of `SOURCES` from its ``.py`` file; return name -> module.
+    """Load each of `SOURCES` from its ``.py`` file; return its name in `SOURCES` -> module.
 
-    Later imports find these modules. Raises ImportError if a file is not there.
+    The modules replace those of their full names in ``sys.modules``, so later imports find them. Raises
+    ImportError if a source is not there.
     """
     found = {}
     for name in SOURCES:
@@ -33,7 +34,10 @@ def uncompiled() -> dict[str, ModuleType]:
 
 
 def require_compiled() -> None:
-    """Raise ImportError if one of `SOURCES` was imported from its ``.py`` file."""
+    """Raise ImportError if one of `SOURCES` was imported from its ``.py`` file.
+
+    All of them must have been imported before, else this raises KeyError.
+    """
     for name in SOURCES:
         if str(sys.modules[f"multifold._engine.compiled.{name}"].__file__).endswith(".py"):
             raise ImportError(f"multifold._engine.compiled.{name} was not compiled")

@@ -58,7 +58,8 @@ class Suite:
     def equal(self, got: Any, expected: Any) -> None:
         """Raise AssertionError unless an array of the framework has the shape and values of ``expected``.
 
-        Floats may differ by `TOLERANCE`. ``expected`` is an array, a number or nested lists.
+        Floats may differ by `TOLERANCE`; dtypes are not compared. ``expected`` is an array, a number or
+        nested lists. Also raised if ``got`` is no array of the framework.
         """
         self.must(self.seam.owns(got), f"expected an array of '{self.seam.name}', received {type(got)}")
         values = self.seam.to_numpy(got)
@@ -94,7 +95,7 @@ class Suite:
     def refuses(self, error: type[Exception], words: str, call: Callable[[], Any]) -> None:
         """Raise AssertionError unless ``call()`` raises ``error`` with all of ``words`` in its message.
 
-        The words are divided by ``|``: ``"first|3 rows"``.
+        The words are divided by ``|``: ``"first|3 rows"``. An exception of another class is not caught.
         """
         try:
             call()

@@ -33,10 +33,10 @@ class TransferTests(Suite):
         return [rows[2], rows[0], rows[2]]
 
     def step(self, launches: int) -> tuple[Transfers, int]:
-        """Run a step, forward and backward.
+        """Run `chains` of this many launches on a new fold without trials, forward and backward.
 
-        Return the transfers that the kit saw, and how often the core uploaded. The upload of the parameter
-        is left out. Fails if the core has read a value back.
+        Return the transfers that the kit saw, without the upload of the parameter, and how often the core
+        uploaded constants. Raises AssertionError if the core has read a value back.
         """
         kit = self.seam.kit
         weights = np.ones((3, 4), np.float32)

@@ -284,9 +284,9 @@ class Weighed:
         return state.left - critical, state.weight - sum(self.weights[x] for x in ready), type_, number
 
     def after(self, state: State, type_: int, done: int) -> State:
-        """Make the state after a launch of all ready calls of a type.
+        """Make the state after a launch of all ready calls of a type; ``state`` itself stays as it is.
 
-        ``done`` has the calls that have run, as bits.
+        ``done`` has the calls that have run after that launch, as bits.
         """
         waiting = state.waiting.copy()
         unrun = state.unrun.copy()

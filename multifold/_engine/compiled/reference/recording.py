@@ -151,9 +151,11 @@ class GraphBase:
         return SimpleNamespace(**entries)
 
     def rows(self, recorder: Any, items: tuple[Any, ...]) -> bool:
-        """Append the rows of a ragged operand to the columns, and return True.
+        """Append the rows of a ragged operand to ``members``, and their number to ``lengths``; return True.
 
-        Returns False, and appends nothing, if one is neither a node of this graph, a number nor an array.
+        A node appends its reference. A number or an array is appended to ``loose``, and stands as
+        ``-1 - i``, where ``i`` is its position there. If an item is anything else, or a node of another
+        graph, all is taken back and False returned.
         """
         first = len(self.members)
         kept = len(self.loose)
