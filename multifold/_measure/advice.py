@@ -271,7 +271,11 @@ def advise(
 
 
 def models_of(backend: Backend, fn: Any) -> list[Any]:
-    """Return the objects that have the parameters of the program ``fn``, and others that it may change."""
+    """Return the objects that have the parameters of the program ``fn``, and others that it may change.
+
+    First come those that own ``fn``, as its model or the object of a method, then all models of the
+    framework that it reaches by attributes, containers and functions.
+    """
     owners = owners_of(backend, None, fn)
     known = {id(x) for x in owners}
     return owners + [x for x, _ in reached(backend, [fn]) if backend.hosts(x) and id(x) not in known]
@@ -387,7 +391,8 @@ class AdviceBench:
     def check(self, ops: Sequence[Any], count: int) -> Batched:
         """Run the first ``count`` examples batched, with ``ops`` as cells; return the batched program.
 
-        Raise a `RecordError` if nothing was recorded, or if a result differs from the loop's.
+        Gradients are computed as in `step`. Raise a `RecordError` if nothing was recorded, or if a result
+        differs from the loop's.
         """
         trial = self.batched(ops, 0)
         results = self.step(lambda: trial.run(self.examples[:count], {})[0])[1]
@@ -397,9 +402,10 @@ class AdviceBench:
         return trial
 
     def compare(self, trial: Batched, results: Sequence[Any]) -> None:
-        """Raise a `RecordError` if a result differs from the loop's.
+        """Raise a `RecordError` if one of ``results`` differs from the loop's beyond rounding.
 
-        ``results`` are those of the first examples.
+        ``results`` are those of the first examples, in order. ``trial`` is the program that has returned
+        them.
         """
         if differing(self.backend, results, self.wanted[: len(results)]) is not None:
             raise RecordError(
@@ -556,10 +562,11 @@ class AdviceBench:
 
 
 def notes_on(way: MeasuredWay, explained: Any, share: float) -> list[str]:
-    """Return sentences on a way: which functions to record, and why it may not pay if that is so.
+    """Return one or two sentences on a way to run a program.
 
-    ``explained`` is the explanation of its run, and ``share`` the part of the loop's time in what can be
-    recorded.
+    The first names the six ops with the most calls, and says what share of the loop's time can be recorded.
+    The second, if ``way.low`` is below 1, says that batching may not pay. ``explained`` is the explanation
+    of its run, and ``share`` that part of the loop's time: 1 is all of it.
     """
     counts: Counter[str] = Counter()
     for part in explained.rounds:

@@ -169,9 +169,9 @@ class Benchmark(abc.ABC):
         return 1
 
     def stack(self, examples: Sequence[Any]) -> Any | None:
-        """Return examples of one structure as one example whose words are batches; None if they differ.
+        """Return examples of one structure as one example, or None if they differ or it can't be done.
 
-        The default returns None: this benchmark stacks nothing.
+        Where a single example has a word id, the stacked one has those of all. The default returns None.
         """
         return None
 
@@ -180,9 +180,10 @@ class Benchmark(abc.ABC):
         return [self.record(fold, example) for example in examples]
 
     def apply(self, fold: Any, model: Any, examples: Sequence[Any]) -> Array:
-        """Return the logits of all examples, computed by a fold, or by an `Unfold`, its eager twin.
+        """Return the logits of all examples: record them on a fold, and run it with ``model``.
 
-        Their shape is ``(rows, *row_shape)``, with the rows of all examples in order.
+        ``fold`` may also be an `Unfold`, its eager twin. The shape is ``(rows, *row_shape)``, with the rows
+        of all examples in order.
         """
         return fold.apply(model, self.record_all(fold, examples))
 

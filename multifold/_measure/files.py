@@ -54,10 +54,10 @@ class DatasetError(MultifoldError, ValueError):
 
 
 def source_hint(path: PathLike, source: str) -> str:
-    """Return the hint for a missing file: ``source``, or the path of a folder inside of the folder.
+    """Return the hint for a missing file: ``source``, which says where to get the data, in most cases.
 
-    The latter is returned if the folder of ``path``, or ``path`` itself, holds nothing but one more folder,
-    as archives leave it that have all their files in one. ``source`` says where to get the data.
+    If the folder of ``path``, or ``path`` itself, holds just one more folder, as unpacked archives may, the
+    hint is a sentence which says to pass that. Names that begin with ``.`` or ``_`` do not count.
     """
     path = Path(path)
     folder = path if path.is_dir() else path.parent

@@ -162,10 +162,11 @@ class OwnCode(Onlooker):
         self.began = 0.0
 
     def seconds(self, alone: float) -> float:
-        """Return the seconds that were spent in the program's own code.
+        """Return the seconds that were spent in the program's own code, 0 or more.
 
-        ``alone`` is how many seconds the same run takes without being watched. What the watched one takes
-        longer is divided among the events, and taken off.
+        ``alone`` is how many seconds the same run takes without being watched. What the watched one has
+        taken longer is divided evenly among all events (calls and returns), and taken off for those of its
+        own code.
         """
         telling = (sum(self.spent) - alone) / max(1, sum(self.events))
         return max(0.0, self.spent[True] - self.events[True] * max(0.0, telling))

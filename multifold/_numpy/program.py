@@ -71,9 +71,10 @@ class Interpreter:
         return form.put_together(values)
 
     def launch(self, number: int, first: int, rows: int) -> None:
-        """Run one launch, and keep the parts of its result that others read, as rows of slabs or whole.
+        """Run one launch, and keep the parts of its result that others read.
 
-        It is the launch of kernel ``number`` on its ``rows`` rows from row ``first`` on. Raise a
+        It is the launch of kernel ``number`` on its ``rows`` rows from row ``first`` on. Parts that are
+        read row by row are written to slabs, those that are read whole stored in ``wholes``. Raise a
         `LaunchError` if the op raises, or returns another number of rows.
         """
         kernel = self.form.kernels[number]
@@ -126,11 +127,12 @@ class Interpreter:
             array[start : start + len(leaf)] = leaf
 
     def operand(self, kernel: Kernel, operand: KernelOperand, column: Any, first: int, rows: int) -> Any:
-        """Return what the op gets for one operand in the launch of a kernel.
+        """Return what the op gets for one operand of ``kernel`` in a launch of ``rows`` rows.
 
-        It is the launch of the kernel's ``rows`` rows from row ``first`` on. ``column`` is the program's
-        column of this operand. Arrays that the program still needs are protected, so the op can't write
-        into them.
+        The launch begins with the kernel's row ``first``. ``column`` is the program's column of this
+        operand. By ``operand.role`` the op gets rows of a slab, a `Ragged`, a result that is read whole, a
+        shared or a static value, or else the rows of ``column`` themselves. Arrays that the program still
+        needs are protected, so the op can't write into them.
         """
         protected = self.values.protected
         if operand.role == "rows":
@@ -146,7 +148,10 @@ class Interpreter:
         return protected(column[first : first + rows])
 
     def plain(self, missing: MissingRows) -> SlabClass:
-        """Return the class of the rows that a ragged operand reads in calls that give it no row."""
+        """Return structure, trailing shapes and dtypes, as a `SlabClass`, of what ``missing`` describes.
+
+        ``missing`` has the shape and dtype of a ragged operand's rows, for a call that gives it none.
+        """
         leaves, structure = optree.tree_flatten(self.values.no_rows(missing))
         return SlabClass.of(structure, leaves)
 

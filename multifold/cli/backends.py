@@ -14,7 +14,10 @@ WORDS = {"kit": "gradients", "cell": "recurrent cells", "abstract": "dry runs", 
 
 
 def words(attribute: str) -> str:
-    """Return what a user lacks without an attribute of an adapter: ``"kit"`` -> ``"gradients"``."""
+    """Return what a user lacks if an adapter lacks an attribute: ``"kit"`` -> ``"gradients"``.
+
+    An attribute that is not in `WORDS` is its name with spaces for underscores.
+    """
     return WORDS.get(attribute, attribute.replace("_", " "))
 
 

@@ -68,7 +68,7 @@ class Bar:
         self._task = progress.add_task("", total=total)
 
     def advance(self, what: str) -> None:
-        """Take one step of ``total``, and show ``what``, what is being done from now on."""
+        """Move the bar on by one of its steps, and show ``what``: what is being done from now on."""
         self._progress.update(self._task, advance=1, description=what)
 
     def reach(self, done: int, total: int) -> None:

@@ -95,7 +95,8 @@ class Varieties:
     def first_difference(self, first: int, second: int) -> Attribute | None:
         """Return the first attribute in which the varieties number ``first`` and ``second`` differ.
 
-        The order is that of `ATTRIBUTES`; None if they are equal.
+        An attribute that only one of them has is a difference as well. The order is that of the names in
+        `ATTRIBUTES`; None if they are equal.
         """
         a = self.values[first]
         b = self.values[second]
@@ -133,8 +134,9 @@ class Varieties:
     def without(self, attribute: Attribute, op: str) -> Integers:
         """Return what ``number`` would be if ``attribute`` of the op named ``op`` did not matter.
 
-        Some attributes depend on another one, and go with it: the dtype of an operand with its kind, and
-        all operands with their structure.
+        Varieties of that op that differ in nothing else get one number; those of other ops stay apart.
+        Attributes that depend on ``attribute`` do not matter either: those of an
+        operand with its ``kind``, and those of all operands with ``structure``.
         """
 
         def matters(other: Attribute) -> bool:
@@ -190,12 +192,20 @@ def attributes_of_call(columns: Columns, call: int, whole: bool, keywords: Itera
 
 
 def is_plain(signature: Signature) -> bool:
-    """Return whether calls of a signature were recorded by a plain program, as `multifold.batched` does."""
+    """Return whether calls of a signature were recorded from code as it stands, as by `multifold.batched`.
+
+    Calls of `Fold.add` were not.
+    """
     return isinstance(signature.op, LazyOp)
 
 
 def attributes_of_operand(where: str, slot: Slot) -> Iterator[Said]:
-    """Yield the attributes of one operand, called ``where``, each as (name, where, value, text)."""
+    """Yield the attributes of one operand, called ``where``, each as (name, where, value, text).
+
+    All have a ``kind``. An array has ``dtype``, ``shape`` and ``device`` besides, a ragged operand
+    ``dtype`` and ``shape``, and a value that is no row of a call ``shared`` or ``static``. Values are
+    compared; texts are shown.
+    """
     kind = slot.kind
     yield "kind", where, kind, kind.text
     if kind.array:
@@ -261,7 +271,8 @@ class Phrases:
     def collect(self, op: str, said: Iterable[Said]) -> dict[Attribute, Hashable]:
         """Return attribute -> value of one call of ``op``, a name, from what `attributes_of_call` yields.
 
-        Each text is kept in ``known``.
+        The text of each value is stored in ``known``, numbered if another value of the attribute has the
+        same.
         """
         found = {}
         for name, where, value, text in said:
@@ -292,9 +303,11 @@ def in_order(keys: Integers) -> tuple[Integers, Integers]:
 
 
 def operand_classes(columns: Columns, call: int, row_class: RowClass) -> dict[str, Hashable]:
-    """Return operand -> what its rows had in common when the call ran, as ``((4,), dtype)``.
+    """Return operand -> the class of its rows when the call ran: what rows of one launch have in common.
 
-    Operands that have no rows, such as shared arrays, are left out; None where nothing is known.
+    A class is as of `class_of`, ``((4,), dtype)`` for example, and None where it is not known. The widest
+    dtype counts where rows of a ragged operand differ. Operands without rows, as shared arrays, are left
+    out. ``row_class(call, part)`` returns the class of a part of a result.
     """
     signature = columns.signatures[columns.signature[call]]
     found: dict[str, Hashable] = {}
@@ -310,16 +323,20 @@ def operand_classes(columns: Columns, call: int, row_class: RowClass) -> dict[st
 
 
 def width(found: Any) -> int:
-    """Return the bytes of one number in rows of a class ``(shape, dtype, ...)``; 0 for any other key."""
+    """Return the bytes of one number in rows of a class ``(shape, dtype, ...)``; 0 for any other key.
+
+    It is 0 as well if the dtype has no ``itemsize``.
+    """
     plain = isinstance(found, tuple) and len(found) > 1
     return getattr(found[1], "itemsize", 0) if plain else 0
 
 
 def class_of(columns: Columns, ref: int, row_class: RowClass) -> Hashable:
-    """Return the class, a hashable such as ``(shape, dtype)``, of the rows that ``ref`` stands for.
+    """Return the class of the rows that ``ref`` stands for: what rows of one launch have in common.
 
-    A reference to a call asks ``row_class``; a negative one, -1 - i, is the loose array or number i of a
-    ragged operand.
+    For part ``ref >> PART_BITS`` of a call's result it is what ``row_class(call, part)`` returns. A
+    negative ``ref`` is -1 - i for entry i of ``columns.loose``, given to a ragged operand: a number has the
+    name of its type, and an array its ``(trailing shape, name of dtype)``.
     """
     if ref >= 0:
         return row_class(ref & CALL_MASK, ref >> PART_BITS)

@@ -155,7 +155,10 @@ class Facts:
         return found
 
     def at(self, calls: Any) -> Any:
-        """Return the position in ``calls`` of a call number, or of each in an array; they must be there."""
+        """Return the position in ``calls`` of a call number, or of each in an array, by binary search.
+
+        For one that is not in ``calls`` it is where that would be inserted; no error is raised.
+        """
         return np.searchsorted(self.calls, calls)
 
     @property
@@ -165,7 +168,10 @@ class Facts:
 
     @property
     def divisions(self) -> int:
-        """How often the run divided a launch because its rows turned out to differ; 0 before a run."""
+        """How often the run divided a launch because its rows turned out to differ in shape or dtype.
+
+        It is 0 before a run.
+        """
         return 0 if self.run is None else self.run.notes.divisions
 
     @cached_property
@@ -177,9 +183,10 @@ class Facts:
         return varieties(self.columns, self.calls, self.alone, self._row_class if self.divisions else None)
 
     def _row_class(self, call: int, part: int) -> Hashable:
-        """Return what rows of part ``part`` of a call's result had in common when it ran.
+        """Return the class of the rows of part ``part`` of a call's result, as the run has noted it.
 
-        It is None if that is not known.
+        A class is what rows must have in common to share a launch: structure, trailing shapes, dtypes. It
+        is None before a run, for a call that was not run, and where the run has noted nothing.
         """
         at = int(self.at(call))
         # For a call that is not run, as one of an earlier round, `at` says only where it would stand: at
@@ -190,7 +197,10 @@ class Facts:
 
     @cached_property
     def problem(self) -> Problem:
-        """The scheduling problem of ``calls``, with types that know what a run has shown of shapes."""
+        """The scheduling problem of ``calls``: the variety of each is its type, and `edges` who reads whom.
+
+        After a run, varieties also tell apart what the run has shown of shapes.
+        """
         return Problem(self.varieties.number, *self.edges)
 
     @cached_property
@@ -342,9 +352,11 @@ class Facts:
         )
 
     def _other_order(self, launch: ExplainedLaunch) -> str:
-        """Return the hint for an op whose launches the order of the schedule costs.
+        """Return the hint for an op that has more launches than needed by the order of the schedule alone.
 
-        ``launch`` is one of its launches. The hint is empty where there is nothing to do.
+        ``launch`` is one of its launches. The hint follows from the policy of the schedule, and
+        names another ``schedule=`` for `Fold`, say. It is empty where there is nothing to do, as for a
+        plain program, which has no such argument, unless it ran in rounds.
         """
         policy = self.schedule.policy
         signature = self.columns.signatures[self.columns.signature[launch.calls[0]]]
@@ -355,7 +367,8 @@ class Facts:
     def _differing(self, name: str, mine: np.ndarray) -> Iterator[Reason]:
         """Yield a reason for each attribute in which varieties of the op ``name`` differ, with its cost.
 
-        ``mine`` has a bool for each variety: whether it is of this op.
+        The cost is by how much the lower bound of launches would drop if the attribute did not matter, at
+        least 0. ``mine`` has a bool for each variety: whether it is of this op.
         """
         known = self.varieties
         sizes = np.bincount(known.number, minlength=len(mine)).tolist()
@@ -373,9 +386,10 @@ class Facts:
                 yield Reason(name, *attribute, values, max(0, self.problem.lower_bound - without), remedy)
 
     def _waiting(self, name: str, mine: np.ndarray, bound: int) -> Iterator[Reason]:
-        """Yield one reason if calls of one type of this op wait for each other: ``bound`` counts levels.
+        """Yield one reason, with cause ``"level"``, if calls of one variety of this op wait for each other.
 
-        ``mine`` has a bool for each variety: whether it is of this op.
+        That is so if ``bound``, the launches that the op needs at least, is more than its varieties; the
+        difference is the cost. ``mine`` has a bool for each variety: whether it is of this op.
         """
         types = int(mine.sum())
         if bound > types:
@@ -385,7 +399,11 @@ class Facts:
             yield Reason(name, "level", "", values, bound - types)
 
     def _shape(self, launch: ExplainedLaunch) -> Hashable:
-        """Return a key that is equal for launches of one op whose operands have equal shapes, if known."""
+        """Return a key that is equal for two launches of one op whose operands have equal shapes, if known.
+
+        It holds the number of rows, the rows of ragged operands, trailing shapes, dtypes and static
+        arguments.
+        """
         columns = self.columns
         call = int(launch.calls[0])
         variety = int(self.varieties.number[self.at(call)])
@@ -406,7 +424,8 @@ class Facts:
 def selects(key: Hashable) -> bool:
     """Return whether a static value may choose a part of a model: a text or something callable.
 
-    ``key`` is what `freeze` made of the value. None, of a call that lacks the keyword, counts as well.
+    ``key`` stands for the value: `freeze` makes a pair ``(str, text)`` of a text, and an `Identity` of a
+    function. None, of a call that lacks the keyword, counts as well.
     """
     # `freeze` makes an `Identity` of a function or a module, and of a text the pair (str, text). None is a
     # call without that keyword.

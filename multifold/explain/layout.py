@@ -124,12 +124,19 @@ class Layers:
         self.rows = dict(sorted(rows.items()))
 
     def link(self, source: Item, target: Item) -> None:
-        """Connect two items of neighbouring columns, ``source`` in the left one."""
+        """Note in ``after`` and ``before`` that an arrow leads from ``source`` to ``target``.
+
+        Both are items of neighbouring columns, ``source`` in the left one.
+        """
         self.after[source].append(target)
         self.before[target].append(source)
 
     def untangle(self) -> None:
-        """Reorder the items of each column by the positions of neighbours, so that fewer arrows cross."""
+        """Reorder the items of each column, in ``rows``, so that fewer arrows cross.
+
+        Up to 8 sweeps sort each column by the mean position of neighbours, of operands and of readers in
+        turn. The order with the fewest crossings is kept, so there are never more than before.
+        """
         # A sweep may also make things worse, so the best order so far is kept.
         best = dict(self.rows)
         least = self.crossings()
@@ -169,7 +176,10 @@ class Layers:
         return total
 
     def move(self) -> None:
-        """Fill ``height``: each item is near the mean of its neighbours, in order, without overlap."""
+        """Fill ``height``, item -> height of its middle, keeping the order of each column.
+
+        Sweeps move each item as near to the mean height of its neighbours as it can be without overlap.
+        """
         self.height = self.ranks()
         for sweep in range(SWEEPS + 1):  # the last one puts readers in the middle of their operands
             neighbours = self.after if sweep % 2 else self.before

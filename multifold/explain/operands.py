@@ -36,8 +36,9 @@ MOST_CALLS = 60
 def slots_of(signature: Signature) -> Iterator[tuple[str, Slot, int]]:
     """Yield (name, slot, position) for each operand of calls of a signature, in their order.
 
-    The name is ``operand 1``, or ``operand 1['h'][0]`` where operands nest; the position is that among the
-    operands of its kind.
+    The name is ``operand 1``, or ``operand 1['h'][0]`` where operands nest. The position counts the
+    operands of a call that are stored in the same way, as references or as numbers; `Columns.operand` takes
+    it.
     """
     structure = signature.structure
     # A signature has no structure if no operand nests: then each slot is an operand.
@@ -52,7 +53,10 @@ def path_text(keys: Iterable[Any]) -> str:
 
 
 def structure_text(signature: Signature) -> str:
-    """Return how the operands of a signature nest: ``"2 operands"``, or ``"(x, [x, x])"``."""
+    """Return how the operands of a signature nest: ``"2 operands"``, or ``"(x, [x, x])"``.
+
+    If the latter has more than `LONGEST` characters, it is ``"40 values in 3 operands"``, for example.
+    """
     leaves = len(signature.slots)
     if signature.structure is not None:
         whole = optree.tree_unflatten(signature.structure, [Bare("x")] * leaves)
@@ -87,7 +91,10 @@ def value_text(value: Any) -> str:
 
 
 def node_text(columns: Columns, ref: int) -> str:
-    """Return a reference as text: the number of its call, and the path to a part, as ``"3[0]"``."""
+    """Return a reference as text: the number of its call, and the path to a part, as ``"3[0]"``.
+
+    ``ref`` has the number of the call in its lower bits, and that of the part from bit `PART_BITS` on.
+    """
     return f"{ref & CALL_MASK}{path_text(columns.parts[ref >> PART_BITS].path)}"
 
 
@@ -112,7 +119,11 @@ def array_class(key: Any) -> tuple[Hashable, ...]:
 
 
 def class_text(key: Hashable) -> str:
-    """Return a class of rows as text, ``"(4,) float32"`` for ``((4,), "float32")``; None is "not known"."""
+    """Return a class of rows, what rows of one launch have in common, as text; None is ``"not known"``.
+
+    ``((4,), "float32")`` is ``"(4,) float32"``, with ``" on cuda:0"`` if a device follows; a text, the type
+    of a number, is ``"a number (int)"``. Of a container the classes of its leaves are listed in brackets.
+    """
     if isinstance(key, str) or key is None:
         return "not known" if key is None else f"a number ({key})"
     if isinstance(key, tuple) and len(key) > 1 and not isinstance(key[0], tuple):
@@ -171,7 +182,8 @@ def line(columns: Columns, call: int) -> str:
 def operand(columns: Columns, call: int, slot: Slot, position: int) -> str:
     """Return one operand of a call as it might have been written: ``"3[0]"``, ``"shared(0.5)"``.
 
-    ``slot`` and ``position`` are as `slots_of` yields them.
+    A ragged one is ``"ragged([1, 2])"``, and a node that is read whole ``"3.no_batch()"``. ``slot`` and
+    ``position`` are as `slots_of` yields them.
     """
     kind = slot.kind
     entry = columns.operand(slot, position, call)

@@ -105,7 +105,11 @@ class RoundsExplanation(Explanation):
 
     @cached_property
     def run(self) -> Report | None:
-        """The report of all rounds as if they were one. Made at the first reading; raises as `as_one`."""
+        """The report of all rounds as if they were one, made when it is first read.
+
+        With a single round it is that round's own. Raise a `RecordError` where `as_one` does: if rounds
+        belong to several recordings.
+        """
         return self.rounds[0].run if len(self.rounds) == 1 else as_one(self.reports)
 
     @cached_property
@@ -246,12 +250,12 @@ def snapshot(graph: Graph) -> Columns:
 
 
 def as_one(reports: Sequence[Report]) -> Report:
-    """Return one report with the notes of several rounds, joined in their order.
+    """Return one report with the notes of several rounds, joined in order; its policy is ``"rounds"``.
 
     Raises
     ------
     RecordError
-        For rounds of a server that has forgotten meanwhile what it had recorded.
+        If the rounds are of different recordings, as of a server that has emptied its fold between them.
     """
     recordings = len({id(report.graph) for report in reports})
     if recordings != 1:
@@ -271,7 +275,10 @@ def as_one(reports: Sequence[Report]) -> Report:
 
 
 def schedule_of(report: Report, columns: Columns) -> Schedule:
-    """Return the launches that a report notes as a `Schedule` of calls of ``columns``."""
+    """Return the launches that a report notes, in the order in which they ran, as a `Schedule`.
+
+    ``columns`` are the recorded calls. Its lower bound is computed anew, for the calls that ran.
+    """
     ran = report.ran()
     bound = problem_of(columns, call_types(columns, report.alone), ran).lower_bound
     bounds = starts(np.array([len(calls) for calls in report.notes.calls], np.int64))
@@ -291,7 +298,10 @@ def waits_of(report: Report) -> tuple[Wait, ...]:
 
 
 def described(graph: Any, ref: int) -> str:
-    """Return the op of a reference, with the path to a part of its result, as ``"logits[0]"``."""
+    """Return the op of a reference, with the path to a part of its result, as ``"logits[0]"``.
+
+    ``ref`` has the number of the call in ``graph`` in its lower bits, and that of the part above them.
+    """
     name: str = graph.signatures[graph.signature[ref & CALL_MASK]].name
     return name + path_text(graph.parts[ref >> PART_BITS].path)
 

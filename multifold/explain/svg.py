@@ -161,7 +161,10 @@ class Calls(Drawing):
         yield text(x, y + 4, label, "middle")
 
     def arrows(self) -> Iterator[str]:
-        """Yield a path for each arrow; curves that arrows of one call have in common are one more path."""
+        """Yield a ``<path>`` for the last curve of each arrow, with its tip.
+
+        The curves before it, in the columns that it passes, are one more path for all arrows of a call.
+        """
         passing: dict[int, dict[str, None]] = {}
         for arrow in self.picture.arrows:
             # Arrows of one call differ in the last curve only. Drawn once for each arrow, the common curves
@@ -233,7 +236,8 @@ class Launches(Drawing):
     def fitting(self, lane: int) -> Iterator[tuple[int, str]]:
         """Yield (number of a launch, label) for each box of a lane, if all labels fit side by side.
 
-        If they do not, the labels are the rows alone; if these do not fit either, nothing.
+        ``lane`` is the number of the lane. If they do not fit, each label is its last word, the number of
+        rows; if these do not fit either, nothing is yielded.
         """
         mine = [box for box in self.picture.boxes if box.height == lane]
         gaps = (b.launch - a.launch for a, b in pairwise(mine))

@@ -160,7 +160,10 @@ def untried(reasons: Mapping[str, str]) -> Iterator[str]:
 
 
 def shares(facts: Facts) -> list[tuple[str, str, str]]:
-    """Return (phase, time, share of the whole time), as texts, for each phase of the run."""
+    """Return (phase, time, share of the whole time) for each phase of the run, in texts.
+
+    An example is ``("op", "1.20 ms", "40%")``. The list is empty before a run.
+    """
     total = sum(facts.seconds.values())
     return [
         (phase, f"{1e3 * spent:,.2f} ms", f"{spent / total:.0%}") for phase, spent in facts.seconds.items()

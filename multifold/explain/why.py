@@ -41,7 +41,11 @@ class Difference:
 
 
 def difference(facts: Facts, first: int, second: int) -> Difference:
-    """Return why calls number ``first`` and ``second`` are apart; ``first`` was recorded earlier."""
+    """Return why calls number ``first`` and ``second`` are in different launches, or that they share one.
+
+    ``first`` was recorded earlier. The cause is the first attribute in which they differ; for calls that
+    differ in none see `ordered`.
+    """
     places = facts.at([first, second])
     launches = facts.launch_of[places].tolist()
     if launches[0] == launches[1]:
@@ -83,7 +87,12 @@ def differing(
 
 
 def ordered(facts: Facts, first: int, second: int) -> Difference:
-    """Return why two calls that agree in all attributes are apart: one waits for the other, or an order."""
+    """Return why two calls that agree in all attributes are in different launches.
+
+    The causes are tried in this order: ``"level"``, if one needs the other or they are at different levels;
+    ``"divided"``, if the run has divided a launch; ``"pieces"``, if they are in pieces of one large launch;
+    else ``"order"``, the order of the schedule. ``first`` was recorded before ``second``.
+    """
     calls = f"Calls {first} and {second} of '{facts.name(first)}'"
     places = facts.at([first, second]).tolist()
     low, high = facts.levels[places].tolist()

@@ -245,7 +245,11 @@ class Batched:
         return results, failures
 
     def warn_of_unused(self) -> None:
-        """Warn if an op of ``ops`` was not called or gains nothing, or if no call was recorded."""
+        """Warn of each op of ``ops`` that no example has called with an array, and of each idle cell.
+
+        An idle cell gains nothing in the last run; see `idle_cells`. Without ``ops``, warn if a run
+        recorded no call at all: it ran as a loop.
+        """
         for op in self.function.ops:
             if not self.recorder.has_recorded(vars(op).get("__wrapped__", op) if CELL in vars(op) else op):
                 warn_user(
@@ -446,17 +450,18 @@ class LazyTrace(NamedTuple):
 
 
 def computed(recorder: Any, pending: Sequence[Any], rows: Sequence[Any]) -> dict[int, Any]:
-    """Return the computed array of each pending one: ``id`` of the pending array -> array.
+    """Return ``id`` of each pending array -> its computed array of shape ``s``; nothing is changed.
 
-    ``rows`` has the rows of each of ``pending``, in their order.
+    ``rows`` has the one row of each of ``pending``, an array ``(1, *s)``, in their order. ``recorder``
+    knows the framework; see `LazyRecorder.computed`.
     """
     return {id(x): recorder.computed(x, own) for x, own in zip(pending, rows, strict=True)}
 
 
 def examples_of(iterables: Sequence[Iterable[Any]]) -> list[Any]:
-    """Return a tuple of arguments for each example, as ``zip`` makes them.
+    """Return a tuple of arguments for each example, as ``zip(*iterables, strict=True)`` makes them.
 
-    Raise a `RecordError` for no examples.
+    Raise a `RecordError` for no examples, and a ``ValueError`` for iterables of different lengths.
     """
     examples = [*zip(*iterables, strict=True)]
     if not examples:

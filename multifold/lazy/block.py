@@ -200,20 +200,28 @@ class BlockRun:
         self.made: list[Any] = []
 
     def wait(self, nodes: Sequence[Any]) -> list[Any]:
-        """Compute the values of ``nodes`` and what they need; return them on the host, in order."""
+        """Compute the values of ``nodes`` and what they need, at once; return them on the host, in order.
+
+        Nothing is recorded meanwhile. It is what a read in the block calls; what ran is not run again.
+        """
         refs = np.array([node._ref for node in nodes], np.int64)
         with self.recording.paused(), self.recorder.apart():
             return self.rounds.values_of(refs, np.zeros_like(refs), [])
 
     def unsettled(self) -> list[Any]:
-        """Return the pending arrays of the block that some object still refers to, each once."""
+        """Return the pending arrays of the block that some object still refers to, each once.
+
+        Those that are out of date, since an array that shares their memory was changed in place, are left
+        out.
+        """
         found: list[Any] = self.recorder.unsettled((), self.made)
         return found
 
     def settle(self, pending: Sequence[Any], last: bool = False) -> None:
-        """Compute some pending arrays, and make each of them stand for its value from now on.
+        """Compute some pending arrays in one round, and make each stand for its value from now on.
 
-        With ``last`` nothing else is kept for later reads. Nothing runs for no arrays.
+        ``last`` says that nothing will be read after this, so no other result is kept. Without arrays
+        nothing runs.
         """
         if not pending:
             return
@@ -225,7 +233,10 @@ class BlockRun:
 
 
 def model_of(frame: FrameType) -> Any:
-    """Return ``self`` if a frame is of a method and the object has attributes; else None."""
+    """Return the object whose method a frame runs, or None.
+
+    It is found if the first parameter is called ``self``, and its value has a ``__dict__``.
+    """
     first = frame.f_code.co_varnames[:1] if frame.f_code.co_argcount else ()
     found = frame.f_locals.get("self") if first == ("self",) else None
     return found if hasattr(found, "__dict__") else None

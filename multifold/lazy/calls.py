@@ -19,7 +19,10 @@ BY_ROWS = "row by row"
 
 
 def argument_text(x: Any, is_operand: bool) -> str:
-    """Return an argument of a call as `explain` shows it: a shape, a constant, or the name of a type.
+    """Return an argument of a call as `explain` shows it.
+
+    An operand, which is an array, is its shape; None, a bool, an int, a float or a text its ``repr``; all
+    else the name of its type.
 
     >>> argument_text(2.5, False), argument_text([1], False)
     ('2.5', 'list')
@@ -87,7 +90,7 @@ class LazyCall(LazyOp):
         return found
 
     def one(self, *operands: Any) -> Any:
-        """Run the function on the operands of one example, which have no axis of rows."""
+        """Run the function on the operands of one example, without an axis of rows; return its result."""
         args, kwargs = self.arguments(operands)
         return self.func(*args, **kwargs)
 

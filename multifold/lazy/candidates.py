@@ -140,7 +140,11 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def codes_of(function: Any) -> list[CodeType]:
-    """Return the code objects that run when a function, method, partial or callable object is called."""
+    """Return the code objects that run when a function, method, partial or callable object is called.
+
+    Of an object these are those of ``forward``, ``call`` and ``__call__`` of its class, of a code object
+    itself; the list is empty for what is written in C.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "__func__", function)
@@ -172,7 +176,10 @@ def names_inside(fn: FunctionType) -> set[str]:
 
 
 def functions_of(fn: FunctionType) -> Iterator[FunctionType]:
-    """Yield the functions that the module of ``fn`` defines, and the methods of its classes."""
+    """Yield the functions that the module of ``fn`` defines, and the methods of classes defined there.
+
+    What it has imported is left out.
+    """
     for x in [*fn.__globals__.values()]:
         parts = [*vars(x).values()] if isinstance(x, type) and x.__module__ == fn.__module__ else [x]
         for part in parts:

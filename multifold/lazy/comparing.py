@@ -43,8 +43,9 @@ def differing(backend: Backend, found: Sequence[Any], wanted: Sequence[Any]) -> 
 def same(backend: Backend, x: Any, y: Any, scale: float = 0.0) -> bool:
     """Return whether two leaves of results are equal: a Python bool, whatever they are.
 
-    Arrays of the backend, and floats and NumPy arrays, are compared up to rounding, of ``scale`` at least
-    for arrays of the backend; anything else by ``==``.
+    Two arrays of the backend are equal up to the rounding of their dtype, relative to the largest magnitude
+    in ``y`` or to ``scale`` if that is larger. So are two floats or NumPy arrays, with a scale of 1.
+    Anything else is compared by ``==``.
     """
     if backend.owns(x) and backend.owns(y):
         return alike(backend.to_numpy(x), backend.to_numpy(y), tolerance_of(x, backend.to_numpy(x)), scale)

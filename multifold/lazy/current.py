@@ -67,11 +67,18 @@ class Recording:
         self.wait: Callable[[Sequence[Any]], list[Any]] = refuse_wait
 
     def is_from_library(self, frame: FrameType) -> bool:
-        """Return whether a frame runs code of multifold, its adapters or the framework."""
+        """Return whether a frame runs code of multifold, its adapters or the framework.
+
+        The name of its module tells.
+        """
         return f"{frame.f_globals.get('__name__', '')}.".startswith(self.inner)
 
     def reached(self, part: Any) -> list[Any]:
-        """Return ``part`` and what it consists of or finds around it, each once, nearest first."""
+        """Return a list of ``part`` and what it consists of or finds around it, each once, nearest first.
+
+        That is: attributes, entries of containers, and what variables that a function binds, and names of
+        its module that it uses, stand for; and so on from each of these.
+        """
         return [x for x, _ in reached(self.backend, [part])]
 
     @contextlib.contextmanager

@@ -89,9 +89,11 @@ def few_rows(explanation: Explanation, examples: int | None) -> Iterator[str]:
 
 
 def small_calls(explanation: Explanation, graph: Any, glue: Sequence[Candidate]) -> Iterator[str]:
-    """Yield at most one text: small calls without gradients gain less than recording or waiting takes.
+    """Yield at most one text, on why a run without gradients is not expected to be faster than the loop.
 
-    ``glue`` are the functions that the explanation proposes as cells; the text refers to them.
+    Either there are fewer than 50 calls for each wait of an example, where a cell counts as 10 calls; or
+    more than half of the calls are of functions of the framework with small results; see `is_small_glue`.
+    ``glue`` are the functions that the explanation proposes as cells; the hint refers to them.
     """
     kinds = Counter(graph.signature)
     ops = [signature.op for signature in graph.signatures]

@@ -104,7 +104,7 @@ class OfThread(threading.local):
         self.around = ExitStack()
 
     def keep(self, recorder: Any) -> None:
-        """Store the recorder for the runs to come."""
+        """Store ``recorder``, a `LazyRecorder`, for the runs of this thread to come."""
         self.recorder = recorder
 
     def begin(self, *contexts: AbstractContextManager[Any]) -> None:
@@ -179,8 +179,8 @@ class LazyFunction:
     def backend_for(self, *arguments: Any) -> Backend:
         """Return the backend of the program; if it is not known yet, find it in ``arguments`` and store it.
 
-        Arguments of an example are looked through for arrays and models. Raise a `RecordError` if there are
-        none.
+        ``arguments`` are looked through for arrays and models of a framework. Raise a `RecordError` if
+        there are none.
         """
         if self.backend is None:
             self.backend = backend_around(*arguments)
@@ -194,11 +194,12 @@ class LazyFunction:
         return self.backend
 
     def run_of(self, fold: Any, same: Iterable[Any] = (), seed: int | None = None) -> LazyRun:
-        """Return the run of this program on ``fold``; begin one, with its contexts, if there is none.
+        """Return the run of this program on ``fold`` in this thread; begin one if there is none.
 
-        It ends when what the fold does ends, `Fold.run` for instance. ``same`` are arguments that are the
-        same for all examples, and ``seed`` is that of `batched`; both count only where a run begins. Raise
-        a `RecordError` if the fold runs nothing.
+        To begin enters the contexts that record, unless a run on another fold has. It ends when what the
+        fold does ends, `Fold.run` for instance. ``same`` are arguments that are the same for all examples,
+        and ``seed`` is that of `batched`; both count only where a run begins. Raise a `RecordError` if the
+        fold is not inside of such a run, as if ``plain(fold, example)`` is called by itself.
         """
         thread = self.thread
         run = thread.runs.get(fold)
@@ -270,9 +271,10 @@ class LazyRun:
     ) -> tuple[Any, list[Any]]:
         """Run the code of the next example, ``code()``, to its end; await the values that it reads.
 
-        Return what it returns, and a list of the pending arrays that this or any other object still holds.
-        ``made`` gets weak references to all that it makes. ``arguments`` are those of the example, as other
-        examples may share them.
+        Return what it returns, and a list of the pending arrays that are in it or that another object still
+        holds. Weak references to all pending arrays that it makes are added to ``made``. ``arguments`` are
+        those of the example, watched for changes, as other examples may share them. What the code raises is
+        raised, as `LazyRecorder.explained` puts it.
         """
         recorder = self.recorder
         number = self.started

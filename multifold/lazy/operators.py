@@ -55,7 +55,10 @@ class PendingOperators(PendingNumbers):
         return record(operator.getitem, self, index)
 
     def _settle(self, kind: type, value: Any) -> None:
-        """Stand for ``value`` from now on: become an object of ``kind``, a class of settled arrays."""
+        """Become an object of ``kind``, a subclass of `SettledOperators`, which stands for ``value``.
+
+        It lets go of its node and of what it was an entry of.
+        """
         SET_CLASS(self, kind)
         self.value = value
         self.node = self.host = self.place = None
@@ -152,9 +155,9 @@ for name in ONE_SIDED.split():
 
 
 def call_layer(layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return ``layer(*args, **kwargs)``: calls of layers are recorded as calls of this function.
+    """Return ``layer(*args, **kwargs)``: a call of a layer is recorded as a call of this function.
 
-    So the layer is an argument, by which calls are told apart.
+    So the layer is an argument, and calls of different layers are different calls.
     """
     return layer(*args, **kwargs)
 
@@ -256,10 +259,11 @@ class OperatorRecorder(LazyRecorder):
         return self.constant_key(x, operands)
 
     def seen_of(self, x: Any) -> Seen:
-        """Return what a function or object held when this run first met it: a `Seen`.
+        """Return the `Seen` of a function or object: what it held when this run first met it.
 
-        It is stored by ``id``. That of a run before is taken again if nothing has changed since. Raise a
-        `RecordError` if a name in the object stands for something else than when this run first met it.
+        It is made at the first call of a run and stored by ``id``; the one of an earlier run serves again
+        if nothing has changed since. Raise a `RecordError` if a name in the object, or in what the function
+        finds around it, stands for something else than when this run first met it.
         """
         seen = self.seen.get(id(x))
         if seen is None:
@@ -271,7 +275,10 @@ class OperatorRecorder(LazyRecorder):
         return seen
 
     def look_at(self, recording: Recording, x: Any) -> Seen:
-        """Return a new `Seen` of a function or an object: what it holds now."""
+        """Return a new `Seen` of a function or an object: what it, and all it reaches, holds now.
+
+        Nothing is stored; `seen_of` does that.
+        """
         return Seen(x, recording.reached(x))
 
     def call(

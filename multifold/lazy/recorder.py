@@ -97,16 +97,18 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """
 
     def tracing(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which traces are made; what the program computes at once stays in them.
+        """Return the context in which traces are made, entered besides that of `recording`.
 
+        In it an adapter can watch what the program computes at once, which becomes a constant of the trace.
         The default does nothing.
         """
         return contextlib.nullcontext()
 
     def apart(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context for the time in which an example waits, with the modes of the run.
+        """Return a context that is open while an example waits for a value, and other examples run.
 
-        The default does nothing.
+        An adapter sets in it the modes that were set when the run began, as whether gradients are recorded,
+        and puts back those of the example on leaving. The default does nothing.
         """
         return contextlib.nullcontext()
 
@@ -144,7 +146,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         return freeze(x)
 
     def container_key(self, x: Any, operands: list[Any]) -> Hashable | None:
-        """Return the key of a container: its structure, and the keys of its leaves; None for anything else.
+        """Return ``(structure, keys of the leaves)`` of a container, as of optree; None for anything else.
 
         The arrays and pending values in it are appended to ``operands``.
         """
@@ -208,7 +210,11 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """
 
     def has_recorded(self, op: Any) -> bool:
-        """Return whether calls of the function ``op``, or of a module of the class ``op``, are known."""
+        """Return whether a call of the function ``op``, or of a module of the class ``op``, is known.
+
+        Known are the kinds of calls that this recorder has recorded in this or earlier runs. The default
+        finds functions only.
+        """
         return any(getattr(kind.call, "func", None) is op for kind in self.known.values())
 
     def explained(self, error: Exception) -> Exception:
@@ -216,14 +222,17 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         return error
 
     def version_of(self, x: Any) -> int:
-        """Return how often a computed array was changed in place; 0 if that is not counted."""
+        """Return how often a computed array was changed in place, a number that grows with each change.
+
+        The default is 0, for frameworks that do not count.
+        """
         return 0
 
     def refuse_stale(self, x: Any) -> None:
-        """Raise a `RecordError` if a pending value is out of date.
+        """Raise a `RecordError` if a pending value ``x`` is out of date; else do nothing.
 
-        It shares memory with an array that was changed in place since, which the batched program does not
-        see.
+        It is out of date if an array whose memory it shares in the loop was changed in place since, which
+        the batched program does not see.
         """
         if self.is_stale(x):
             raise refusal(

@@ -165,9 +165,11 @@ class Seen:
         )
 
     def refuse_rebound(self) -> None:
-        """Raise a `RecordError` if a name in the object stands for something else now: a loop's ``i``, say.
+        """Raise a `RecordError` if a name in the object stands for something else than at `look`.
 
-        Names inside of its parts, and the numbers in arrays, are not compared: see `refuse_changed`.
+        Such a name is an attribute, a variable that a function binds (a loop's ``i``, say) or an entry of a
+        container. What is inside of ``parts``, and numbers in arrays, are not compared: see
+        `refuse_changed`.
         """
         if not self.bound.is_now():
             self.refuse()

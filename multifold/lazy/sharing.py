@@ -93,7 +93,7 @@ class Sharing:
         self.last_begun = 0
 
     def take(self, example: int, arguments: Sequence[Any]) -> None:
-        """Store the arguments of an example that begins, which others may have, too."""
+        """Store the arguments of an example that begins: objects that several examples have are watched."""
         self.arguments[example] = arguments
 
     def forget(self, example: int) -> None:
@@ -120,7 +120,10 @@ class Sharing:
         return self.tables
 
     def tables_of(self, objects: Mapping[int, Any]) -> dict[int, Table]:
-        """Return a `Table` for each of ``objects`` that has attributes or is a container, by ``id``."""
+        """Return ``id`` -> `Table` for those of ``objects`` that have a ``__dict__`` or are containers.
+
+        ``objects`` is ``id`` -> object.
+        """
         found = {key: x for key, x in objects.items() if has_names(x)}
         return {key: Table(self.backend, self.pending, x) for key, x in found.items()}
 
@@ -136,9 +139,10 @@ class Sharing:
         return self.now if self.is_late(example) else self.left, self.left
 
     def end(self, example: int) -> None:
-        """Raise a `RecordError` if an example that ends has changed a shared object too late.
+        """Raise a `RecordError` if an example has changed a shared object in its last turn, too late.
 
-        Too late means: after an example ran that comes later in the loop.
+        Too late means: it has waited, and an example that comes later in the loop has begun meanwhile. Only
+        then is a new snapshot stored in ``now``.
         """
         if self.is_late(example):
             came = self.now
@@ -164,11 +168,11 @@ class Sharing:
             self.left.extend(self.now)
 
     def refuse_changes(self, came: Snapshot, left: Snapshot) -> None:
-        """Raise a `RecordError` if an example that waited finds shared objects changed.
+        """Raise a `RecordError` if shared objects changed around the wait of an example that goes on now.
 
         ``came`` and ``left`` are what `wait` returned: the states before and after the turn that ended in
-        the wait. If they differ, the example itself was too late. If ``left`` differs from ``now``, others
-        made the change.
+        the wait. If they differ, the example itself made a change, too late. If ``left`` differs from
+        ``now``, other examples made one while it waited.
         """
         self.refuse(came, left, LATE)
         self.refuse(left, self.now, "others changed it while one waited for a value")
@@ -229,7 +233,11 @@ class Sharing:
 
 
 def objects_in(backend: Backend, roots: Sequence[Any]) -> dict[int, Any]:
-    """Return the objects reached from ``roots`` that a program may change, by ``id``."""
+    """Return ``id`` -> object, for what is reached from ``roots`` and belongs to the user's program.
+
+    Reached are attributes, entries, and what functions find around them. Objects are left out that the
+    framework or an installed library made for itself; see `is_of_user`.
+    """
     return {id(x): x for x, inside in reached(backend, roots, is_home=is_of_user) if inside}
 
 

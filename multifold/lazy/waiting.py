@@ -112,11 +112,12 @@ def go_on(
     code: Callable[..., Any],
     *arguments: Any,
 ) -> Any:
-    """Record while ``code(*arguments)`` runs; return what it returns, or the nodes that it wants to read.
+    """Let this thread record for an example while ``code(*arguments)`` runs; return what that returns.
 
-    ``code`` begins or resumes an example. ``wait`` is what a read calls, and ``made`` gets weak references
-    to the pending values that are made meanwhile. Raise a `RecordError` if the code has caught one of
-    multifold.
+    ``code`` begins or resumes the example, so that is its result, or the nodes that it wants to read.
+    ``wait`` is what a read calls, and ``made`` gets weak references to the pending values that are made
+    meanwhile. What recorded before does so again at the end. Raise a `RecordError` if the code has caught
+    an error of multifold.
     """
     recording.goes_on(made, wait)
     before = CURRENT.switch(recording)
@@ -136,10 +137,10 @@ def go_on(
 def switched_out(
     recording: Recording, sharing: Sharing, example: int, stack: Any, nodes: Sequence[Any]
 ) -> list[Any]:
-    """Stop the greenlet ``stack`` of an example until the values of ``nodes`` are there; return them.
+    """Leave the greenlet ``stack`` of an example, handing ``nodes`` to `drive`; return their values later.
 
-    Raise a `RecordError` if other code than that of the example reads, or if what it shares with other
-    examples was changed meanwhile.
+    It is called in ``stack``, and returns when `drive` resumes that. Raise a `RecordError` if it is called
+    in another greenlet or thread, or if what the example shares with others was changed meanwhile.
     """
     if greenlet.getcurrent() is not stack:
         raise RecordError("A value is read in another greenlet or thread than the one of its example.")

@@ -44,7 +44,7 @@ class Admission:
         self._idle = True  # nothing was there to do when the first of the requests came that wait
 
     def open(self) -> None:
-        """Let `submit` accept requests from now on."""
+        """Let `submit` accept requests from now on, and have them served to their end."""
         with self._lock:
             self._open = True
             self._draining = True
@@ -178,7 +178,11 @@ class Admission:
             return ended, cancelled
 
     def close(self) -> list[Request]:
-        """Refuse new requests from now on, empty the queue, and return what was in it, in order."""
+        """Refuse new requests from now on, empty the queue, and return what was in it.
+
+        Smaller priorities come first, and equal ones in the order in which they came. `serves` is false
+        from now on, and requests that were cancelled are forgotten.
+        """
         with self._lock:
             self._open = False
             self._draining = False

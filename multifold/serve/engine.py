@@ -143,9 +143,10 @@ class Engine(Rounds):
         self._open.enter_context(tasks.running())
 
     def rest(self) -> None:
-        """Leave the contexts that functions of requests have entered on the fold; no request is under way.
+        """Leave the contexts that functions of requests have entered on the fold, as that of `plain`.
 
-        An error of the library becomes a warning, since no request waits for it.
+        It is called while no request is under way. An error of the library becomes a warning, since no
+        request waits for it; others are raised.
         """
         try:
             if self.recorder._meanwhile is not None:
@@ -154,9 +155,10 @@ class Engine(Rounds):
             warn_user(str(error))
 
     def end(self) -> Gathers | None:
-        """Drop all results and calls; return the gathers for the next engine of the same model, or None.
+        """Drop all results and calls, and leave all contexts; the fold is empty, and may be used again.
 
-        Gathers read the operands of launches without a plan. The fold is empty then, and may be used again.
+        Return the `Gathers`, which read operands of launches without a plan, for the next engine of the
+        same model; None if there are none.
         """
         self.rest()
         self._open.close()
@@ -214,9 +216,9 @@ class Engine(Rounds):
         return [(answer, answer.nodes) for answer in self._answers.values()]
 
     def without_changed(self, asks: list[Ask]) -> list[Ask]:
-        """Fail the requests that have changed an array after recording it.
+        """Fail the requests that have changed an array after recording it, unless they have finished.
 
-        Return the other entries of ``asks``.
+        Return ``asks`` without the entries of failed requests.
         """
         owners = self.tasks.owners.of_calls
         failed = {int(owners[call]): error for call, error in self.graph.counted.take_changed()}
@@ -273,10 +275,10 @@ class Engine(Rounds):
         return [ask for ask in asks if ask[0].example in taken]
 
     def pending(self, calls: Integers) -> Integers:
-        """Return the calls that a round for ``calls`` would run: what they need, and they themselves.
+        """Return the calls that a round for ``calls`` would run: them and what they need, less what ran.
 
-        Calls that have run are left out. If rounds are steps, only the calls of the next one are returned.
-        Both arrays have int64 numbers of calls, in the order of recording from 0.
+        If rounds are steps, these are only the calls that can run next. Both arrays are int64 and have
+        numbers of calls, from 0 in the order of recording.
         """
         if self.steps:
             return self.table.next_calls(calls)[0]
@@ -301,9 +303,11 @@ class Engine(Rounds):
         self.answer(asks, run)
 
     def take_step(self, calls: Integers, whole: Integers) -> None:
-        """Run one launch of each op that some calls, numbered from 0, need next.
+        """Run one launch of each op among the calls that ``calls``, int64 numbers of calls, need next.
 
-        ``whole`` are those of ``calls`` whose result is read as a whole, and not row by row.
+        ``whole`` are those of ``calls`` whose result is read as a whole, and not row by row: raise a
+        `RecordError` if one of them has run in a launch with others. Without gathers, as for the first
+        calls, a plan runs them.
         """
         table = self.table
         if len(whole):
@@ -383,7 +387,10 @@ class Engine(Rounds):
         return found
 
     def finish(self, results: dict[int, Any]) -> None:
-        """Store results by the number of the example, until `take_ended`; their answers are done."""
+        """Store results, number of the example -> result, until `take_ended`, and forget their answers.
+
+        These examples ask for nothing any more.
+        """
         self._finished |= results
         for example in results:
             self._answers.pop(example, None)
@@ -451,7 +458,10 @@ class Engine(Rounds):
         return found
 
     def drop(self, example: int) -> Request:
-        """Close the coroutines of an example that is given up, and forget it; return its request."""
+        """Give up an example: close its coroutines, and forget it and its result; return its request.
+
+        The request gets no outcome here.
+        """
         self._finished.pop(example, None)
         # The error closes the coroutines. `forget` drops it, so no caller sees it.
         self.tasks.fail(example, CancelledError())

@@ -78,7 +78,10 @@ class Request(Future[Any]):
         return done
 
     def settle(self, result: Any, error: BaseException | None) -> bool:
-        """Set the result, or else the exception; return False if the caller has cancelled the request."""
+        """Set ``result``, or the exception ``error`` if that is not None, and return True.
+
+        Return False, and set nothing, if the caller has cancelled the request.
+        """
         # From here on no caller can cancel it, so that setting the outcome can't fail.
         if not self.set_running_or_notify_cancel():
             return False
@@ -100,9 +103,9 @@ class Request(Future[Any]):
         return example
 
     def late(self, now: float) -> DeadlineExceeded:
-        """Return the `DeadlineExceeded` for a request whose deadline is before ``now``.
+        """Return, to be raised, the `DeadlineExceeded` for a request whose deadline is before ``now``.
 
-        It says for how many seconds the request was waiting or under way.
+        It says for how many seconds the request waited, or was under way if it was started. Nothing is set.
         """
         where = "waited" if not self.started else "was under way"
         return DeadlineExceeded(

@@ -231,6 +231,11 @@ class Server:
         ----------
         model : object
             Where op names are looked up; of the same framework.
+
+        Raises
+        ------
+        BackendError
+            If it is of another framework; the server keeps the one that it has.
         """
         self._worker.swap(model)
 
@@ -252,6 +257,9 @@ class Server:
 
     def stop(self, drain: bool = True) -> None:
         """Refuse new requests from now on, and return when the others have ended and the thread with them.
+
+        It does nothing more if the server does not run, and returns at once if an op calls it, on the
+        thread of the server.
 
         Parameters
         ----------

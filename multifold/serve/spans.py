@@ -52,7 +52,10 @@ class Spans:
         return RequestSpan(self, number, span) if span.is_recording() else None
 
     def failed(self, error: BaseException) -> Any:
-        """Return the ``Status`` of a span that ends with ``error``, with the first line of its message."""
+        """Return the ``Status`` of a span that ends with ``error``: ERROR, the first line of its message.
+
+        No span is changed.
+        """
         return self._trace.Status(self._trace.StatusCode.ERROR, str(error).partition("\n")[0])
 
     def launch(self, op: str, rows: int, times: LaunchTimes, requests: Sequence[RequestSpan]) -> None:
@@ -137,7 +140,10 @@ def make_launch_spans(report: Report, requests: Mapping[int, Request], owners: I
 
 
 def wall_clock(clock: Callable[[], float]) -> Callable[[float], int]:
-    """Return a function from seconds of ``clock`` to nanoseconds since 1970, as spans have them."""
+    """Return a function from a reading of ``clock``, in seconds, to nanoseconds since 1970, an int.
+
+    ``clock`` is compared with `time.time_ns` once, now. Spans have such times.
+    """
     offset = time.time_ns() - int(1e9 * clock())
     return lambda moment: offset + int(1e9 * moment)
 

@@ -74,7 +74,10 @@ class ServedTasks(Tasks):
         self.owners.note(example)
 
     def end(self, example: int) -> Request:
-        """Forget an example that has ended, with its result or failure; return its request."""
+        """Forget an example that has ended, with its result or failure; return its request.
+
+        The number of its calls is added to ``ended``.
+        """
         self.ended += self.owners.end(example)
         self.results.pop(example, None)
         self.failures.pop(example, None)

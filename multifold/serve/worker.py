@@ -140,9 +140,10 @@ class Worker:
             self.finish(None)
 
     def turn(self) -> None:
-        """Do one turn: take requests, run a round of each engine, and hand out what has ended.
+        """Do one turn: end late and cancelled requests, take new ones, and run a round of each engine.
 
-        Right after an engine was made it sits out seven turns of eight, if an older one has requests.
+        For 0.1 s after the last engine was made, it sits out seven turns of eight if there is an older one.
+        What a round raises ends its engine; see `lose`.
         """
         now = monotonic()
         if self.presses(now):
@@ -256,9 +257,10 @@ class Worker:
         return few and not late
 
     def engine(self) -> Engine:
-        """Return the engine that takes new requests.
+        """Return the engine that takes new requests: the last one, or a new one on an empty fold.
 
-        Make one if the last has another model, or had many calls.
+        It makes a new one if there is none, if `swap` has set another model since, or if the last one has
+        had 32 times ``calls`` calls.
         """
         last = self.engines[-1] if self.engines else None
         model = self.model
@@ -297,10 +299,10 @@ class Worker:
         self.tally.holds(len(self.under_way), calls, results, unfinished)
 
     def drop_ended(self, now: float) -> bool:
-        """Give up requests that were cancelled or are late at ``now``; return whether any was under way.
+        """Give up requests that were cancelled or are late at ``now``, those in the queue as well.
 
         Late ones get a `DeadlineExceeded`. Those that were cancelled have their outcome, and are only
-        counted.
+        counted. Return whether any of them was under way, and not only in the queue.
         """
         before = len(self.under_way)
         waited, cancelled = self.admission.take_ended(now)
@@ -322,9 +324,9 @@ class Worker:
         return [request for engine in self.engines for request in engine.tasks.requests.values()]
 
     def drop(self, request: Request) -> bool:
-        """Take a request out of the rounds to come.
+        """Take a request out of the rounds to come, and forget what its function has returned.
 
-        Return whether it was under way. It gets no outcome here.
+        Return whether it was under way; else nothing is done. It gets no outcome here.
         """
         engine, example = self.under_way.pop(request.number, (None, 0))
         if engine is not None:
@@ -344,7 +346,10 @@ class Worker:
         engine.end()
 
     def finish(self, error: BaseException | None) -> None:
-        """End all requests in the queue and under way: cancelled, or with a `LaunchError` for ``error``."""
+        """Close the queue, and end all requests in it and under way, and all engines.
+
+        They are cancelled if ``error`` is None, and else get a `LaunchError` with it as its cause.
+        """
         for request in [*self.admission.close(), *self.requests()]:
             self.drop(request)
             if error is None:

@@ -53,7 +53,10 @@ class ArrayCall(LazyCall):
         return found
 
     def owners(self) -> list[Any]:
-        """Return the objects whose changes `learn` undoes: for a function of NumPy there are none."""
+        """Return the objects whose changes are undone after the dry run in `learn`.
+
+        For a function of NumPy there are none; for a cell it is the cell's function.
+        """
         return []
 
     def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any], stand_ins: Sequence[Any]) -> None:
@@ -75,7 +78,10 @@ class ArrayCall(LazyCall):
         return found[0] if self.is_single else tuple(found)
 
     def by_rule(self, operands: Sequence[Any], rows: int) -> list[Any] | None:
-        """Run ``rule`` on operands with rows; return each result for all rows, or None if `fit` says no."""
+        """Run ``rule`` on operands with a row for each example; return a list of the arrays of its result.
+
+        Return None if these are not ``rows`` rows of what `learn` found; see `fit`.
+        """
         args, kwargs = self.arguments(operands)
         found = optree.tree_leaves(self.rule(*args, **kwargs))
         return found if self.fit(found, rows) else None
@@ -238,10 +244,10 @@ class RowArray(NDArrayOperatorsMixin):
 
 
 def on_row_arrays(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run a function of NumPy on the rows of each `RowArray` among its arguments.
+    """Run a function of NumPy on the rows of each `RowArray` among its arguments, by its rule.
 
-    Return such arrays in the place of each array that it returns. Raise `ReadsValues` if no rule tells how
-    it runs on rows.
+    Return its result with a `RowArray` in the place of each array. Raise `ReadsValues` if no rule tells how
+    it runs on rows, or if the result has another number of rows.
     """
     leaves, structure = optree.tree_flatten((tuple(args), dict(kwargs)), none_is_leaf=True)
     with_rows = [x for x in leaves if type(x) is RowArray]

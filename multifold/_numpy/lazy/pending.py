@@ -135,7 +135,7 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
         return with_reads(x) in self._read()
 
     def _settle(self, value: Any) -> None:
-        """Stand for ``value`` from now on: become a `SettledArray`, and let go of the node."""
+        """Become a `SettledArray` that stands for ``value``, and let go of the node and of the base."""
         SET_CLASS(self, SettledArray)
         self.value = value
         self.node = self.host = self.base = self.place = None
@@ -235,20 +235,20 @@ def with_values(x: Any) -> Any:
 
 
 def dispatch(func: Any, args: Any, kwargs: Any) -> Any:
-    """Record ``func(*args, **kwargs)``, or answer it if it is one of `ANSWERS`.
+    """Record ``func(*args, **kwargs)``, or answer it: `ANSWERS` has functions that are not recorded.
 
-    Return a pending array for each array of the result, or the answer. Raise a `RecordError` outside of a
-    batched program.
+    Those read values, or make arrays at once. Return a pending array for each array of the result, or the
+    answer. Raise a `RecordError` outside of a batched program.
     """
     recording = recording_of()
     return recording.recorder.dispatch(recording, func, tuple(args), kwargs)
 
 
 def record(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Record ``func(*args, **kwargs)`` and return pending arrays.
+    """Record ``func(*args, **kwargs)`` as a call, and return its result with pending arrays.
 
-    If none of the arguments differs by example, it runs at once, and its result is returned. Raise a
-    `RecordError` outside of a batched program.
+    If no pending array is among the arguments, and all arrays there are the same for all examples, it runs
+    at once, and its own result is returned. Raise a `RecordError` outside of a batched program.
     """
     recording = recording_of()
     return recording.recorder.recorded(recording, None, func, args, kwargs)
@@ -325,7 +325,7 @@ def refuse(what: str) -> NoReturn:
 
 
 def own_value(form: ArrayForm, x: Any) -> Any:
-    """Return a copy of ``x`` with the shape and dtype of ``form``, or a NumPy scalar."""
+    """Return a copy of ``x`` with the shape and dtype of ``form``; a NumPy scalar if ``form.is_number``."""
     return np.asarray(x, form.dtype)[()] if form.is_number else np.array(x, form.dtype).reshape(form.shape)
 
 
@@ -340,7 +340,10 @@ def reading(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def recorded(name: str) -> Callable[..., Any]:
-    """Return a function ``f(x, ...)`` that records the method ``name`` of the pending array ``x``."""
+    """Return a function ``f(x, ...)`` that records the call ``x.name(...)`` of the pending array ``x``.
+
+    It returns pending arrays, or an answer; see `dispatch`.
+    """
     func = of_arrays(name)
     return lambda x, *args, **kwargs: dispatch(func, (x, *args), kwargs)
 
@@ -353,7 +356,11 @@ READ = frozenset(["item", "tolist", "tobytes", "nonzero"])
 
 
 def like(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that makes an array like a pending one at once, by `numpy.zeros_like` say."""
+    """Return a function of the arguments of ``func``, `numpy.zeros_like` say, which runs at once.
+
+    In the place of its first argument, if that is pending, ``func`` gets an empty array of its shape and
+    dtype. Other pending arguments are read: the example waits.
+    """
 
     def made(x: Any, *args: Any, **kwargs: Any) -> Any:
         model = np.empty(x.shape, x.dtype) if type(x) is PendingArray else x

@@ -124,10 +124,16 @@ class NumpyRecorder(LazyRecorder):
 
 
 def arrays_around(x: Any) -> list[Any]:
-    """Return the NumPy arrays that a function or object holds, or finds around it."""
+    """Return the NumPy arrays that a function or object is, holds or finds around it, each once.
+
+    That includes those in its attributes and containers, and in functions and objects that it uses.
+    """
     return [part for part, _ in reached(registry.load_backend("numpy"), [x]) if type(part) is np.ndarray]
 
 
 def error_handling() -> Hashable:
-    """Return how NumPy treats floating-point errors in this thread, a tuple of four words."""
+    """Return the words of `numpy.geterr`, as ``"warn"``, for divide, over, under and invalid, as a tuple.
+
+    They say how NumPy treats floating-point errors in this thread.
+    """
     return tuple(np.geterr().values())

@@ -168,8 +168,9 @@ class StreamRunner:
     def rounds(self, source: Iterable[tuple[int, Any]]) -> Iterator[list[Any]]:
         """Yield a list of the results of each batch of an ``async def``, whose examples run at once.
 
-        ``source`` has pairs of number and example. A batch has 8 examples at first, and then as many as had
-        ``calls`` calls in the batch before. The first failure is raised after the results before it.
+        ``source`` has pairs of number and example. A batch has 8 examples at first; then as many as should
+        have ``calls`` calls by those of the batch before, see `next_size`. The first failure, by number, is
+        raised with a note of its number, after the results of the examples before it were yielded.
         """
         left = iter(source)
         size = FIRST
