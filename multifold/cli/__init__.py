@@ -140,7 +140,7 @@ class CommandLine(click.Group):
         """Run the command that was asked for, and return what it returns.
 
         Raise `Wrong` for a `MismatchError`, and `Refused` for other errors of the library, an `OSError` or
-        a `RecursionError`.
+        a `RecursionError`; but a `BrokenPipeError` as it is, since click ends quietly on it.
         """
         try:
             return super().invoke(ctx)

@@ -113,7 +113,8 @@ def value_of(x: Any) -> Any:
 def record(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Record ``func(*args, **kwargs)`` if a pending array is among the arguments; else run it at once.
 
-    Return pending arrays for its result, or its result. A settled array counts as its value.
+    One inside of lists and tuples counts, at any depth. Return pending arrays for its result, or its
+    result. A settled array, whose value is computed already, counts as its value.
     """
     args = value_of(args)
     kwargs = {name: value_of(x) for name, x in kwargs.items()}

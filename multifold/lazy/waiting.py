@@ -116,8 +116,9 @@ def go_on(
 
     ``code`` begins or resumes the example, so that is its result, or the nodes that it wants to read.
     ``wait`` is what a read calls, and ``made`` gets weak references to the pending values that are made
-    meanwhile. What recorded before does so again at the end. Raise a `RecordError` if the code has caught
-    an error of multifold.
+    meanwhile. ``sharing`` is told that the example begins, and at the end that it rests; what recorded
+    before does so again then. Both happen, too, if the code raises. Raise a `RecordError` if the code has
+    caught an error of multifold during this call.
     """
     recording.goes_on(made, wait)
     before = CURRENT.switch(recording)

@@ -167,9 +167,11 @@ class Tiler:
         return tuple(bucket(count) if self.pad and count else count for count in counts)
 
     def once_size(self, number: int, least: int = 0) -> PhaseSize:
-        """Return the sizes of a phase that is no loop: one tile, which has ``least`` rows at least.
+        """Return the sizes of phase ``number``, which is no loop: one tile.
 
-        ``number`` is that of the phase. A solo kernel, whose launches make one row, has exact sizes.
+        It has the phase's rows, and one more for padding if there are ragged operands, rounded up by
+        `bucket`; or ``least``, if that is more. Members are padded and rounded up as well. A solo kernel,
+        whose launches make one row, has a tile of 1 and its members as they are.
         """
         edges = [int(lengths.sum()) for lengths in self.lengths(number, 0)]
         # A solo kernel makes one row of what it is given, and padding would change it: all sizes are exact.

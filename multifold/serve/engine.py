@@ -475,7 +475,10 @@ class Engine(Rounds):
 
 
 def pieces(number: int, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield a launch in pieces of 1, 2, 4, ... calls, and what is left.
+    """Yield calls ``begin:end`` of a launch of signature ``number`` in pieces of 1, 2, 4, ... calls.
+
+    The last piece is all that is left once a piece and one of twice its size no longer fit, so it has at
+    least twice the calls of the one before.
 
     Examples
     --------

@@ -80,7 +80,7 @@ class SharedCopies:
         """Return what is kept of a shared value: a copy, which is read-only if it is an array.
 
         A NumPy array whose memory cannot change is returned itself, and so is a framework's. The copy of
-        one of more than `SMALL` bytes is made once and kept in ``copies``.
+        one of more than `SMALL` bytes is made once and kept in ``copies``, unless it holds objects.
         """
         if not isinstance(x, np.ndarray):
             return snapshot(x)
