@@ -417,11 +417,14 @@ def test_what_is_no_array_is_refused_by_name():
         ops.tanh([1.0])
 
 
-def test_an_adapter_without_functions_is_named():
+@pytest.mark.parametrize(
+    "home", ["multifold_other", "multifold_other.backend", "multifold_other.core.impl"]
+)
+def test_an_adapter_without_functions_is_named(home):
     class Other:
         name = "other"
 
-    Other.__module__ = "multifold_other.backend"
+    Other.__module__ = home
     with pytest.raises(multifold.BackendError, match=r"'other' has no module 'multifold_other.ops'"):
         registry.adapter_module(Other(), "ops")
 

@@ -166,7 +166,7 @@ def attributes_of_call(columns: Columns, call: int, whole: bool, keywords: Itera
     """
     signature = columns.signatures[columns.signature[call]]
     key: Any = signature.key
-    plain = is_plain(signature)
+    plain = is_lazy(signature)
     if not plain:
         yield "op", "", key[0], op_text(signature.op)
         # Operands without containers have no structure, so their number is compared as well.
@@ -191,7 +191,7 @@ def attributes_of_call(columns: Columns, call: int, whole: bool, keywords: Itera
     yield "whole", "", call if whole else ABSENT, f"call {call}" if whole else "rows"
 
 
-def is_plain(signature: Signature) -> bool:
+def is_lazy(signature: Signature) -> bool:
     """Return whether calls of a signature were recorded from code as it stands, as by `multifold.batched`.
 
     Calls of `Fold.add` were not.

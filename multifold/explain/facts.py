@@ -36,7 +36,7 @@ from multifold._engine.plan.schedule import Schedule
 from multifold._engine.record.anatomy import Identity
 from multifold._engine.record.damage import refusing_damage
 from multifold._engine.run.report import Report
-from multifold.explain.attributes import Attribute, Varieties, is_plain, operand_classes, varieties
+from multifold.explain.attributes import Attribute, Varieties, is_lazy, operand_classes, varieties
 from multifold.explain.reasons import ATTRIBUTES, ORDERS, SAID_IF_COSTLY, SELECTS, Reason, Value
 
 
@@ -360,7 +360,7 @@ class Facts:
         """
         policy = self.schedule.policy
         signature = self.columns.signatures[self.columns.signature[launch.calls[0]]]
-        if is_plain(signature) and policy != "rounds":
+        if is_lazy(signature) and policy != "rounds":
             return ""  # a plain program has no schedule= to pass
         return ORDERS.get(policy, 'Fold(schedule="auto") plans as fast, with fewer launches')
 

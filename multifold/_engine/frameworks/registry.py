@@ -161,10 +161,11 @@ def load_backend(name: str) -> Backend:
 
 
 def adapter_module(backend: Backend, name: str) -> ModuleType:
-    """Import the module ``name`` of the package in which the class of an adapter is, and return it.
+    """Import the module ``name`` of the package of an adapter, and return it.
 
-    For a class in ``package.backend`` that is ``package.name``, for one in ``other`` it is ``other.name``.
-    An error for something else that the module imports is passed on.
+    The package is the outermost one of the module that has the adapter's class: ``other.name`` for a class
+    in ``other.core.impl``. NumPy's adapter is a package inside of the core. An error for something else
+    that the module imports is passed on.
 
     Raises
     ------
@@ -177,7 +178,8 @@ def adapter_module(backend: Backend, name: str) -> ModuleType:
     'multifold._numpy.ops'
     """
     home = type(backend).__module__
-    package = home.rpartition(".")[0] if home.endswith(".backend") else home
+    outermost = home.partition(".")[0]
+    package = home.rpartition(".")[0] if outermost == "multifold" else outermost
     path = f"{package}.{name}"
     try:
         return importlib.import_module(path)
