@@ -352,11 +352,13 @@ class Fold(FrameworkRecorder, Awaiting):
             in_place=backend.puts and backend.is_inference(),
         )
         self._last = []
+        self._answer_at_once_by(rounds.values_at_once)
         try:
             with tasks.running():
                 yield rounds
                 self._graph.refuse_changed()
         finally:
+            del self._values_at_once
             self._last = rounds.rounds
             self._explained = len(self)
             self._passing = len(self) if passing else None

@@ -163,6 +163,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         array([192, 140])
         """
         self._refuse_other(model)
+        self._answer_at_once_by(lambda nodes: [self._on_host(node) for node in nodes])
         collects = collects_failures(on_error, fn)
         refuse_misplaced(examples, fn)
         self._refuse_within("other run of the same fold")

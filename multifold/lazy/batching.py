@@ -213,7 +213,7 @@ class Batched:
         async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
             number, arguments = numbered
             fn = own_copy(self.fn, shared_arrays) if self.own else self.fn
-            run = function.run_of(fold, shared.values(), self.seed)
+            run = function.run_of(fold, shared.values(), self.seed, examples)
             made: list[Any] = []
             try:
                 result, pending = await run.example(arguments, partial(fn, *arguments, **shared), made)
@@ -349,7 +349,7 @@ class Batched:
         sharing = None
         if self.seed is not None:
             backend = self.function.backend_for(*examples[0], *shared.values())
-            sharing = Sharing(backend, self.recorder.pending, self.fn, self.seed)
+            sharing = Sharing(backend, self.recorder, self.fn, self.seed, watches=False)
         for number, example in enumerate(examples):
             if sharing is not None:
                 sharing.begin(number)
@@ -394,9 +394,7 @@ class Batched:
             raise RecordError(
                 "Expected a run to explain. There was none yet.", "call it on examples first."
             )
-        return LazyExplanation(
-            self.fold.explain(), self.fold._graph, self.fn, self.recorder.reads, self.count
-        )
+        return LazyExplanation(self.fold.explain(), self.fold._graph, self.fn, self.recorder, self.count)
 
     def check(self, *iterables: Iterable[Any], **shared: Any) -> None:
         """Run the examples one by one and batched; raise unless all results are equal, up to rounding.

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from types import FrameType, FunctionType, SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from multifold._engine.ops.reach import globals_of
 from multifold._engine.plan.outputs import take_apart
 from multifold._engine.rounds.rounds import Rounds
@@ -137,7 +135,7 @@ class pending:  # noqa: N801 - it is used as a function
         if self.fold is None:
             raise RecordError("Expected a block to explain. It has not run, or is part of another one.")
         function: Any = self.function
-        return LazyExplanation(self.fold.explain(), self.fold._graph, self.of[0], function.recorder.reads)
+        return LazyExplanation(self.fold.explain(), self.fold._graph, self.of[0], function.recorder)
 
     @contextlib.contextmanager
     def recorded(self, frame: FrameType) -> Iterator[None]:
@@ -204,9 +202,8 @@ class BlockRun:
 
         Nothing is recorded meanwhile. It is what a read in the block calls; what ran is not run again.
         """
-        refs = np.array([node._ref for node in nodes], np.int64)
         with self.recording.paused(), self.recorder.apart():
-            return self.rounds.values_of(refs, np.zeros_like(refs), [])
+            return self.rounds.values_at_once(nodes)
 
     def unsettled(self) -> list[Any]:
         """Return the pending arrays of the block that some object still refers to, each once.

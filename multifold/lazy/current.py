@@ -61,7 +61,6 @@ class Recording:
         self.is_trace = is_trace
         self.is_block = is_block
         self.alarmed = any(alarm() for alarm in recorder.alarms)
-        self.inner = ("multifold.", "multifold_", f"{recorder.package}.")
         self.lines: dict[int, tuple[CodeType, bool]] = {}
         self.made: list[weakref.ref[Any]] = []
         self.wait: Callable[[Sequence[Any]], list[Any]] = refuse_wait
@@ -71,7 +70,7 @@ class Recording:
 
         The name of its module tells.
         """
-        return f"{frame.f_globals.get('__name__', '')}.".startswith(self.inner)
+        return f"{frame.f_globals.get('__name__', '')}.".startswith(self.recorder.inner)
 
     def reached(self, part: Any) -> list[Any]:
         """Return a list of ``part`` and what it consists of or finds around it, each once, nearest first.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from multifold.explain import Explanation, RoundsExplanation
@@ -38,6 +38,9 @@ class LazyExplanation(RoundsExplanation):
         Why the loop over the examples is expected to be as fast, or faster; from counts, not from times.
     idle : list of str
         Which cells have run for one example after the other, and gain nothing.
+    read_alone : dict of str to int
+        Why examples went on alone where they read values, and how often: others would have seen what they
+        hold open, or have changed.
     """
 
     def __init__(
@@ -45,12 +48,13 @@ class LazyExplanation(RoundsExplanation):
         explanation: Explanation,
         graph: Any,
         function: Any,
-        reads: Collection[int],
+        recorder: Any,
         examples: int | None = None,
     ) -> None:
         super().__init__(explanation.rounds)
         self.explanation = explanation
-        self.glue = glue_of(graph, function, reads)
+        self.glue = glue_of(graph, function, recorder.reads)
+        self.read_alone = dict(recorder.alone)
         self.slow = []
         if len(graph.signature):
             self.slow = [*few_rows(explanation, examples), *small_calls(explanation, graph, self.glue)]
@@ -66,6 +70,15 @@ class LazyExplanation(RoundsExplanation):
             parts.append(
                 f"Functions that record calls one by one; as a cell, each is one call:\n{lines}\n"
                 "  hint: batched(fn, ops=[...]), or multifold.op above the function"
+            )
+        if self.read_alone:
+            reads = sum(self.read_alone.values())
+            lines = "\n".join(f"  {reason}: {count:,}" for reason, count in self.read_alone.items())
+            parts.append(
+                f"Values that an example read alone, while no other one went on: {reads:,}. Others would "
+                f"have seen what it held open, or had changed:\n{lines}\n"
+                "  hint: read before or after that; keep what changes in variables of the function, or "
+                "give each example a copy of the model by batched(fn, own=True)"
             )
         return "\n\n".join([*parts, *self.slow, *self.idle])
 

@@ -193,12 +193,19 @@ class LazyFunction:
             )
         return self.backend
 
-    def run_of(self, fold: Any, same: Iterable[Any] = (), seed: int | None = None) -> LazyRun:
+    def run_of(
+        self,
+        fold: Any,
+        same: Iterable[Any] = (),
+        seed: int | None = None,
+        examples: Sequence[Sequence[Any]] = (),
+    ) -> LazyRun:
         """Return the run of this program on ``fold`` in this thread; begin one if there is none.
 
         To begin enters the contexts that record, unless a run on another fold has. It ends when what the
         fold does ends, `Fold.run` for instance. ``same`` are arguments that are the same for all examples,
-        and ``seed`` is that of `batched`; both count only where a run begins. Raise a `RecordError` if the
+        ``seed`` is that of `batched`, and ``examples`` has the arguments of each example, if known;
+        these count only where a run begins. Raise a `RecordError` if the
         fold is not inside of such a run, as if ``plain(fold, example)`` is called by itself.
         """
         thread = self.thread
@@ -209,12 +216,13 @@ class LazyFunction:
                     "Expected a plain program to be run by a fold. It was called by itself.",
                     "fold.run(None, examples, multifold.plain(fn)), or multifold.batched(fn)(examples).",
                 )
+            same = [*same]
             contexts = [self.recorder.recording(same), CELLS.applied(self.ops)]
             if isinstance(fold, TraceRecorder):
                 contexts.append(self.recorder.tracing())
             thread.begin(*contexts)
             fold._meanwhile.push(partial(thread.end, fold))
-            run = thread.runs[fold] = LazyRun(self, fold, seed)
+            run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples)
         return run
 
     async def record(self, fold: Any, example: Any) -> Any:
@@ -245,8 +253,12 @@ class LazyRun:
         The program, whose backend is known.
     fold : Fold, Unfold or recorder of traces
         The fold that the calls are recorded on.
+    same : sequence of object
+        Arguments that are the same for all examples.
     seed : int or None
         As of `batched`.
+    examples : sequence of sequence of object
+        The arguments of each example, if they are known; else empty.
 
     Attributes
     ----------
@@ -256,13 +268,24 @@ class LazyRun:
         The modes of the framework in which it began.
     """
 
-    def __init__(self, function: LazyFunction, fold: Any, seed: int | None) -> None:
+    def __init__(
+        self,
+        function: LazyFunction,
+        fold: Any,
+        same: Sequence[Any],
+        seed: int | None,
+        examples: Sequence[Sequence[Any]],
+    ) -> None:
         backend: Any = function.backend
         self.backend = backend
         self.recorder = function.recorder
         self.fold = fold
         self.recording = Recording(self.recorder, backend, fold, is_trace=isinstance(fold, TraceRecorder))
-        self.sharing = Sharing(backend, self.recorder.pending, function.fn, seed)
+        self.sharing = Sharing(backend, self.recorder, function.fn, seed, same)
+        self.recorder.alone.clear()
+        for number, arguments in enumerate(examples):
+            self.sharing.take(number, arguments)
+        self.are_known = bool(examples)
         self.modes = self.recorder.modes()
         self.started = 0
 
@@ -279,7 +302,8 @@ class LazyRun:
         recorder = self.recorder
         number = self.started
         self.started += 1
-        self.sharing.take(number, arguments)
+        if not self.are_known:
+            self.sharing.take(number, arguments)
         try:
             result = await drive(self.recording, self.sharing, self.fold, number, code, made)
             return result, recorder.unsettled(result, made)

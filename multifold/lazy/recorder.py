@@ -14,6 +14,7 @@ import contextlib
 import math
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, ClassVar
@@ -25,7 +26,9 @@ from multifold._engine.compiled import LazyRecorderBase
 from multifold._engine.record.freezing import freeze
 from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
+from multifold.lazy.frames import OpenFrames
 from multifold.lazy.pending_array import with_reads
+from multifold.lazy.writes import Settings
 from multifold.marks import mark_of as mark_of
 
 MANY = 4096
@@ -65,11 +68,24 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     ----------
     package : str
         The framework's package, whose lines are no lines of the program.
+    walks_stacks : bool
+        Whether the framework walks over all C frames of the stack, as PyTorch does when it makes an error.
+    own_contexts : tuple of callable
+        The framework's makers of contexts that no other example sees, as ``torch.no_grad``; see `apart`.
+    settings : dict
+        Settings of the framework that code changes by functions; see `multifold.lazy.writes`.
     reads : dict of int to code
         The code of functions that have read values, by its ``id``.
+    frames : OpenFrames
+        Tells whether the code of an example may be left where it stands.
+    alone : Counter of str
+        Why examples of the last run went on alone where they read values, and how often.
     """
 
     package: ClassVar[str]
+    walks_stacks: ClassVar[bool] = False
+    own_contexts: ClassVar[tuple[Any, ...]] = ()
+    settings: ClassVar[Settings] = {}
 
     def __init__(
         self,
@@ -82,6 +98,9 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         super().__init__(pending, answers, probes, alarms)
         self.settled_type: Any = settled
         self.reads: dict[int, CodeType] = {}
+        self.inner = ("multifold.", "multifold_", f"{self.package}.")
+        self.frames = OpenFrames(self.inner, self.own_contexts)
+        self.alone: Counter[str] = Counter()
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         """Return the leaves of a nested value, None among them, and its structure."""

@@ -3,7 +3,10 @@
 A read is ``if x > 0``, ``x.item()`` or ``float(x)`` of a pending value, anywhere below the function of
 the example. A greenlet is a stack of its own, so the code stops there as a coroutine stops at ``await``,
 without being written as one. `drive` is that coroutine: it lets the code run until it reads, awaits what
-is read, and goes on. Without the package greenlet, programs that read nothing run all the same.
+is read, and goes on.
+
+An example that others could see goes on *alone*: its read is computed at once, as in the loop, and so are
+all reads where the package greenlet is missing, or where its stacks are not safe.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import gc
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from multifold._engine import compiled
-from multifold.errors import ExtraMissing, RecordError
+from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, REFUSALS, Recording
 from multifold.lazy.sharing import Sharing
 
@@ -25,6 +29,9 @@ try:
 except ImportError:
     greenlet = None
 
+
+NO_STACKS = "examples cannot wait here; pip install 'multifold-core[plain]'"
+"""Why all examples go on alone, if they do."""
 
 MANY_OBJECTS = 200_000
 """So many objects, made and not freed, are left to Python's collector while it rests."""
@@ -77,12 +84,12 @@ async def drive(
     code = partial(contextvars.copy_context().run, code)
     if recording.is_trace:
         return step(refuse_read_in_trace, code)
-    if greenlet is None:
-        return step(refuse_read, code)
+    if not can_wait(recording.recorder):
+        return step(partial(alone, recording, NO_STACKS), code)
     stack = greenlet.greenlet(partial(compiled.at_foot, code))
 
     def wait(nodes: Sequence[Any]) -> list[Any]:
-        return switched_out(recording, sharing, example, stack, nodes)
+        return waited(recording, sharing, stack, nodes)
 
     try:
         asked = step(wait, stack.switch)
@@ -135,29 +142,44 @@ def go_on(
             gc.collect(1)
 
 
-def switched_out(
-    recording: Recording, sharing: Sharing, example: int, stack: Any, nodes: Sequence[Any]
-) -> list[Any]:
-    """Leave the greenlet ``stack`` of an example, handing ``nodes`` to `drive`; return their values later.
+def can_wait(recorder: Any) -> bool:
+    """Return whether examples may leave their stacks: there is greenlet, and nobody walks past their end.
 
-    It is called in ``stack``, and returns when `drive` resumes that. Raise a `RecordError` if it is called
-    in another greenlet or thread, or if what the example shares with others was changed meanwhile.
+    On Linux a framework does that which ``walks_stacks``, unless their end is marked, as compiled code does
+    on some processors.
+    """
+    is_safe = compiled.ends_stacks or sys.platform != "linux" or not recorder.walks_stacks
+    return greenlet is not None and is_safe
+
+
+def waited(recording: Recording, sharing: Sharing, stack: Any, nodes: Sequence[Any]) -> list[Any]:
+    """Return the values of ``nodes``, which the example on the greenlet ``stack`` reads; others may go on.
+
+    They do not if they would see what the example holds open or has changed: then it goes on `alone`. Else
+    it leaves its stack, handing ``nodes`` to `drive`, until that resumes it. Raise a `RecordError` if this
+    is called in another greenlet or thread, or if others have changed meanwhile what it shares with them.
     """
     if greenlet.getcurrent() is not stack:
         raise RecordError("A value is read in another greenlet or thread than the one of its example.")
-    left = sharing.wait(example)
+    reason = recording.recorder.frames.reason(sys._getframe(1)) or sharing.change()
+    if reason is not None:
+        return alone(recording, reason, nodes)
+    left = sharing.last
     with recording.recorder.apart():
         values: list[Any] = stack.parent.switch(nodes)
-    sharing.refuse_changes(*left)
+    sharing.refuse_changes(left)
     return values
 
 
-def refuse_read(nodes: Sequence[Any]) -> list[Any]:
-    """Raise `ExtraMissing`: an example reads a value, and only the package greenlet lets it wait."""
-    raise ExtraMissing(
-        "The program reads a computed value, so its example has to wait for it. That needs greenlet.",
-        "pip install 'multifold-core[plain]'",
-    )
+def alone(recording: Recording, reason: str, nodes: Sequence[Any]) -> list[Any]:
+    """Return the values of ``nodes``, computed at once in a round of their own; no other example goes on.
+
+    ``reason`` says why, for `explain`.
+    """
+    recording.recorder.alone[reason] += 1
+    with recording.paused(), recording.recorder.apart():
+        found: list[Any] = recording.fold._values_at_once(nodes)
+    return found
 
 
 def refuse_read_in_trace(nodes: Sequence[Any]) -> list[Any]:

@@ -44,7 +44,7 @@ from multifold._engine.compiled.arrays import CALL_MASK, Integers
 from multifold._engine.plan.columns import NO_INTEGERS
 from multifold._engine.plan.outputs import Outputs, put_together, take_apart
 from multifold._engine.record.lines import warn_user
-from multifold._engine.record.node import SharedNode
+from multifold._engine.record.node import Node, SharedNode
 from multifold._engine.rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
 from multifold._engine.rounds.gathers import Gathers
 from multifold._engine.rounds.rounds import Ask, Rounds
@@ -139,6 +139,7 @@ class Engine(Rounds):
         self._in_pieces = False
         self._stopped = False  # whether the round has ended between two launches
         self.notes: Notes = Notes()
+        fold._answer_at_once_by(self.values_at_once)
         self._open = ExitStack()
         self._open.enter_context(tasks.running())
 
@@ -226,6 +227,16 @@ class Engine(Rounds):
             self._answers.pop(example, None)
             self.tasks.fail(example, failed[example])
         return [ask for ask in asks if self.still_asks(ask)] if failed else asks
+
+    def values_at_once(self, nodes: Sequence[Node]) -> list[Any]:
+        """Run what some nodes need, between two rounds, in one piece; return their values on the host."""
+        before, self._interrupts, self._stopped = self._interrupts, bool, False
+        try:
+            refs = np.array([node._ref for node in nodes], np.int64)
+            done = self.compute(refs & CALL_MASK, NO_INTEGERS)
+            return fetch(done.run, self.table.renumbered(refs), [])
+        finally:
+            self._interrupts = before
 
     def still_asks(self, ask: Ask) -> bool:
         """Return whether a task or an answer still waits for its nodes.

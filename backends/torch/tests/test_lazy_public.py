@@ -375,31 +375,39 @@ def counted_around():
 
 
 STATES = {
-    "what an example changes after others have run": lambda: multifold.batched(changed_late)(
-        [with_state(0)] * 3, XS[:3], [True, False, False]
+    "a pending tensor": lambda: (added, [Place()] * 3, XS[:3]),
+    "a tensor that is written into": lambda: (written, XS),
+    "a tensor": lambda: (counted, XS),
+    "an argument": lambda: (kept_on, [Place()] * 3, XS[:3]),
+    "a part of an argument": lambda: (
+        lambda pair, x: kept_on(pair[0], x),
+        [(Place(), i) for i in range(3)],
+        XS[:3],
     ),
-    "a pending tensor": lambda: multifold.batched(added)([Place()] * 3, XS[:3]),
-    "a tensor that is written into": lambda: multifold.batched(written)(XS),
-    "a tensor": lambda: multifold.batched(counted)(XS),
-    "an argument": lambda: multifold.batched(kept_on)([Place()] * 3, XS[:3]),
-    "a part of an argument": lambda: multifold.batched(lambda pair, x: kept_on(pair[0], x))(
-        [(SHARED, i) for i in range(3)], XS[:3]
-    ),
-    "a variable of a function": lambda: multifold.batched(in_place_of(Place()))(XS),
-    "a variable of a module": lambda: multifold.batched(lambda x: kept_on(SHARED, x))(XS),
-    "a dictionary": lambda: multifold.batched(noted)(XS),
+    "a variable of a function": lambda: (in_place_of(Place()), XS),
+    "a variable of a module": lambda: (lambda x: kept_on(SHARED, x), XS),
+    "a dictionary": lambda: (noted, XS),
+    "a variable of a function around": lambda: (counted_around(), XS),
 }
 
 
 @pytest.mark.parametrize("where", STATES)
-def test_state_that_examples_share_while_one_waits_is_an_error(where):
+def test_state_that_examples_share_is_that_of_the_loop_where_they_read(where):
+    def begun():
+        NOTES.clear()
+        [x.zero_() for x in (COUNTS, TOTAL)]
+        return STATES[where]()
+
+    fn, *arguments = begun()
+    wanted = torch.stack([fn(*own) for own in zip(*arguments, strict=True)])
+    fn, *arguments = begun()
+    torch.testing.assert_close(multifold.batched(fn)(*arguments), wanted)
+
+
+def test_what_an_example_changes_after_others_have_run_is_an_error():
+    arguments = [with_state(0)] * 3, XS[:3], [True, False, False]
     with pytest.raises(RecordError, match="The examples share"):
-        STATES[where]()
-
-
-def test_a_variable_that_examples_share_is_to_be_made_for_each_of_them():
-    with pytest.raises(RecordError, match="Hint: make it inside of the function"):
-        multifold.batched(counted_around())(XS)
+        multifold.batched(changed_late)(*arguments)
 
 
 def test_the_last_example_may_change_what_examples_share():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import subprocess
 import sys
 import warnings
@@ -16,7 +17,6 @@ from torch import nn
 import multifold
 from multifold import LaunchError, RecordError
 from multifold._engine import compiled
-from multifold.errors import ExtraMissing
 from multifold.lazy import waiting
 
 torch.manual_seed(0)
@@ -331,13 +331,16 @@ def test_examples_share_a_long_container_that_stays_as_it_is(as_loop):
 
 
 @pytest.mark.parametrize("kind", [Stack, Last, Item, Long])
-def test_state_on_a_model_is_an_error_where_examples_wait_unless_each_has_its_own(kind, as_loop):
+@pytest.mark.parametrize("own", [False, True])
+def test_examples_with_state_on_a_model_go_on_alone_unless_each_has_its_own(kind, own):
     model = kind()
     wanted = torch.stack([model(x) for x in XS])
-    with pytest.raises(RecordError, match=r"share attribute '(stack|last)'"):
-        multifold.batched(model)(XS)
-    found = multifold.batched(model, own=True)(XS)
+    run = multifold.batched(model, own=own)
+    found = run(XS)
     assert torch.allclose(found, wanted, atol=1e-6)
+    assert (
+        re.search(r"attribute '(stack|last)' of \w+, which test_\S+py:\d+", str(run.explain())) is None
+    ) is own
     found.sum().backward()
     assert model.lin.weight.grad is not None
 
@@ -454,11 +457,13 @@ def test_random_numbers_without_reads_are_those_of_the_loop(as_loop):
     as_loop(lambda x: LIN(x) * torch.rand(()) + torch.randn_like(LIN(x)), XS, parameters=PARAMETERS)
 
 
-def test_without_greenlet_programs_without_reads_run(monkeypatch, as_loop):
+def test_without_greenlet_examples_that_read_go_on_alone(monkeypatch, as_loop):
     monkeypatch.setattr(waiting, "greenlet", None)
     as_loop(lambda x: torch.tanh(LIN(x)), XS, parameters=PARAMETERS)
-    with pytest.raises(ExtraMissing, match=r"pip install 'multifold-core\[plain\]'"):
-        multifold.batched(while_large)(XS)
+    as_loop(while_large, XS)
+    run = multifold.batched(while_large)
+    run(XS)
+    assert "pip install 'multifold-core[plain]'" in str(run.explain())
 
 
 def test_a_read_in_a_greenlet_of_the_program_is_refused():

@@ -33,6 +33,8 @@ arguments.
 from __future__ import annotations
 
 import os
+import platform
+import sys
 
 from multifold._engine.compiled.sources import require_compiled, uncompiled
 
@@ -100,6 +102,7 @@ __all__ = [
     "cut",
     "distinct",
     "edges",
+    "ends_stacks",
     "in_use",
     "located",
     "merge",
@@ -115,6 +118,9 @@ __all__ = [
 
 in_use = not missing
 """Whether the compiled code runs."""
+
+ends_stacks = in_use and sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+"""Whether `at_foot` marks the end of a stack for those who walk over it."""
 
 
 def state() -> str:

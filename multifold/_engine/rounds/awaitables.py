@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Awaitable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -143,6 +143,8 @@ class Awaiting:
 
     _graph: Graph
     _in_progress = False
+    _values_at_once: Callable[[Sequence[Node]], list[Any]]
+    """Returns the values of nodes on the host, while a run is in progress; no other example goes on."""
 
     def value(self, node: Node) -> Awaitable[Any]:
         """Wait for the value of a node, inside an ``async`` function that `run` was given.
@@ -243,6 +245,10 @@ class Awaiting:
             for x in filter(inspect.iscoroutine, awaitables):
                 x.close()
             raise
+
+    def _answer_at_once_by(self, compute: Callable[[Sequence[Node]], list[Any]]) -> None:
+        """Let ``compute`` return the values of nodes that code asks for which cannot ``await`` them."""
+        self._values_at_once = compute
 
     def _refuse_node(self, node: Any) -> None:
         """Raise `RecordError` for anything but a node of this recorder, made since its last reset."""

@@ -62,6 +62,22 @@ class TorchRecorder(LazyRecorder):
     """
 
     package = "torch"
+    walks_stacks = True
+    own_contexts = (
+        *(torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode),
+        *(torch.autocast, torch.amp.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast),
+        *(torch.profiler.record_function, torch.autograd.profiler.record_function),
+    )
+    settings = {  # noqa: RUF012 - declared as a ClassVar where it comes from
+        "set_default_dtype": torch.get_default_dtype,
+        "set_default_device": torch.get_default_device,
+        "use_deterministic_algorithms": lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        "set_num_threads": torch.get_num_threads,
+        "set_float32_matmul_precision": torch.get_float32_matmul_precision,
+    }
 
     def __init__(self, fn: Any) -> None:
         super().__init__(Pending, Settled, ANSWERS, PROBES, ALARMS)

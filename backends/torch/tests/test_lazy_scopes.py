@@ -1,0 +1,256 @@
+"""Scopes: what an example holds open, or has changed, where it reads a value and others could go on."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ctypes.util
+import decimal
+import io
+import os
+import sys
+import tempfile
+import threading
+import unittest.mock
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import multifold
+from multifold import RecordError
+
+torch.manual_seed(0)
+LIN = nn.Linear(4, 4)
+XS = [*torch.randn(8, 4)]
+STACK: list[float] = []
+LOCK, LOCAL = threading.Lock(), threading.local()
+
+
+class Settings:
+    factor = 1.0
+
+
+def read(x):
+    return LIN(x).detach().sum().item()
+
+
+@contextlib.contextmanager
+def handler(scale):
+    STACK.append(scale)
+    try:
+        yield
+    finally:
+        STACK.pop()
+
+
+def on_a_stack(x, i):
+    with handler(i):
+        return read(x) + LIN(x) * STACK[-1]
+
+
+def lock(x, i):
+    with LOCK:
+        return read(x) + LIN(x)
+
+
+def lock_without_with(x, i):
+    LOCK.acquire()
+    try:
+        return read(x) + LIN(x)
+    finally:
+        LOCK.release()
+
+
+def class_attribute(x, i):
+    Settings.factor = i
+    y = read(x) + LIN(x) * Settings.factor
+    Settings.factor = 1.0
+    return y
+
+
+def of_a_function(x, i):
+    of_a_function.last = i
+    return read(x) + LIN(x) * of_a_function.last
+
+
+def thread_local(x, i):
+    LOCAL.value = i
+    return read(x) + LIN(x) * LOCAL.value
+
+
+def patched(x, i):
+    with unittest.mock.patch.object(Settings, "factor", i):
+        return read(x) + LIN(x) * Settings.factor
+
+
+def caught_warnings(x, i):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        y = read(x) + LIN(x)
+        [warnings.warn("one", stacklevel=1) for _ in range(i)]
+    return y * len(caught)
+
+
+def output(x, i):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        y = read(x) + LIN(x)
+        sys.stdout.write("x" * i)
+    return y * len(out.getvalue())
+
+
+def dtype(x, i):
+    torch.set_default_dtype(torch.float64 if i % 2 else torch.float32)
+    y = read(x) + LIN(x) + torch.zeros(4)
+    torch.set_default_dtype(torch.float32)
+    return y.float().round(decimals=4)
+
+
+def environment(x, i):
+    os.environ["OF_EXAMPLE"] = str(i)
+    y = read(x) + LIN(x) * int(os.environ["OF_EXAMPLE"])
+    del os.environ["OF_EXAMPLE"]
+    return y
+
+
+def folder(x, i):
+    with contextlib.chdir(tempfile.gettempdir() if i % 2 else "/"):
+        return read(x) + LIN(x) * len(os.getcwd())
+
+
+def seed(x, i):
+    torch.manual_seed(i)
+    return read(x) + LIN(x) * torch.rand(4)
+
+
+def one_of_several_contexts(x, i):
+    with contextlib.nullcontext() if i % 2 else handler(i):
+        return read(x) + LIN(x) * sum(STACK)
+
+
+def counter(x, i):
+    Settings.factor += 1
+    return read(x) + LIN(x) * Settings.factor
+
+
+SEEN = [
+    *(on_a_stack, lock, lock_without_with, class_attribute, of_a_function, thread_local, patched),
+    *(caught_warnings, output, dtype, environment, folder, seed, one_of_several_contexts, counter),
+]
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    before = Settings.factor
+    yield
+    Settings.factor = before
+    assert not STACK and not LOCK.locked()
+
+
+def both(fn):
+    """Return the results of the loop, those of a batched run, and the run."""
+    wanted = [fn(x, i) for i, x in enumerate(XS)]
+    Settings.factor = 1.0
+    run = multifold.batched(fn, join="list")
+    return wanted, run(XS, range(8)), run
+
+
+@pytest.mark.parametrize("fn", SEEN, ids=lambda fn: fn.__name__)
+def test_an_example_goes_on_alone_while_others_could_see_what_it_has_changed(fn):
+    wanted, found, run = both(fn)
+    torch.testing.assert_close(torch.stack(found), torch.stack(wanted))
+    assert sum(run.explain().read_alone.values()) >= 4  # what some examples set was there before
+
+
+def no_grad(x, i):
+    with torch.no_grad():
+        return read(x) + LIN(x)
+
+
+def autocast(x, i):
+    with torch.autocast("cpu", torch.bfloat16, enabled=False):
+        return read(x) + LIN(x)
+
+
+def decorated(x, i):
+    return torch.no_grad()(lambda: read(x) + LIN(x))()
+
+
+def known_context(x, i):
+    with contextlib.suppress(ValueError), contextlib.nullcontext() as nothing:
+        return read(x) + LIN(x) if nothing is None else x
+
+
+def decimals(x, i):
+    with decimal.localcontext() as context:
+        context.prec = 3 + i
+        return read(x) + LIN(x) * float(decimal.Decimal(1) / 3)
+
+
+def own_containers(x, i):
+    found, table = [], {}
+    found.append(read(x))
+    table["y"] = LIN(x)
+    return found[0] + table["y"] * read(table["y"].detach())
+
+
+def put_back(x, i):
+    Settings.factor = i
+    y = LIN(x) * Settings.factor
+    Settings.factor = 1.0
+    return read(x) + y
+
+
+@pytest.mark.parametrize(
+    "fn", [no_grad, autocast, decorated, known_context, decimals, own_containers, put_back]
+)
+def test_examples_wait_where_others_cannot_tell(fn):
+    wanted, found, run = both(fn)
+    torch.testing.assert_close(torch.stack(found), torch.stack(wanted))
+    assert not run.explain().read_alone and len(run.explain().rounds) <= 3
+
+
+def test_explain_says_which_line_makes_examples_go_on_alone():
+    _, _, run = both(lock)
+    assert "the with statement at test_lazy_scopes.py:" in str(run.explain())
+    _, _, run = both(class_attribute)
+    assert "attribute 'factor' of Settings, which test_lazy_scopes.py:" in str(run.explain())
+
+
+def sorted_by_c(x, i):
+    """Sort by a function of C that calls back, and keeps what it does on the way where we cannot see it."""
+    numbers = (ctypes.c_int * 4)(3, 1, 2, 0)
+    order = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int))
+    compare = order(lambda a, b: int(a[0] - b[0] + 0 * read(x)))
+    C.qsort(numbers, 4, ctypes.sizeof(ctypes.c_int), compare)
+    return LIN(x) * torch.tensor([*numbers])
+
+
+C = ctypes.CDLL(ctypes.util.find_library("c"))
+
+
+def test_an_example_goes_on_alone_inside_of_compiled_code_that_calls_it_back():
+    wanted, found, run = both(sorted_by_c)
+    torch.testing.assert_close(torch.stack(found), torch.stack(wanted))
+    assert all("compiled code" in reason for reason in run.explain().read_alone)
+
+
+def test_a_change_that_an_example_has_missed_while_it_waited_is_refused():
+    def fn(x, i):
+        if i == 0:
+            return read(x) + LIN(x) * Settings.factor  # in the loop this is before all changes
+        Settings.factor += 1
+        return read(x) + LIN(x)
+
+    with pytest.raises(RecordError, match="share attribute 'factor' of Settings, and others changed it"):
+        multifold.batched(fn)(XS, range(8))
+
+
+def test_a_server_answers_requests_whose_reads_run_alone():
+    program = multifold.plain(lambda pair: lock(*pair), backend="torch")
+    with multifold.Server(None, program, backend="torch") as server:
+        requests = [server.submit((x, i)) for i, x in enumerate(XS)]
+        for request, x in zip(requests, XS, strict=True):
+            torch.testing.assert_close(torch.as_tensor(request.result(60))[0], lock(x, 0).detach())

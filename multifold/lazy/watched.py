@@ -1,0 +1,286 @@
+"""What examples of a program may change for each other, looked at now and compared later.
+
+From the code of a program it is known which attributes, variables and containers it may write
+(`multifold.lazy.writes`). `Watched` finds these on what the examples share: the model, what functions find
+around them, classes, Python modules, and arguments that several examples have.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import CellType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES
+from multifold._engine.ops.state import NOTHING, read_cell
+from multifold.backend import Backend
+from multifold.lazy.writes import (
+    LOCKS,
+    OF_PROCESS,
+    SEEDERS,
+    CodeWrites,
+    NameStore,
+    Settings,
+    named_by,
+    written_by,
+)
+
+LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore)
+"""Types whose ``repr`` says whether they are held."""
+
+SMALL = 4096
+"""Arrays of NumPy of up to so many bytes are compared by their contents."""
+
+MOST = 4096
+"""Containers of up to so many entries are compared entry by entry."""
+
+OWN_COPY = (
+    "batched(fn, own=True) gives each example a copy of the model with its parameters. Of what else they "
+    "change, give each example its own."
+)
+OWN_VARIABLE = "make it inside of the function that takes an example, or pass each example its own."
+"""What to do about what examples share: an object, or a variable around a function."""
+
+Reading = Sequence[Any]
+"""What was found in one place: objects, compared by identity, and values, compared as such."""
+
+
+class WatchedPlace(NamedTuple):
+    """Something that the code of an example may write, and others see.
+
+    Attributes
+    ----------
+    text : str
+        What it is, as "attribute 'state' of Model".
+    where : str
+        A line that writes it, as "model.py:12"; "" if that is not known.
+    hint : str
+        What to do about it.
+    read : callable
+        Returns the `Reading` of now.
+    """
+
+    text: str
+    where: str
+    hint: str
+    read: Callable[[], Reading]
+
+
+class Watched:
+    """The places that the code of a program may write and that its examples share.
+
+    Parameters
+    ----------
+    backend : Backend
+        The adapter of the framework, which knows the attributes that the framework keeps for itself, and
+        how often its arrays were changed.
+    pending : type
+        The class of pending values, each of which has a ``version``.
+    functions : sequence of function
+        The functions of the program.
+    settings : dict
+        Settings of the framework, besides `OF_PROCESS`; see `multifold.lazy.writes`.
+
+    Attributes
+    ----------
+    places : list of WatchedPlace
+        What is looked at.
+    """
+
+    def __init__(
+        self, backend: Backend, pending: type, functions: Sequence[FunctionType], settings: Settings
+    ) -> None:
+        self.backend = backend
+        self.pending: Any = pending
+        self.functions = functions
+        self.places: list[WatchedPlace] = []
+        self.seen: dict[tuple[int, str], Any] = {}
+        written = [written_by(x.__code__) for x in functions]
+        self.stores = [store for one in written for store in one.attributes]
+        self.names = frozenset(store.name for store in self.stores)
+        self.lines = {store.name: store.where for store in self.stores}
+        self.contents = next((one.contents for one in written if one.contents), None)
+        self.called = frozenset[str]().union(*[one.names for one in written])
+        self.seeds = not SEEDERS.isdisjoint(self.called)
+        self.locks = not LOCKS.isdisjoint(self.called)
+        for function, one in zip(functions, written, strict=True):
+            self.add_variables(function, one)
+        known = {**OF_PROCESS, **settings}
+        for probe, name in {known[name]: name for name in self.called if name in known}.items():
+            self.add(f"the setting that {name} changes", "", OWN_VARIABLE, partial(one_of, probe))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the code of the program writes nothing that examples could share."""
+        return not (self.places or self.names or self.contents or self.seeds or self.locks)
+
+    def add(self, text: str, where: str, hint: str, read: Callable[[], Reading]) -> None:
+        """Look at one more place; see `WatchedPlace`."""
+        self.places.append(WatchedPlace(text, where, hint, read))
+
+    def is_new(self, x: Any, name: str = "") -> bool:
+        """Return whether an object, or one name of it, is met for the first time, and keep it."""
+        key = id(x), name
+        if key in self.seen:
+            return False
+        self.seen[key] = x
+        return True
+
+    def add_variables(self, function: FunctionType, written: CodeWrites) -> None:
+        """Look at the globals, and the variables of functions around, that a function writes."""
+        for store in written.globals:
+            if self.is_new(function.__globals__, store.name):
+                text = f"the variable {store.name!r} of {function.__module__}"
+                self.add_name(function.__globals__, store, text, OWN_VARIABLE)
+        stores = {store.name: store.where for store in written.variables}
+        for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
+            if name in stores and self.is_new(cell):
+                text = f"the variable {name!r} of {function.__qualname__}"
+                self.add(text, stores[name], OWN_VARIABLE, partial(self.reading_of, cell))
+
+    def add_name(self, table: Any, store: NameStore, text: str, hint: str) -> None:
+        """Look at what a name stands for in a table of names, as those of a module, or of an object."""
+        self.add(text, store.where, hint, lambda: self.reading(table.get(store.name, NOTHING)))
+
+    def add_objects(self, objects: Iterable[Any]) -> None:
+        """Look at what code may write on some objects that examples share: attributes, or contents."""
+        objects = [*objects]
+        for owner in objects:
+            for x, text in self.parts_of(owner):
+                if type(x) in CONTAINERS or isinstance(x, np.ndarray) or self.backend.owns(x):
+                    self.add_object(x, None, text)
+        for x in objects:
+            self.add_object(x, None, f"a {type(x).__name__}")
+
+    def add_named(self) -> None:
+        """Look at what code may write on what the functions of the program find around them."""
+        for function in self.functions:
+            for name, x in named_by(function):
+                if not isinstance(x, VALUES) and x is not NOTHING:
+                    self.add_object(x, name, f"the variable {name!r} of {function.__qualname__}")
+
+    def parts_of(self, owner: Any) -> Iterable[tuple[Any, str]]:
+        """Yield ``(object, text)`` for what the attributes of an object stand for.
+
+        Those that the framework keeps for itself, as parameters, are left out.
+        """
+        if hasattr(owner, "__dict__") and not isinstance(owner, (FunctionType, ModuleType, type)):
+            reserved = self.backend.reserved(owner)
+            for name, x in vars(owner).items():
+                if name not in reserved:
+                    yield x, f"attribute {name!r} of {type(owner).__name__}"
+
+    def add_object(self, x: Any, root: str | None, text: str) -> None:
+        """Look at what code may write on one object, which is called ``text``.
+
+        ``root`` is the name by which functions find it, or None for one that is found by others: then code
+        may give it any attribute.
+        """
+        if not self.is_new(x):
+            return
+        if type(x) in CONTAINERS or isinstance(x, np.ndarray) or self.backend.owns(x):
+            if self.contents:
+                hint = OWN_VARIABLE if root else OWN_COPY
+                self.add(text, self.contents, hint, lambda: self.reading(x))
+        elif isinstance(x, LOCK_TYPES):
+            if self.locks:
+                self.add(text, "", OWN_VARIABLE, lambda: (repr(x),))
+        elif hasattr(x, "__dict__"):
+            self.add_attributes(x, root)
+
+    def add_attributes(self, x: Any, root: str | None) -> None:
+        """Look at the attributes that code may give an object, class, function or Python module."""
+        own: Mapping[str, Any] = vars(x)
+        is_object = not isinstance(x, (FunctionType, ModuleType, type))
+        reserved = self.backend.reserved(x) if is_object else ()
+        whose = type(x).__name__ if is_object else getattr(x, "__qualname__", x.__name__)
+        for store in self.stores:
+            is_meant = store.root == root if root else is_object
+            if (
+                (is_meant or store.name in own)
+                and store.name not in reserved
+                and self.is_new(x, store.name)
+            ):
+                table = Attributes(x) if isinstance(x, type) else own
+                self.add_name(table, store, f"attribute {store.name!r} of {whose}", OWN_COPY)
+
+    def reading(self, x: Any) -> Reading:
+        """Return what stands in a place: the object, what it holds as a container, and marks of changes.
+
+        The marks are the version of each pending value in it, the bytes of small arrays of NumPy, and the
+        count of changes of each array of a framework that counts them.
+        """
+        found = [x, *entries(x)] if type(x) in CONTAINERS else [x]
+        marks: list[Any] = []
+        for y in found:
+            kind = type(y)
+            if kind in VALUES:
+                continue
+            if kind is self.pending:
+                marks.append(y.version)
+            elif kind is np.ndarray:
+                marks.append(y.tobytes() if y.nbytes <= SMALL else None)
+            elif self.backend.counts_changes and self.backend.owns(y):
+                marks.append(self.backend.version(y))
+        return found + marks
+
+    def reading_of(self, cell: CellType) -> Reading:
+        """Return the `reading` of a variable of a function around."""
+        return self.reading(read_cell(cell))
+
+    def read(self) -> list[Reading]:
+        """Return the reading of each place, in their order."""
+        return [place.read() for place in self.places]
+
+    def changed(self, before: Sequence[Reading], after: Sequence[Reading]) -> WatchedPlace | None:
+        """Return the first place in which two results of `read` differ; None if there is none.
+
+        There may be more places in the later one.
+        """
+        for place, then, now in zip(self.places, before, after, strict=False):
+            if then is not now and not same(then, now):
+                return place
+        return None
+
+
+class Attributes:
+    """The attributes of a class, as a table of names."""
+
+    def __init__(self, owner: type) -> None:
+        self.owner = owner
+
+    def get(self, name: str, default: Any) -> Any:
+        """Return what an attribute of the class itself, and not of its bases, stands for."""
+        return vars(self.owner).get(name, default)
+
+
+def entries(x: Any) -> Sequence[Any]:
+    """Return what a container holds: of a dictionary the keys, then the values.
+
+    Of one with more than 4096 entries it is their number, and the first and last 64 of them.
+    """
+    found = [*x, *x.values()] if isinstance(x, dict) else [*x]
+    if len(found) <= MOST:
+        return found
+    return [len(found), *found[:FEW], *found[-FEW:]]
+
+
+def one_of(probe: Callable[[], Any]) -> Reading:
+    """Return the reading of a setting: what ``probe()`` returns, alone."""
+    return (probe(),)
+
+
+COMPARED = (*VALUES, tuple)
+"""Types that are compared by value."""
+
+
+def same(some: Reading, others: Reading) -> bool:
+    """Return whether two readings of one place agree."""
+    return len(some) == len(others) and all(
+        x is y or (type(x) is type(y) and type(x) in COMPARED and x == y)
+        for x, y in zip(some, others, strict=True)
+    )

@@ -1,0 +1,266 @@
+"""What the code of a program may write outside of its own names, told from its bytecode.
+
+Most programs write nothing but their local variables, so nothing has to be looked at while their examples
+take turns. For others it is known what to look at:
+
+>>> def program(x):
+...     found = []
+...     found.append(x)
+...     stats["count"] += 1
+...     model.last = x
+>>> wrote = written_by(program.__code__)
+>>> [(x.name, x.root) for x in wrote.attributes], bool(wrote.contents)
+([('last', 'model')], True)
+
+Here ``found`` is a list of its own. What is written by `setattr`, through ``__dict__`` or by compiled code
+is not seen, except for what `Settings` of the process are known.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from multifold._engine.ops.reach import VALUES, globals_of
+from multifold._engine.ops.state import NOTHING, read_cell
+from multifold.lazy.frames import Steps, where
+
+CHANGERS = {
+    *("append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "popitem", "remove"),
+    *("clear", "add", "discard", "update", "setdefault", "sort", "reverse", "rotate", "subtract"),
+    *("move_to_end", "intersection_update", "difference_update", "symmetric_difference_update"),
+    *("fill", "put", "itemset", "resize"),
+}
+"""Methods that change what a container holds, or an array of NumPy."""
+
+MAKERS = {"list", "dict", "set", "deque", "Counter", "defaultdict", "OrderedDict", "sorted", "bytearray"}
+"""Functions whose result is a new container."""
+
+BUILDS = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_CONST_KEY_MAP", "LIST_EXTEND", "DICT_UPDATE")
+"""Instructions after which there is a new container on the stack."""
+
+LOCKS = {"acquire", "release"}
+SEEDERS = {"seed", "manual_seed", "set_state", "setstate", "set_rng_state"}
+"""Methods that change a lock, and those that set a random generator."""
+
+Settings = Mapping[str, Callable[[], Any]]
+"""Name of a function that changes a setting of the process or framework -> what returns the setting."""
+
+OF_PROCESS: Settings = {
+    "chdir": os.getcwd,
+    "environ": lambda: tuple(os.environ.items()),
+    "putenv": lambda: tuple(os.environ.items()),
+    "simplefilter": lambda: tuple(warnings.filters),
+    "filterwarnings": lambda: tuple(warnings.filters),
+    "resetwarnings": lambda: tuple(warnings.filters),
+}
+"""Settings of the process, by names of the code that changes them."""
+
+
+class NameStore(NamedTuple):
+    """A name that some code stores into.
+
+    Attributes
+    ----------
+    name : str
+        The name of an attribute, a global, or a variable of a function around.
+    root : str or None
+        The name of the object whose attribute it is, if the code says that in one word.
+    where : str
+        The line, as "model.py:12".
+    """
+
+    name: str
+    root: str | None
+    where: str
+
+
+class CodeWrites(NamedTuple):
+    """What one code object, and those inside of it, may write outside of local variables.
+
+    Attributes
+    ----------
+    attributes, globals, variables : tuple of NameStore
+        Attributes of objects, names of the module, and variables of functions around.
+    contents : str or None
+        A line that changes what a container or an array holds that is not new in the code; None if none
+        does.
+    names : frozenset of str
+        All names of globals, attributes and methods in the code.
+    """
+
+    attributes: tuple[NameStore, ...]
+    globals: tuple[NameStore, ...]
+    variables: tuple[NameStore, ...]
+    contents: str | None
+    names: frozenset[str]
+
+
+@functools.lru_cache(maxsize=4096)
+def written_by(code: CodeType) -> CodeWrites:
+    """Return what a code object may write, with the functions inside of it.
+
+    Attributes that ``__init__`` gives its own object are left out, for the object is new.
+    """
+    steps = Steps.of(code)
+    own = code.co_varnames[0] if code.co_name == "__init__" and code.co_argcount else None
+    attributes, names_of_module, variables = list[NameStore](), list[NameStore](), list[NameStore]()
+    contents = None
+    fresh = fresh_names(code)
+    for number, step in enumerate(steps.steps):
+        at = where(code, step.line or code.co_firstlineno)
+        if step.name in ("STORE_ATTR", "DELETE_ATTR"):
+            root = root_of(steps, number - 1)
+            if root is None or root != own:
+                attributes.append(NameStore(step.value, root, at))
+        elif step.name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            names_of_module.append(NameStore(step.value, None, at))
+        elif step.name in ("STORE_DEREF", "DELETE_DEREF") and step.value in code.co_freevars:
+            variables.append(NameStore(step.value, None, at))
+        elif changes_contents(steps, number, fresh):
+            contents = contents or at
+    inner = [written_by(x) for x in code.co_consts if isinstance(x, CodeType)]
+    return CodeWrites(
+        (*attributes, *[x for one in inner for x in one.attributes]),
+        (*names_of_module, *[x for one in inner for x in one.globals]),
+        # What a function inside stores into a variable of this one is no one else's.
+        (*variables, *[x for one in inner for x in one.variables if x.name in code.co_freevars]),
+        next((x for x in (contents, *[one.contents for one in inner]) if x), None),
+        frozenset(code.co_names).union(*[one.names for one in inner]),
+    )
+
+
+def root_of(steps: Steps, number: int) -> str | None:
+    """Return the name of the variable that step ``number`` leaves on the stack; None if it is no name."""
+    step = steps.steps[number]
+    return (
+        step.value
+        if step.name.startswith(("LOAD_FAST", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
+        else None
+    )
+
+
+def changes_contents(steps: Steps, number: int, fresh: frozenset[str]) -> bool:
+    """Return whether a step changes what a container or an array holds, but for those named in ``fresh``.
+
+    Such are ``x[i] = v``, ``x += v`` where ``x`` may be an array, ``x.append(v)``, and ``x.add_(v)``.
+    """
+    step = steps.steps[number]
+    if step.name in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
+        index = steps.begin(number - 1, 1)
+        begin = None if index is None else steps.begin(index - 1, 1)
+        return begin is None or root_of(steps, begin) not in fresh
+    if step.name in ("LOAD_METHOD", "LOAD_ATTR"):
+        is_changer = step.value in CHANGERS or (step.value.endswith("_") and not step.value.endswith("__"))
+        return is_changer and root_of(steps, number - 1) not in fresh
+    if step.name == "BINARY_OP" and step.value is not None:
+        return is_in_place(step) and steps.steps[number - 1].name != "LOAD_CONST"
+    return False
+
+
+def is_in_place(step: Any) -> bool:
+    """Return whether a ``BINARY_OP`` is one of ``+=`` and its like."""
+    return isinstance(step.value, int) and step.value >= FIRST_IN_PLACE
+
+
+FIRST_IN_PLACE = 13
+"""Python numbers the operators: 0 to 12 are ``+`` to ``^``, and 13 to 25 the same in place."""
+
+
+@functools.lru_cache(maxsize=4096)
+def fresh_names(code: CodeType) -> frozenset[str]:
+    """Return the local variables of code that always stand for containers which it has made itself.
+
+    Arguments are none of these, nor what is stored from anywhere else.
+    """
+    steps = Steps.of(code).steps
+    found, other = set[str](), {*code.co_varnames[: arguments_of(code)]}
+    for before, step in itertools.pairwise(steps):
+        if step.name == "STORE_FAST":
+            is_new = before.name in BUILDS or (before.name == "CALL" and is_maker(steps, before))
+            (found if is_new else other).add(step.value)
+    return frozenset(found - other)
+
+
+def arguments_of(code: CodeType) -> int:
+    """Return how many of the local variables of code are arguments: those come first."""
+    stars = bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)  # *args and **kwargs
+    return code.co_argcount + code.co_kwonlyargcount + stars
+
+
+def is_maker(steps: Sequence[Any], call: Any) -> bool:
+    """Return whether a call makes a new container: of a function in `MAKERS`, or a comprehension."""
+    number = steps.index(call)
+    for step in steps[max(0, number - 6) : number][::-1]:
+        if step.name == "MAKE_FUNCTION":
+            return True
+        if step.name in ("LOAD_GLOBAL", "LOAD_NAME"):
+            return step.value in MAKERS
+    return False
+
+
+def functions_in(roots: Sequence[Any], is_of_user: Callable[[str], bool]) -> Iterator[FunctionType]:
+    """Yield the functions of the user that code which begins at ``roots`` may call, as far as names tell.
+
+    From a function lead what it binds, the names of its module in its code, and attributes of Python
+    modules that it names. Of an object lead the methods of its class. Each comes once.
+
+    Parameters
+    ----------
+    roots : sequence of object
+        Functions, methods, and objects whose methods may be called.
+    is_of_user : callable
+        Takes the name of a module; returns whether the user has written it.
+    """
+    seen = set[int]()
+    todo = [*roots]
+    while todo:
+        x = todo.pop()
+        if isinstance(x, types.MethodType):
+            todo += (x.__func__, x.__self__)
+        elif isinstance(x, functools.partial):
+            todo += (x.func, *x.args, *x.keywords.values())
+        elif isinstance(x, property):
+            todo += (x.fget, x.fset)
+        elif isinstance(x, (staticmethod, classmethod)):
+            todo.append(x.__func__)
+        elif id(x) in seen or isinstance(x, (ModuleType, *VALUES)):
+            continue
+        elif isinstance(x, FunctionType):
+            seen.add(id(x))
+            if is_of_user(x.__module__ or ""):
+                yield x
+                todo += [part for _, part in named_by(x)]
+        else:
+            seen.add(id(x))
+            kinds = x.__mro__ if isinstance(x, type) else type(x).__mro__
+            own = [kind for kind in kinds if is_of_user(kind.__module__)]
+            todo += [part for kind in own for part in vars(kind).values() if is_code(part)]
+
+
+def is_code(x: Any) -> bool:
+    """Return whether an attribute of a class is a function, a property, or a method of the class."""
+    return isinstance(x, (FunctionType, property, staticmethod, classmethod))
+
+
+def named_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield ``(name, object)`` for each name in the code of a function, and for what it binds.
+
+    Of a Python module that it names, what can be called comes, too, if its code has the name.
+    """
+    names = written_by(function.__code__).names
+    for name in globals_of(function.__code__):
+        found = function.__globals__.get(name, NOTHING)
+        yield name, found
+        if isinstance(found, ModuleType):
+            yield from [(x, vars(found)[x]) for x in names if callable(vars(found).get(x))]
+    for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
+        yield name, read_cell(cell)
+    for default in function.__defaults__ or ():
+        yield function.__name__, default
