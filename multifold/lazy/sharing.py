@@ -23,6 +23,7 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from types import FunctionType
 from typing import Any
 
 from multifold._engine.ops.reach import CONTAINERS, owners_of, reached
@@ -120,7 +121,9 @@ class Sharing:
             backend = self.backend
             owners = owners_of(backend, None, self.fn)
             objects = objects_in(backend, [*backend.stateful(owners), *self.same])
-            functions = [*functions_in([self.fn, *objects.values()], is_written_here)]
+            inside = [x for owner in objects.values() for x in vars_of(owner)]
+            roots = [self.fn, *objects.values(), *inside]
+            functions = [*functions_in(roots, is_written_here, self.is_known)]
             watched = self.watched = Watched(
                 backend, self.recorder.pending, functions, self.recorder.settings
             )
@@ -138,6 +141,11 @@ class Sharing:
     def state(self) -> State:
         """Return the state of all that is watched."""
         return self.watch().read()
+
+    def is_known(self, module: str) -> bool:
+        """Return whether a Python module is of Python itself, NumPy, multifold or the framework."""
+        known = f"{module}.".startswith((*self.recorder.inner, "numpy."))
+        return known or module.partition(".")[0] in sys.stdlib_module_names
 
     def change(self) -> str | None:
         """Return what the example that runs has changed in this turn, and others would see, or None.
@@ -235,6 +243,11 @@ def objects_in(backend: Backend, roots: Sequence[Any]) -> dict[int, Any]:
     framework or an installed library made for itself; see `is_of_user`.
     """
     return {id(x): x for x, inside in reached(backend, roots, is_home=is_of_user) if inside}
+
+
+def vars_of(x: Any) -> Iterable[Any]:
+    """Return what the attributes of an object stand for; nothing for what has none, or for a function."""
+    return [*vars(x).values()] if hasattr(x, "__dict__") and not isinstance(x, FunctionType) else []
 
 
 def is_of_user(x: Any) -> bool:

@@ -8,7 +8,7 @@ around them, classes, Python modules, and arguments that several examples have.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.backend import Backend
 from multifold.lazy.writes import (
     LOCKS,
+    NAMELESS,
     OF_PROCESS,
     SEEDERS,
     CodeWrites,
@@ -106,6 +107,7 @@ class Watched:
         self.contents = next((one.contents for one in written if one.contents), None)
         self.called = frozenset[str]().union(*[one.names for one in written])
         self.seeds = not SEEDERS.isdisjoint(self.called)
+        self.any_name = not NAMELESS.isdisjoint(self.called)
         self.locks = not LOCKS.isdisjoint(self.called)
         for function, one in zip(functions, written, strict=True):
             self.add_variables(function, one)
@@ -116,7 +118,15 @@ class Watched:
     @property
     def is_idle(self) -> bool:
         """Whether the code of the program writes nothing that examples could share."""
-        return not (self.places or self.names or self.contents or self.seeds or self.locks)
+        return not (
+            self.places
+            or self.names
+            or self.contents
+            or self.seeds
+            or self.locks
+            or self.any_name
+            or "next" in self.called
+        )
 
     def add(self, text: str, where: str, hint: str, read: Callable[[], Reading]) -> None:
         """Look at one more place; see `WatchedPlace`."""
@@ -151,10 +161,12 @@ class Watched:
         objects = [*objects]
         for owner in objects:
             for x, text in self.parts_of(owner):
-                if type(x) in CONTAINERS or isinstance(x, np.ndarray) or self.backend.owns(x):
+                if not isinstance(x, (*VALUES, FunctionType, ModuleType)):
                     self.add_object(x, None, text)
         for x in objects:
             self.add_object(x, None, f"a {type(x).__name__}")
+            for kind in type(x).__mro__[:-1]:
+                self.add_object(kind, kind.__name__, "")
 
     def add_named(self) -> None:
         """Look at what code may write on what the functions of the program find around them."""
@@ -189,6 +201,8 @@ class Watched:
         elif isinstance(x, LOCK_TYPES):
             if self.locks:
                 self.add(text, "", OWN_VARIABLE, lambda: (repr(x),))
+        elif isinstance(x, Iterator):  # how far it has come cannot be asked
+            self.add(f"{text}, an iterator", "", OWN_VARIABLE, lambda: (object(),))
         elif hasattr(x, "__dict__"):
             self.add_attributes(x, root)
 
@@ -207,6 +221,11 @@ class Watched:
             ):
                 table = Attributes(x) if isinstance(x, type) else own
                 self.add_name(table, store, f"attribute {store.name!r} of {whose}", OWN_COPY)
+        if self.any_name and not isinstance(x, (FunctionType, ModuleType)):
+            self.add(f"an attribute of {whose}", "", OWN_COPY, lambda: (*vars(x), *vars(x).values()))
+        for name in own.keys() & self.called:
+            if type(own[name]) in CONTAINERS:
+                self.add_object(own[name], None, f"attribute {name!r} of {whose}")
 
     def reading(self, x: Any) -> Reading:
         """Return what stands in a place: the object, what it holds as a container, and marks of changes.

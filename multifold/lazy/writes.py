@@ -12,8 +12,8 @@ take turns. For others it is known what to look at:
 >>> [(x.name, x.root) for x in wrote.attributes], bool(wrote.contents)
 ([('last', 'model')], True)
 
-Here ``found`` is a list of its own. What is written by `setattr`, through ``__dict__`` or by compiled code
-is not seen, except for what `Settings` of the process are known.
+Here ``found`` is a list of its own. What compiled code writes is not seen, but for `Settings` that are
+known.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ BUILDS = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_CONST_KEY_MAP", "LIST_E
 LOCKS = {"acquire", "release"}
 SEEDERS = {"seed", "manual_seed", "set_state", "setstate", "set_rng_state"}
 """Methods that change a lock, and those that set a random generator."""
+
+NAMELESS = {"setattr", "delattr", "vars", "globals", "__dict__", "__setattr__"}
+"""What writes to attributes that the code does not name."""
 
 Settings = Mapping[str, Callable[[], Any]]
 """Name of a function that changes a setting of the process or framework -> what returns the setting."""
@@ -205,11 +208,14 @@ def is_maker(steps: Sequence[Any], call: Any) -> bool:
     return False
 
 
-def functions_in(roots: Sequence[Any], is_of_user: Callable[[str], bool]) -> Iterator[FunctionType]:
+def functions_in(
+    roots: Sequence[Any], is_of_user: Callable[[str], bool], is_known: Callable[[str], bool]
+) -> Iterator[FunctionType]:
     """Yield the functions of the user that code which begins at ``roots`` may call, as far as names tell.
 
     From a function lead what it binds, the names of its module in its code, and attributes of Python
-    modules that it names. Of an object lead the methods of its class. Each comes once.
+    modules that it names. Of an object lead the methods of its class. Each comes once. Those of an object
+    whose class the user has not written come, too, but nothing leads on from them.
 
     Parameters
     ----------
@@ -217,6 +223,9 @@ def functions_in(roots: Sequence[Any], is_of_user: Callable[[str], bool]) -> Ite
         Functions, methods, and objects whose methods may be called.
     is_of_user : callable
         Takes the name of a module; returns whether the user has written it.
+    is_known : callable
+        Takes the name of a module; returns whether it is one of Python or the framework, whose functions
+        are left out.
     """
     seen = set[int]()
     todo = [*roots]
@@ -240,8 +249,12 @@ def functions_in(roots: Sequence[Any], is_of_user: Callable[[str], bool]) -> Ite
         else:
             seen.add(id(x))
             kinds = x.__mro__ if isinstance(x, type) else type(x).__mro__
-            own = [kind for kind in kinds if is_of_user(kind.__module__)]
-            todo += [part for kind in own for part in vars(kind).values() if is_code(part)]
+            for kind in kinds:
+                parts = [part for part in vars(kind).values() if is_code(part)]
+                if is_of_user(kind.__module__):
+                    todo += parts
+                elif not (isinstance(x, type) or is_known(kind.__module__)):
+                    yield from [part for part in parts if isinstance(part, FunctionType)]
 
 
 def is_code(x: Any) -> bool:

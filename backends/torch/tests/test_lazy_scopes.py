@@ -7,12 +7,14 @@ import ctypes
 import ctypes.util
 import decimal
 import io
+import itertools
 import os
 import sys
 import tempfile
 import threading
 import unittest.mock
 import warnings
+from typing import ClassVar
 
 import pytest
 import torch
@@ -135,7 +137,49 @@ def counter(x, i):
     return read(x) + LIN(x) * Settings.factor
 
 
+class Meter:
+    """As one of an installed library, which has the file of none of the user's modules."""
+
+    def __init__(self):
+        self.total = 0
+
+    def update(self, x):
+        self.total += x
+
+
+Meter.__module__ = "meters"
+METER = Meter()
+IDS = itertools.count()
+
+
+class Keeps:
+    found: ClassVar[dict[str, int]] = {}
+
+
+def meter(x, i):
+    METER.update(i + 1)
+    return read(x) + LIN(x) * METER.total
+
+
+def set_by_name(x, i):
+    setattr(Settings, "fac" + "tor", i)
+    y = read(x) + LIN(x) * Settings.factor
+    setattr(Settings, "fac" + "tor", 1.0)
+    return y
+
+
+def of_a_class(x, i):
+    Keeps.found["last"] = i
+    return read(x) + LIN(x) * Keeps.found["last"]
+
+
+def from_an_iterator(x, i):
+    n = read(x)
+    return n + LIN(x) * (next(IDS) % 8)
+
+
 SEEN = [
+    *(meter, set_by_name, of_a_class, from_an_iterator),
     *(on_a_stack, lock, lock_without_with, class_attribute, of_a_function, thread_local, patched),
     *(caught_warnings, output, dtype, environment, folder, seed, one_of_several_contexts, counter),
 ]
@@ -152,7 +196,7 @@ def _as_before():
 def both(fn):
     """Return the results of the loop, those of a batched run, and the run."""
     wanted = [fn(x, i) for i, x in enumerate(XS)]
-    Settings.factor = 1.0
+    Settings.factor, METER.total = 1.0, 0
     run = multifold.batched(fn, join="list")
     return wanted, run(XS, range(8)), run
 
