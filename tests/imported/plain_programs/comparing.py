@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 import signal
 import threading
@@ -142,7 +141,7 @@ class Side:
 
     def replayed(self, traces: Sequence[Any]) -> Outcome:
         """Replay traces of it."""
-        found = Outcome(self.run.replay(traces), {}, [])
+        found = Outcome(self.run.replay(traces), {}, self.program.examples(0))
         found.slopes = self.program.framework.slopes(found)
         return found
 
@@ -350,7 +349,7 @@ def shrunk(program: Program, what: str, seconds: float = 60.0) -> Program:
 def fewer_statements(statements: Sequence[Statement]) -> Iterator[list[Statement]]:
     """Yield the statements without some: first without many, last with those of a block in its place."""
     count = len(statements)
-    for size in itertools.takewhile(lambda x: x, (count // 2, *[1] * (count > 0))):
+    for size in sorted({count // 2, 1} - {0}, reverse=True):
         for start in reversed(range(0, count, size)):
             yield [*statements[:start], *statements[start + size :]]
     for i, x in enumerate(statements):

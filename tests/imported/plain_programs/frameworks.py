@@ -41,7 +41,7 @@ class Framework:
     """What all frameworks have; each says more."""
 
     name = ""
-    patience = 10.0
+    patience = 20.0
     """How many seconds a program may take."""
     most, depth, runs = 8, 2, 2
     """How many statements a program has at most, how deep trees are, and how many lists of them are run."""

@@ -215,10 +215,10 @@ class Torch(Framework):
     def step(self, seed: int) -> None:
         for x in self.parameters:
             if seed % 2:
-                x.data = x.data * 0.5
+                x.data = x.data * -0.5
             else:
                 with self.torch.no_grad():
-                    x.mul_(0.5)
+                    x.mul_(-0.5)
 
     def array(self, x):
         return self.torch.from_numpy(x).clone()
