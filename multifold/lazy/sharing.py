@@ -42,6 +42,9 @@ ask takes longer than to record some calls."""
 State = list[Reading]
 """What stands in each place that is watched."""
 
+STDLIB = sys.stdlib_module_names - {"__main__"}
+"""Packages of Python itself."""
+
 LATE = "one changed it that had waited, after others that come later in the loop"
 WAITED = "others changed it while one waited for a value"
 """Why a change is refused."""
@@ -145,7 +148,7 @@ class Sharing:
     def is_known(self, module: str) -> bool:
         """Return whether a Python module is of Python itself, NumPy, multifold or the framework."""
         known = f"{module}.".startswith((*self.recorder.inner, "numpy."))
-        return known or module.partition(".")[0] in sys.stdlib_module_names
+        return known or module.partition(".")[0] in STDLIB
 
     def change(self) -> str | None:
         """Return what the example that runs has changed in this turn, and others would see, or None.
@@ -263,13 +266,15 @@ def is_of_user(x: Any) -> bool:
 def is_written_here(module: str) -> bool:
     """Return whether a module is the user's: neither multifold's, Python's, nor installed.
 
-    Its file lies outside of the folders of Python and site-packages, or it is ``__main__``.
+    Its file lies outside of the folders of Python and site-packages, or it has none, as ``__main__`` in a
+    notebook, or what `exec` runs.
     """
-    if module.partition(".")[0] == "multifold":  # installed so that its code can be changed
+    top = module.partition(".")[0]
+    if top == "multifold" or top in STDLIB:  # the former may be installed so that its code can be changed
         return False
-    where = getattr(sys.modules.get(module), "__file__", None) or ""
-    installed = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
-    return module == "__main__" or bool(where and not where.startswith(tuple(installed)))
+    where = getattr(sys.modules.get(module), "__file__", None)
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    return module == "__main__" or where is None or not where.startswith(tuple(installed))
 
 
 def has_names(x: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES
+from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES, package_of
 from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.backend import Backend
 from multifold.lazy.writes import (
@@ -192,7 +192,7 @@ class Watched:
         ``root`` is the name by which functions find it, or None for one that is found by others: then code
         may give it any attribute.
         """
-        if not self.is_new(x):
+        if not self.is_new(x) or package_of(x).startswith("multifold"):
             return
         if type(x) in CONTAINERS or isinstance(x, np.ndarray) or self.backend.owns(x):
             if self.contents:
@@ -293,13 +293,16 @@ def one_of(probe: Callable[[], Any]) -> Reading:
     return (probe(),)
 
 
-COMPARED = (*VALUES, tuple)
-"""Types that are compared by value."""
+def same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Return whether two sequences, as readings of one place, agree: in objects, and in values."""
+    return len(some) == len(others) and all(map(equal, some, others))
 
 
-def same(some: Reading, others: Reading) -> bool:
-    """Return whether two readings of one place agree."""
-    return len(some) == len(others) and all(
-        x is y or (type(x) is type(y) and type(x) in COMPARED and x == y)
-        for x, y in zip(some, others, strict=True)
-    )
+def equal(x: Any, y: Any) -> bool:
+    """Return whether two entries of readings agree: one object, or equal values; tuples entry by entry."""
+    if x is y:
+        return True
+    kind = type(x)
+    if kind is not type(y):
+        return False
+    return same(x, y) if kind is tuple else kind in VALUES and bool(x == y)
