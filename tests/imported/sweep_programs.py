@@ -99,7 +99,7 @@ class Sweep:
                     self.add(found)
                 first = seed + step
             if not ended:
-                self.add({"seed": seed, "kinds": self.kinds_of(seed), "what": "crash", "why": "it ended"})
+                self.add({"seed": seed, "what": "crash", "why": "the process ended", **self.drawn(seed)})
 
     def lines(self, first: int, last: int, step: int) -> Iterator[dict[str, Any]]:
         """Yield what a process writes."""
@@ -119,10 +119,11 @@ class Sweep:
         if not any_line:
             raise SystemExit(f"The process that runs programs has not begun: {' '.join(map(str, command))}")
 
-    def kinds_of(self, seed: int) -> tuple[str, ...]:
-        """Return the kinds of a program, without running it."""
+    def drawn(self, seed: int) -> dict[str, Any]:
+        """Return the kinds and the code of a program, without running it."""
         framework = plain_programs.FRAMEWORKS[self.arguments.backend]
-        return plain_programs.Program(seed, framework(), self.arguments.kinds).kinds
+        program = plain_programs.Program(seed, framework(), self.arguments.kinds)
+        return {"kinds": program.kinds, "text": program.text}
 
     def add(self, found: dict[str, Any]) -> None:
         """Add what came of a program, and move the bar."""
@@ -179,7 +180,7 @@ class Sweep:
             if x["what"] in FAILURES and shown[mark] < self.arguments.show:
                 shown[mark] += 1
                 title = f"seed {x['seed']}: {x['what']} ({x['why']}), kinds {x.get('needs') or x['kinds']}"
-                yield f"---- {title}\n{x.get('text', '')}{x.get('error', '')[:400]}"
+                yield f"---- {title}\n{x['text']}{x.get('error', '')[:400]}"
 
 
 def one(arguments: argparse.Namespace) -> int:
