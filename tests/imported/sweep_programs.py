@@ -2,7 +2,8 @@
 
 ``python tests/imported/sweep_programs.py --backend torch --programs 5000`` runs them, in a process that is
 started again if a program ends it, and shrinks those that fail. ``--kinds scopes,shared`` runs programs of
-these kinds alone, and ``--seed 7`` one, whose code it shows. It ends with status 1 if a program was wrong.
+these kinds alone, and ``--seed 7`` one, whose code it shows. It ends with status 1 if a program was wrong,
+and reports what there is when it is interrupted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -81,12 +83,14 @@ class Sweep:
         count = self.arguments.processes
         first = self.arguments.first
         last = first + self.arguments.programs
-        threads = [threading.Thread(target=self.some, args=(first + i, last, count)) for i in range(count)]
+        threads = [
+            threading.Thread(target=self.some, args=(first + i, last, count), daemon=True)
+            for i in range(count)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        self.found.sort(key=lambda x: x["seed"])
 
     def some(self, first: int, last: int, step: int) -> None:
         """Run programs in one process, and go on in another one behind a program that ends it."""
@@ -147,6 +151,7 @@ class Sweep:
 
     def report(self) -> str:
         """Return a table of kinds, the reasons of refusals, and the programs that failed."""
+        self.found.sort(key=lambda x: x["seed"])
         return "\n\n".join([self.table(), self.reasons(), *self.failed()])
 
     def table(self) -> str:
@@ -220,6 +225,7 @@ def main() -> int:
     if arguments.seed is not None:
         return one(arguments)
     sweep = Sweep(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         sweep.run()
     print(f"\n{sweep.report()}")
