@@ -2,7 +2,8 @@
 
 ``python tests/imported/sweep_programs.py --backend torch --programs 5000`` runs them, in a process that is
 started again if a program ends it, and shrinks those that fail. ``--kinds scopes,shared`` runs programs of
-these kinds alone, and ``--seed 7`` one, whose code it shows. It ends with status 1 if a program was wrong.
+these kinds alone, and ``--seed 7`` one, whose code it shows. It ends with status 1 if a program was wrong,
+and reports what there is when it is interrupted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -81,12 +83,14 @@ class Sweep:
         count = self.arguments.processes
         first = self.arguments.first
         last = first + self.arguments.programs
-        threads = [threading.Thread(target=self.some, args=(first + i, last, count)) for i in range(count)]
+        threads = [
+            threading.Thread(target=self.some, args=(first + i, last, count), daemon=True)
+            for i in range(count)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        self.found.sort(key=lambda x: x["seed"])
 
     def some(self, first: int, last: int, step: int) -> None:
         """Run programs in one process, and go on in another one behind a program that ends it."""
@@ -99,7 +103,7 @@ class Sweep:
                     self.add(found)
                 first = seed + step
             if not ended:
-                self.add({"seed": seed, "kinds": self.kinds_of(seed), "what": "crash", "why": "it ended"})
+                self.add({"seed": seed, "what": "crash", "why": "the process ended", **self.drawn(seed)})
 
     def lines(self, first: int, last: int, step: int) -> Iterator[dict[str, Any]]:
         """Yield what a process writes."""
@@ -119,10 +123,11 @@ class Sweep:
         if not any_line:
             raise SystemExit(f"The process that runs programs has not begun: {' '.join(map(str, command))}")
 
-    def kinds_of(self, seed: int) -> tuple[str, ...]:
-        """Return the kinds of a program, without running it."""
+    def drawn(self, seed: int) -> dict[str, Any]:
+        """Return the kinds and the code of a program, without running it."""
         framework = plain_programs.FRAMEWORKS[self.arguments.backend]
-        return plain_programs.Program(seed, framework(), self.arguments.kinds).kinds
+        program = plain_programs.Program(seed, framework(), self.arguments.kinds)
+        return {"kinds": program.kinds, "text": program.text}
 
     def add(self, found: dict[str, Any]) -> None:
         """Add what came of a program, and move the bar."""
@@ -146,6 +151,7 @@ class Sweep:
 
     def report(self) -> str:
         """Return a table of kinds, the reasons of refusals, and the programs that failed."""
+        self.found.sort(key=lambda x: x["seed"])
         return "\n\n".join([self.table(), self.reasons(), *self.failed()])
 
     def table(self) -> str:
@@ -179,7 +185,7 @@ class Sweep:
             if x["what"] in FAILURES and shown[mark] < self.arguments.show:
                 shown[mark] += 1
                 title = f"seed {x['seed']}: {x['what']} ({x['why']}), kinds {x.get('needs') or x['kinds']}"
-                yield f"---- {title}\n{x.get('text', '')}{x.get('error', '')[:400]}"
+                yield f"---- {title}\n{x['text']}{x.get('error', '')[:400]}"
 
 
 def one(arguments: argparse.Namespace) -> int:
@@ -219,6 +225,7 @@ def main() -> int:
     if arguments.seed is not None:
         return one(arguments)
     sweep = Sweep(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         sweep.run()
     print(f"\n{sweep.report()}")

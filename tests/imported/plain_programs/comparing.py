@@ -39,6 +39,7 @@ NAMED = {
     r"<program \d+>:\d+": "a line",
     r"(op|attribute|the variable|the cell) \S+( of \w+)?": r"\1 ...",
     r"\d+ nodes?": "some nodes",
+    r"Received Node.*": "Received a Node",
 }
 """What is different in the text of each refusal, and what stands for it where they are counted."""
 
