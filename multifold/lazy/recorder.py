@@ -288,12 +288,20 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         ``made`` has weak references to the pending values of the example. Those that are out of date are
         left out if they are only in ``made``; for one in ``result`` a `RecordError` is raised.
         """
-        returned = [x for x in self.flatten(result)[0] if type(x) is self.pending]
-        for x in returned:
-            self.refuse_stale(x)
+        returned = self.returned(result)
         alive = [ref() for ref in made]
-        own = {id(x): x for x in (*returned, *alive) if type(x) is self.pending and not self.is_stale(x)}
-        return [*own.values()]
+        own = {id(x): x for x in alive if type(x) is self.pending and not self.is_stale(x)}
+        return [*{**returned, **own}.values()]
+
+    def returned(self, result: Any) -> dict[int, Any]:
+        """Return the pending values in a nested result, by ``id``.
+
+        Raise a `RecordError` if one of them is out of date.
+        """
+        found = {id(x): x for x in self.flatten(result)[0] if type(x) is self.pending}
+        for x in found.values():
+            self.refuse_stale(x)
+        return found
 
     @abc.abstractmethod
     def computed(self, pending: Any, rows: Any) -> Any:

@@ -440,3 +440,48 @@ def test_a_program_that_begins_with_no_cell_says_that_it_ran_as_a_loop():
     with pytest.warns(UserWarning, match=r"ran as a loop: none of its calls.*(?s:.*)ops="):
         found = run(XS)
     np.testing.assert_array_equal(found, np.tanh(XS))
+
+
+def summed(box, x):
+    y = layer(x).sum()
+    box["total"] += y
+    return y
+
+
+def summed_and_returned(box, x):
+    box["total"] += layer(x)
+    return box["total"]
+
+
+def changed_by_the_next_one(box, x):
+    before, box["last"] = box.get("last"), layer(x) * 1
+    if before is not None:
+        before *= 0.5
+        before[1:3] = box["last"][:2]
+    return box["last"]
+
+
+@pytest.mark.parametrize("program", [summed, summed_and_returned, changed_by_the_next_one])
+def test_what_examples_leave_for_later_ones_is_that_of_the_loop(program):
+    boxes = [{"total": 0.0} for _ in range(3)]
+    wanted = [program(boxes[0], x) for x in XS]
+    found = multifold.batched(lambda x: program(boxes[1], x), join="list", backend="numpy")(XS)
+    with multifold.pending(backend="numpy"):
+        others = [program(boxes[2], x) for x in XS]
+    for results, box in ((found, boxes[1]), (others, boxes[2])):
+        np.testing.assert_allclose(np.stack(results), np.stack(wanted))
+        np.testing.assert_allclose(box["total"] + 0, boxes[0]["total"])
+
+
+def test_a_fold_that_has_a_result_already_refuses_its_change():
+    box = {"total": 0.0}
+    program = multifold.plain(lambda x: summed_and_returned(box, x), backend="numpy")
+    with pytest.raises(RecordError, match="what another one has returned"):
+        multifold.Fold(backend="numpy").run(None, XS, program)
+
+
+def test_traces_of_examples_that_add_into_a_shared_place_are_refused():
+    box = {"total": 0.0}
+    run = multifold.batched(lambda x: summed(box, x), backend="numpy")
+    with pytest.raises(RecordError, match="read its own nodes"):
+        run.traces(XS)

@@ -151,6 +151,7 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
             raise refusal(
                 f"A change in place would make {found.shape} of {self!r}.", "write it out of place."
             )
+        recording_of().note_changed(self)
         self.node, self.host = found.node, None
         self.version += 1
         if self.place is not None:  # what it is a part of has it, too

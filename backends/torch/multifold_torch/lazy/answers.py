@@ -346,6 +346,7 @@ def renamed(x: Pending, found: Any) -> None:
             f"A change in place inside of no_grad() would take the gradient of {x!r}.",
             "write it out of place.",
         )
+    recording_of().note_changed(x)
     x.node, x.form, x.host = found.node, found.form, None
     x.version += 1
     if x.place is not None:  # what it is a part of has it, too

@@ -22,7 +22,7 @@ from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_
 from multifold_torch.lazy.forms import Modes, form_of_tensor
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.pending import Pending, Settled, first_of, refuse, settle, version_of
-from multifold_torch.lazy.written import Written
+from multifold_torch.lazy.written import Written, is_pending
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
 ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
@@ -183,7 +183,7 @@ class TorchRecorder(LazyRecorder):
     def shares(self, module: nn.Module) -> None:
         """Note that the buffers of ``module`` are the same for all examples, as its parameters are."""
         for x in module._buffers.values():
-            if x is not None:
+            if x is not None and not is_pending(x):  # an example may have set one that is its own
                 self.shared[id(x)] = x
 
     def is_shared(self, x: Any) -> bool:
