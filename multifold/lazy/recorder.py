@@ -347,6 +347,8 @@ def known_call(
 ) -> KnownCall:
     """Return the `KnownCall` of a kind of call, once its function has run for one example.
 
+    Raise a `RecordError` for a function that returns None: it has done something that is not known.
+
     Parameters
     ----------
     call : LazyCall
@@ -365,6 +367,11 @@ def known_call(
         part of what was read would be written to without the rest.
     """
     results, shape = optree.tree_flatten(found)
+    if found is None and call.__name__ != "__get__":  # an attribute may be None
+        raise refusal(
+            f"{call.__name__} returns nothing, so it cannot be recorded: what it does is not known.",
+            "give it values that are read, as x.tolist(), or do it after the run.",
+        )
     if not any(map(is_array, results)):
         return KnownCall(None, None, [], [], found, leaves, False)
     memories = [*stand_ins, *results]

@@ -359,7 +359,6 @@ REFUSED = {
     "a stale view": (lambda h: (lambda v: (h.__iadd__(1), v)[1])(h[1:]), "shares its memory"),
     "a pickle": (pickle.dumps, "pickled"),
     "memory": (lambda h: h.data, "asked for 'data'"),
-    "out": (lambda h: np.concatenate([h, h], out=np.zeros(8)), "out="),
 }
 
 
@@ -485,3 +484,42 @@ def test_traces_of_examples_that_add_into_a_shared_place_are_refused():
     run = multifold.batched(lambda x: summed(box, x), backend="numpy")
     with pytest.raises(RecordError, match="read its own nodes"):
         run.traces(XS)
+
+
+def written(z, func, *args):
+    func(z, *args)
+    return z
+
+
+WRITTEN = {
+    "copied": lambda y: written(np.zeros(4), np.copyto, y),
+    "copied into a pending one": lambda y: written(y * 1, np.copyto, y * 2) + y,
+    "put": lambda y: written(np.zeros(4), np.put, [0, 2], y[:2]),
+    "put into a pending one": lambda y: written(y * 1, np.put, [0], 9.0) + y,
+    "a diagonal": lambda y: written(np.outer(y, y), np.fill_diagonal, y[0]),
+    "a sum": lambda y: np.sum(y, out=np.zeros(())),
+    "two": lambda y: np.concatenate([y, y], out=np.zeros(8)),
+    "sums": lambda y: np.cumsum(y, out=np.zeros(4)),
+    "sums in a pending one": lambda y: (z := y * 1, np.cumsum(y, out=z), z + 1)[2],
+}
+SIZES = {
+    "repeat": lambda y, n: np.repeat(y, n).sum(),
+    "a method": lambda y, n: y.repeat(n).sum(),
+    "tile": lambda y, n: np.tile(y, n).sum(),
+    "pad": lambda y, n: np.pad(y, (0, n)).sum(),
+    "reshape": lambda y, n: y.reshape(n * 0 + 2, 2),
+    "split": lambda y, n: np.split(y, n * 0 + 2)[0],
+    "arange": lambda y, n: np.arange(n).sum(),
+    "zeros": lambda y, n: np.zeros((n, 2)).sum(),
+    "where": lambda y, n: np.where(y > 0)[0].sum(),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_what_a_function_writes_to_is_that_of_the_loop(case):
+    as_loop(lambda x: WRITTEN[case](layer(x)), XS)
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_sizes_that_are_computed_are_read(case):
+    as_loop(lambda x: SIZES[case](layer(x), layer(x).argmax() + 1), XS)
