@@ -56,6 +56,12 @@ def maximum(box, x):
     return box.average.sum()
 
 
+def maximum_by_out(box, x):
+    y = LIN(x).detach()
+    torch.maximum(box.average, y, out=box.average)
+    return torch.add(y, box.average, out=box.average * 1).sum()
+
+
 def first_or_more(box, x):
     if not box.found:
         box.found.append(LIN(x).detach().clone())
@@ -71,6 +77,7 @@ def one_for_all(box, x):
 
 PROGRAMS = [
     *(total, total_without_gradient, returned_total, kept_in_a_list, moving_average, memory, maximum),
+    maximum_by_out,
     *(first_or_more, one_for_all),
 ]
 

@@ -26,7 +26,14 @@ from multifold_torch.lazy.pending import (
     version_of,
 )
 from multifold_torch.lazy.rules import with_gradient_of
-from multifold_torch.lazy.written import index_of, is_alone, is_pending, is_uncounted, let_stand
+from multifold_torch.lazy.written import (
+    index_of,
+    is_alone,
+    is_pending,
+    is_uncounted,
+    let_stand,
+    with_pending,
+)
 
 
 def with_item(x: Tensor, index: Any, value: Any) -> Tensor:
@@ -206,22 +213,25 @@ def written_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         )
     found = func(*args, **kwargs)
     if isinstance(out, Tensor):
-        return filled_with(out, found)
-    parts = [filled_with(x, part) for x, part in zip(out, found, strict=True)]
-    return type(found)(parts)
+        fill(with_pending(out), found)
+        return out
+    for x, part in zip(with_pending(out), found, strict=True):
+        fill(x, part)
+    return type(found)(out)
 
 
-def filled_with(out: Tensor, found: Any) -> Tensor:
-    """Return ``out``, changed in place to ``found``; an empty one takes its shape.
+def fill(out: Tensor, found: Any) -> None:
+    """Change ``out`` in place to ``found``; an empty one takes its shape.
 
     Raises `RecordError` for another dtype, or another shape.
     """
     if out.dtype == found.dtype and out.shape == found.shape:
-        return changed(Tensor.copy_, copied, (out, found), {}, {})
+        changed(Tensor.copy_, copied, (out, found), {}, {})
+        return
     is_empty = out.dtype == found.dtype and type(out) is Tensor and not out.numel()
     if is_empty and is_pending(found) and may_stand(out):
         let_stand(out, found)
-        return out
+        return
     raise refusal(
         f"out= is a tensor {tuple(out.shape)} {out.dtype}, and what is computed and not known yet is "
         f"{tuple(found.shape)} {found.dtype}.",
