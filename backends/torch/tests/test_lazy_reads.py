@@ -265,6 +265,29 @@ def test_numbers_that_a_function_needs_are_read_as_in_the_loop(case, as_loop):
     assert torch.is_grad_enabled() and LIN(XS[0]).requires_grad
 
 
+@pytest.mark.parametrize("case", ["tensor", "a copy", "clamp", "arange", "full", "index_select"])
+def test_numbers_are_read_in_inference_mode_and_under_autocast(case):
+    def fn(x):
+        return TAKES_NUMBERS[case](LIN(x), x) * 1.0
+
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        found = multifold.batched(fn, join="list")(XS)
+        torch.testing.assert_close(found, [fn(x) for x in XS], rtol=0.05, atol=0.05)
+
+
+def test_a_launch_that_fails_in_the_middle_of_a_function_raises_there():
+    @multifold.op
+    def picky(x):
+        if (x > 9).any():
+            raise ValueError("too large")
+        return x * 1
+
+    run = multifold.batched(lambda x: torch.tensor([picky(LIN(x) * 0 + x)[0]]), on_error="collect")
+    found, failures = run([*XS[:3], torch.full((4,), 10.0)])
+    torch.testing.assert_close(found, torch.stack([x[:1] for x in XS[:3]]))
+    assert [*failures] == [3] and LIN(XS[0]).requires_grad
+
+
 def test_a_loss_that_refuses_its_arguments_refuses_them_of_one_example():
     def fn(x):
         try:

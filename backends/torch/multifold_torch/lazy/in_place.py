@@ -30,7 +30,6 @@ from multifold_torch.lazy.written import (
     index_of,
     is_alone,
     is_pending,
-    is_uncounted,
     let_stand,
     with_pending,
 )
@@ -143,15 +142,9 @@ def whole_of(x: Tensor) -> Tensor:
 def write_real(func: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call ``func``, which changes the computed tensor ``x`` in place, on the values of pending arguments.
 
-    Raises `RecordError` if a pending argument needs a gradient, or if others could change ``x`` while the
-    example waits, and nothing would show it.
+    Raises `RecordError` if a pending argument needs a gradient.
     """
     whole = whole_of(x)
-    if is_uncounted(x) and not recording_of().is_block:
-        raise refusal(
-            "A tensor is changed by a pending one through another tensor of its memory, as x.data is.",
-            "write it out of place: total = total + x, or change x itself inside of torch.no_grad().",
-        )
     is_error = whole.requires_grad and whole.is_leaf and torch.is_grad_enabled()
     if needs_gradient((args, kwargs)) and not is_error:
         refuse_real("A tensor")

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from multifold.lazy.current import CURRENT, after_run, recording_of, refusal
 
-READ_NUMBER = torch.ops.aten._local_scalar_dense.default
+NUMBERS = torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default
 DETACH = torch.ops.aten.detach.default
 """What compiled code of PyTorch calls that needs a number, as ``torch.arange(x)``, and a copy of values."""
 
@@ -73,9 +73,10 @@ class Pending(Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is READ_NUMBER or (func is DETACH and not is_from_parameter(sys._getframe(1))):
+        is_number = func in NUMBERS
+        if is_number or (func is DETACH and not is_from_parameter(sys._getframe(1))):
             value: Tensor = recording_of().recorder.read(args[0])
-            return value.item() if func is READ_NUMBER else value.clone()
+            return value.item() if is_number else value.clone()
         raise refusal(
             f"PyTorch asks for the values of a pending tensor inside of {func}, which cannot be recorded.",
             "make a cell of the function that does it: multifold.op, or batched(fn, ops=[...]).",

@@ -84,13 +84,6 @@ def is_alone(x: Tensor) -> bool:
     return storage.resizable() and owners == (3 if x._is_view() else 2)
 
 
-def is_uncounted(x: Tensor) -> bool:
-    """Return whether another tensor has the memory of ``x`` and counts no change of it, as ``x.data``."""
-    if x._is_view() or x.layout is not torch.strided:
-        return False
-    return torch._C._storage_Use_Count(x.untyped_storage()._cdata) > 2  # `x` and the storage are owners
-
-
 def index_of(x: Tensor, base: Tensor) -> tuple[Any, ...] | None:
     """Return the index of integers and slices that takes ``x`` out of ``base``; None if there is none.
 
