@@ -26,6 +26,7 @@ from multifold.fold import Fold
 from multifold.lazy.comparing import differing
 from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.function import LazyFunction
+from multifold.lazy.left import Left
 from multifold.lazy.sharing import Sharing, in_all_copies, own_copy
 from multifold.lazy.waiting import resting_collector
 from multifold.operands import each
@@ -206,7 +207,8 @@ class Batched:
         recorder = function.recorder
         fold = self.fold = Fold(backend=backend, device=self.device)
         self.count = len(examples)
-        taken: dict[int, Any] = {}
+        taken: dict[int, Left] = {}
+        owners: dict[int, int] = {}
         raised: dict[int, Exception] = {}
         shared_arrays = in_all_copies(backend, self.fn) if self.own else {}
 
@@ -222,20 +224,18 @@ class Batched:
                 # The others go on: in the loop, the first example that fails is the one that raises.
                 raised[number] = error
                 result, pending = None, recorder.unsettled(None, made)
-            taken[number] = result, pending
-            return each(tuple([x.node for x in pending]))
+            taken[number] = Left(recorder, owners, number, result, pending)
+            return taken[number]
 
         with resting_collector():
             ran = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
         rows, failures = ran if self.on_error == "collect" else (ran, {})
-        results = []
-        kept = [number for number in sorted(taken) if number not in failures]
-        for number, own in zip(kept, rows or (), strict=True):
-            result, pending = taken[number]
-            for x, row in zip(pending, own, strict=True):
-                recorder.settle(x, row)  # also if it has raised: what it has kept is that of the loop
-            if number not in raised:
-                results.append(recorder.settled(result, {}))
+        kept = [taken[number] for number in sorted(taken) if number not in failures]
+        for left, own in zip(kept, rows or (), strict=True):
+            for x, row in zip(left.asked, own, strict=True):
+                if type(x) is recorder.pending:  # several may have returned it
+                    recorder.settle(x, row)  # also if it has raised: what it has kept is that of the loop
+        results = [recorder.settled(left.result, {}) for left in kept if left.number not in raised]
         failures = {**failures, **raised}
         if raised and self.on_error == "raise":
             raise raised[min(raised)]

@@ -48,6 +48,8 @@ class Recording:
         Code by its ``id``, and whether it is the program's: where calls are recorded.
     made : list of weak reference
         The pending values that the example has made whose code runs now.
+    handed : dict of int to pending value
+        Results of examples that were handed to the fold already, by ``id``.
     wait : callable
         Takes nodes; returns their values on the host, once a round has run. Other examples go on meanwhile.
     """
@@ -63,6 +65,7 @@ class Recording:
         self.alarmed = any(alarm() for alarm in recorder.alarms)
         self.lines: dict[int, tuple[CodeType, bool]] = {}
         self.made: list[weakref.ref[Any]] = []
+        self.handed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.wait: Callable[[Sequence[Any]], list[Any]] = refuse_wait
 
     def is_from_library(self, frame: FrameType) -> bool:
@@ -102,6 +105,19 @@ class Recording:
             yield
         finally:
             CURRENT.switch(before)
+
+    def note_changed(self, x: Any) -> None:
+        """Note that the example whose code runs now has changed a pending value in place.
+
+        Raise a `RecordError` if another example has returned it to the fold, which has the value of before.
+        """
+        if self.handed.get(id(x)) is x:
+            raise refusal(
+                "An example changes in place what another one has returned, which multifold.plain has "
+                "handed to the fold already.",
+                "multifold.batched(fn) does that as the loop; or write it out of place: y = y + 1.",
+            )
+        self.made.append(weakref.ref(x))
 
     def goes_on(self, made: list[weakref.ref[Any]], wait: Callable[[Sequence[Any]], list[Any]]) -> None:
         """Store ``made`` and ``wait`` for the example whose code runs next; see the attributes."""

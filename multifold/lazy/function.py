@@ -241,6 +241,7 @@ class LazyFunction:
         self.backend_for(example)
         run = self.run_of(fold)
         result, pending = await run.example((example,), partial(self.fn, example), [])
+        run.recording.handed.update(run.recorder.returned(result))
         return run.as_outputs(result, pending)
 
 

@@ -307,12 +307,20 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         ``made`` has weak references to the pending values of the example. Those that are out of date are
         left out if they are only in ``made``; for one in ``result`` a `RecordError` is raised.
         """
-        returned = [x for x in self.flatten(result)[0] if type(x) is self.pending]
-        for x in returned:
-            self.refuse_stale(x)
+        returned = self.returned(result)
         alive = [ref() for ref in made]
-        own = {id(x): x for x in (*returned, *alive) if type(x) is self.pending and not self.is_stale(x)}
-        return [*own.values()]
+        own = {id(x): x for x in alive if type(x) is self.pending and not self.is_stale(x)}
+        return [*{**returned, **own}.values()]
+
+    def returned(self, result: Any) -> dict[int, Any]:
+        """Return the pending values in a nested result, by ``id``.
+
+        Raise a `RecordError` if one of them is out of date.
+        """
+        found = {id(x): x for x in self.flatten(result)[0] if type(x) is self.pending}
+        for x in found.values():
+            self.refuse_stale(x)
+        return found
 
     @abc.abstractmethod
     def computed(self, pending: Any, rows: Any) -> Any:
@@ -358,6 +366,8 @@ def known_call(
 ) -> KnownCall:
     """Return the `KnownCall` of a kind of call, once its function has run for one example.
 
+    Raise a `RecordError` for a function that returns None: it has done something that is not known.
+
     Parameters
     ----------
     call : LazyCall
@@ -376,6 +386,11 @@ def known_call(
         part of what was read would be written to without the rest.
     """
     results, shape = optree.tree_flatten(found)
+    if found is None and call.__name__ != "__get__":  # an attribute may be None
+        raise refusal(
+            f"{call.__name__} returns nothing, so it cannot be recorded: what it does is not known.",
+            "give it values that are read, as x.tolist(), or do it after the run.",
+        )
     if not any(map(is_array, results)):
         return KnownCall(None, None, [], [], found, leaves, False)
     memories = [*stand_ins, *results]

@@ -360,7 +360,6 @@ REFUSED = {
     "a stale view": (lambda h: (lambda v: (h.__iadd__(1), v)[1])(h[1:]), "shares its memory"),
     "a pickle": (pickle.dumps, "pickled"),
     "memory": (lambda h: h.data, "asked for 'data'"),
-    "out": (lambda h: np.concatenate([h, h], out=np.zeros(8)), "out="),
 }
 
 
@@ -441,3 +440,87 @@ def test_a_program_that_begins_with_no_cell_says_that_it_ran_as_a_loop():
     with pytest.warns(UserWarning, match=r"ran as a loop: none of its calls.*(?s:.*)ops="):
         found = run(XS)
     np.testing.assert_array_equal(found, np.tanh(XS))
+
+
+def summed(box, x):
+    y = layer(x).sum()
+    box["total"] += y
+    return y
+
+
+def summed_and_returned(box, x):
+    box["total"] += layer(x)
+    return box["total"]
+
+
+def changed_by_the_next_one(box, x):
+    before, box["last"] = box.get("last"), layer(x) * 1
+    if before is not None:
+        before *= 0.5
+        before[1:3] = box["last"][:2]
+    return box["last"]
+
+
+@pytest.mark.parametrize("program", [summed, summed_and_returned, changed_by_the_next_one])
+def test_what_examples_leave_for_later_ones_is_that_of_the_loop(program):
+    boxes = [{"total": 0.0} for _ in range(3)]
+    wanted = [program(boxes[0], x) for x in XS]
+    found = multifold.batched(lambda x: program(boxes[1], x), join="list", backend="numpy")(XS)
+    with multifold.pending(backend="numpy"):
+        others = [program(boxes[2], x) for x in XS]
+    for results, box in ((found, boxes[1]), (others, boxes[2])):
+        np.testing.assert_allclose(np.stack(results), np.stack(wanted))
+        np.testing.assert_allclose(box["total"] + 0, boxes[0]["total"])
+
+
+def test_a_fold_that_has_a_result_already_refuses_its_change():
+    box = {"total": 0.0}
+    program = multifold.plain(lambda x: summed_and_returned(box, x), backend="numpy")
+    with pytest.raises(RecordError, match="what another one has returned"):
+        multifold.Fold(backend="numpy").run(None, XS, program)
+
+
+def test_traces_of_examples_that_add_into_a_shared_place_are_refused():
+    box = {"total": 0.0}
+    run = multifold.batched(lambda x: summed(box, x), backend="numpy")
+    with pytest.raises(RecordError, match="read its own nodes"):
+        run.traces(XS)
+
+
+def written(z, func, *args):
+    func(z, *args)
+    return z
+
+
+WRITTEN = {
+    "copied": lambda y: written(np.zeros(4), np.copyto, y),
+    "copied into a pending one": lambda y: written(y * 1, np.copyto, y * 2) + y,
+    "put": lambda y: written(np.zeros(4), np.put, [0, 2], y[:2]),
+    "put into a pending one": lambda y: written(y * 1, np.put, [0], 9.0) + y,
+    "a diagonal": lambda y: written(np.outer(y, y), np.fill_diagonal, y[0]),
+    "a sum": lambda y: np.sum(y, out=np.zeros(())),
+    "two": lambda y: np.concatenate([y, y], out=np.zeros(8)),
+    "sums": lambda y: np.cumsum(y, out=np.zeros(4)),
+    "sums in a pending one": lambda y: (z := y * 1, np.cumsum(y, out=z), z + 1)[2],
+}
+SIZES = {
+    "repeat": lambda y, n: np.repeat(y, n).sum(),
+    "a method": lambda y, n: y.repeat(n).sum(),
+    "tile": lambda y, n: np.tile(y, n).sum(),
+    "pad": lambda y, n: np.pad(y, (0, n)).sum(),
+    "reshape": lambda y, n: y.reshape(n * 0 + 2, 2),
+    "split": lambda y, n: np.split(y, n * 0 + 2)[0],
+    "arange": lambda y, n: np.arange(n).sum(),
+    "zeros": lambda y, n: np.zeros((n, 2)).sum(),
+    "where": lambda y, n: np.where(y > 0)[0].sum(),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_what_a_function_writes_to_is_that_of_the_loop(case):
+    as_loop(lambda x: WRITTEN[case](layer(x)), XS)
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_sizes_that_are_computed_are_read(case):
+    as_loop(lambda x: SIZES[case](layer(x), layer(x).argmax() + 1), XS)

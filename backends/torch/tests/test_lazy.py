@@ -169,6 +169,19 @@ PROGRAMS = {
     ),
     "another float type": lambda x: torch.tensor(1.5, dtype=torch.float64) * LIN(x),
     "data": lambda x: LIN(x).data + 1,
+    "data in place": lambda x: (y := LIN(x).detach(), y.data.masked_fill_(x > 0, 0.5), y * x)[2],
+    "in place without gradients": lambda x: (y := LIN(x) * 1, torch.no_grad()(y.mul_)(2), y.sin())[2],
+    "out": lambda x: torch.add(LIN(x).detach(), 1, out=torch.zeros(4)),
+    "out of a pending tensor": lambda x: (
+        y := LIN(x).detach() * 1,
+        torch.mul(y, 2, out=y),
+        y + 1,
+    ),
+    "out of an empty tensor": lambda x: torch.cat([LIN(x).detach(), x], out=torch.empty(0)),
+    "out of a row": lambda x: (z := torch.zeros(2, 4), torch.add(LIN(x).detach(), 1, out=z[1]), z)[2],
+    "out of two": lambda x: (
+        torch.max(LIN(x).detach(), 0, out=(torch.zeros(()), torch.zeros((), dtype=torch.long))).values
+    ),
 }
 
 

@@ -129,7 +129,8 @@ def changed(model):
     return found
 
 
-def test_a_read_in_the_middle_of_a_function_is_refused():
+def test_a_read_in_the_middle_of_a_function_is_that_of_the_loop():
     model = Forest()
-    with pytest.raises(RecordError, match="in the middle"), multifold.pending():
-        torch.tensor([model.encode(TREES[0]).sum()])
+    with multifold.pending():
+        found = torch.tensor([model.encode(TREES[0]).sum()])
+    torch.testing.assert_close(found, model.encode(TREES[0]).sum().detach()[None])

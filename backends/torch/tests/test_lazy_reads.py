@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+import torch.distributions as D  # noqa: N812 - as everybody calls it
 from torch import nn
 
 import multifold
@@ -223,10 +224,78 @@ def test_finally_of_an_example_that_waits_runs_when_another_one_ends_the_run():
     assert sorted(ended) == [False, False, True] and torch.is_grad_enabled()
 
 
-def test_a_read_inside_of_a_function_of_pytorch_is_refused():
-    with pytest.raises(RecordError, match="in the middle of a function"):
-        multifold.batched(lambda x: torch.tensor([LIN(x)[0]]))(XS)
+def number(y):
+    return y.detach()[0]
+
+
+def count(y):
+    return y.argmax() + 1
+
+
+TAKES_NUMBERS = {
+    "tensor": lambda y, x: torch.tensor([y[0], y[1]]) + y[:2],
+    "tensor, long after": lambda y, x: torch.tensor([y[0], *[y.sum() * i for i in range(20)]]),
+    "as_tensor": lambda y, x: torch.as_tensor([[y[0], 1.0], [y[1], 2.0]]),
+    "bools": lambda y, x: torch.tensor([y[0] > 0, y[1] > 0]),
+    "a copy": lambda y, x: torch.tensor(y.detach()),
+    "new_tensor": lambda y, x: x.new_tensor([y[0], y[1]]),
+    "clamp": lambda y, x: torch.clamp(y, 0.01, number(y)) + torch.clamp(x, 0.01, number(y)),
+    "arange": lambda y, x: torch.arange(0, count(y)).sum(),
+    "full": lambda y, x: torch.full((2,), number(y)) * y[:2],
+    "zeros": lambda y, x: torch.zeros(count(y), 2).sum() + y,
+    "index_select": lambda y, x: y.index_select(0, count(y) - 1) + x.index_select(0, count(y) - 1),
+    "narrow": lambda y, x: y.narrow(0, count(y) - 1, 1),
+    "slice": lambda y, x: y[: count(y)].sum() + x[: count(y)].sum(),
+    "repeat": lambda y, x: y.repeat(count(y)).sum() + x.repeat(count(y)).sum(),
+    "view": lambda y, x: y.repeat(2).view(count(y) * 0 + 2, 4),
+    "unflatten": lambda y, x: y.unflatten(0, (count(y) * 0 + 2, 2)),
+    "topk": lambda y, x: torch.topk(y, count(y))[0].sum(),
+    "pad": lambda y, x: nn.functional.pad(y, (0, count(y))).sum(),
+    "alpha": lambda y, x: torch.add(y, x, alpha=number(y)),
+    "repeat_interleave": lambda y, x: torch.repeat_interleave(y, y.argsort()).sum() * y,
+    "one_hot": lambda y, x: nn.functional.one_hot(y.argsort()) @ torch.arange(4),
+    "a tensor where it takes no number": lambda y, x: torch.histogram(number(y).abs(), 3)[0],
+    "a check of a loss": lambda y, x: nn.functional.gaussian_nll_loss(y, x, y.exp()),
+}
+
+
+@pytest.mark.parametrize("case", TAKES_NUMBERS)
+def test_numbers_that_a_function_needs_are_read_as_in_the_loop(case, as_loop):
+    as_loop(lambda x: TAKES_NUMBERS[case](LIN(x), x), XS, parameters=PARAMETERS)
     assert torch.is_grad_enabled() and LIN(XS[0]).requires_grad
+
+
+@pytest.mark.parametrize("case", ["tensor", "a copy", "clamp", "arange", "full", "index_select"])
+def test_numbers_are_read_in_inference_mode_and_under_autocast(case):
+    def fn(x):
+        return TAKES_NUMBERS[case](LIN(x), x) * 1.0
+
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        found = multifold.batched(fn, join="list")(XS)
+        torch.testing.assert_close(found, [fn(x) for x in XS], rtol=0.05, atol=0.05)
+
+
+def test_a_launch_that_fails_in_the_middle_of_a_function_raises_there():
+    @multifold.op
+    def picky(x):
+        if (x > 9).any():
+            raise ValueError("too large")
+        return x * 1
+
+    run = multifold.batched(lambda x: torch.tensor([picky(LIN(x) * 0 + x)[0]]), on_error="collect")
+    found, failures = run([*XS[:3], torch.full((4,), 10.0)])
+    torch.testing.assert_close(found, torch.stack([x[:1] for x in XS[:3]]))
+    assert [*failures] == [3] and LIN(XS[0]).requires_grad
+
+
+def test_a_loss_that_refuses_its_arguments_refuses_them_of_one_example():
+    def fn(x):
+        try:
+            return nn.functional.gaussian_nll_loss(LIN(x), x, LIN(x))
+        except ValueError:
+            return x.sum()
+
+    torch.testing.assert_close(multifold.batched(fn)(XS), torch.stack([fn(x) for x in XS]))
 
 
 def test_a_read_in_inference_mode_is_refused():
@@ -521,3 +590,59 @@ def test_an_error_of_pytorch_after_a_read_does_not_end_the_process(way):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == (["1", "2", "6", "22"] if way == "batched" else ["6"] * 4)
+
+
+DISTRIBUTIONS = {
+    "normal": lambda h: D.Normal(h[:3], h[3:].exp()).log_prob(torch.ones(3)),
+    "bernoulli": lambda h: D.Bernoulli(h.sigmoid()).log_prob(torch.ones(6)),
+    "categorical": lambda h: D.Categorical(logits=h).log_prob(torch.tensor(2)),
+    "of a matrix": lambda h: D.MultivariateNormal(h[:3], torch.diag(h[3:].exp())).log_prob(torch.ones(3)),
+    "dirichlet": lambda h: D.Dirichlet(torch.ones(6)).log_prob(h.softmax(0)),
+    "one of one": lambda h: D.OneHotCategorical(logits=h).log_prob(torch.eye(6)[1]),
+    "a sum of some": lambda h: D.Independent(D.Laplace(h[:3], h[3:].exp()), 1).log_prob(torch.ones(3)),
+    "an assertion": lambda h: (torch._assert((h < 9).all(), "too large"), h)[1],
+    "an assertion that runs later": lambda h: (torch._assert_async((h < 9).all()), h)[1],
+    "equal tensors": lambda h: (torch.testing.assert_close(h, h * 1), h)[1],
+}
+
+
+@pytest.mark.parametrize("case", DISTRIBUTIONS)
+def test_a_check_of_arguments_looks_at_those_of_one_example(case, monkeypatch):
+    monkeypatch.setattr(D.Distribution, "_validate_args", True)  # trainers turn it off for good
+    net = nn.Linear(4, 6)
+    xs = torch.randn(5, 4)
+    xs[3, 2] = torch.nan
+
+    def plain(x):
+        return DISTRIBUTIONS[case](net(x)).sum()
+
+    def careful(x):
+        try:
+            return plain(x)
+        except (ValueError, AssertionError, RuntimeError):
+            return torch.tensor(-7.0)
+
+    found = multifold.batched(careful)(xs)
+    torch.testing.assert_close(found, torch.stack([careful(x) for x in xs]))
+    assert (found == -7).tolist() == [False, False, False, True, False]
+    with pytest.raises((ValueError, AssertionError, RuntimeError)) as raised:
+        multifold.batched(plain)(xs)
+    assert raised.value.__notes__ == ["Raised by example 3 of the batched program."]
+
+
+def where_negative(x):
+    return (x[:1] > 0).long() * 9
+
+
+OUT_OF_BOUNDS = {
+    "a table of its own": lambda y, i: nn.functional.embedding(i, y.view(4, 1)),
+    "classes": lambda y, i: nn.functional.one_hot(i, 4) * y,
+    "rows": lambda y, i: y.index_select(0, i),
+    "a filled index": lambda y, i: y.index_fill(0, i, 1.0),
+}
+
+
+@pytest.mark.parametrize("case", OUT_OF_BOUNDS)
+def test_an_index_of_one_example_finds_no_row_of_another(case):
+    with pytest.raises(LaunchError):
+        multifold.batched(lambda x: OUT_OF_BOUNDS[case](LIN(x), where_negative(LIN(x))))(XS)

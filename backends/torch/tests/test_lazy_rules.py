@@ -8,7 +8,14 @@ import optree
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
-from multifold_torch.lazy.rules import ACTIVATIONS, ELEMENTWISE, RULES, mixes_rows, on_rows
+from multifold_torch.lazy.rules import (
+    ACTIVATIONS,
+    ELEMENTWISE,
+    RULES,
+    mixes_rows,
+    on_rows,
+    with_gradient_of,
+)
 from torch import Tensor, nn
 
 MANY = 3
@@ -189,6 +196,8 @@ CASES = [
         for x in (Rows(2), TWO, THREE)
     ],
     (F.layer_norm, (THREE, [4, 2]), {}),
+    (with_gradient_of, (THREE, THREE), {}),
+    *[(F.one_hot, (Rows(*shape, dtype=torch.int64), 6), {}) for shape in ((), (4, 2))],
     *[
         (F.embedding, (Rows(*shape, dtype=torch.int64, high=6), parameter(6, 2)), {"padding_idx": 1})
         for shape in ((), (4,), (4, 2))
@@ -266,3 +275,4 @@ def test_an_embedding_that_counts_its_ids_runs_row_by_row():
     assert mixes_rows(F.embedding, (), {"scale_grad_by_freq": True})
     assert mixes_rows(F.embedding, (None, None, None, None, 2.0, True), {})
     assert not mixes_rows(F.embedding, (None, None), {"scale_grad_by_freq": False})
+    assert mixes_rows(F.embedding, (torch.zeros(2), torch.ones(3, 2)), {})

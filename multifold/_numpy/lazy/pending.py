@@ -97,9 +97,12 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
         return changed(out[0], func, inputs, kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if kwargs.get("out") is not None:
-            refuse("written to out=")
-        return dispatch(func, args, kwargs)
+        out = kwargs.pop("out", None)
+        found = dispatch(func, args, kwargs)
+        if out is None:
+            return found
+        np.copyto(out, found)
+        return out
 
     @property
     def T(self) -> Any:  # noqa: N802 - as NumPy calls it
@@ -151,6 +154,7 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
             raise refusal(
                 f"A change in place would make {found.shape} of {self!r}.", "write it out of place."
             )
+        recording_of().note_changed(self)
         self.node, self.host = found.node, None
         self.version += 1
         if self.place is not None:  # what it is a part of has it, too
@@ -369,14 +373,66 @@ def like(func: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+def writing(func: Any) -> Callable[..., Any]:
+    """Return an answer for a function, as `numpy.copyto`, that writes to its first argument.
+
+    A pending one stands for a recorded copy with what is written; into another one values are written that
+    are read.
+    """
+
+    @functools.wraps(func, assigned=("__name__",))
+    def with_written(x: np.ndarray, *args: Any, **kwargs: Any) -> np.ndarray:
+        found = x.copy()
+        func(found, *args, **kwargs)
+        return found
+
+    def answer(x: Any, *args: Any, **kwargs: Any) -> None:
+        if type(x) is PendingArray:
+            x._becomes(record(with_written, x, *args, **kwargs))
+        else:
+            func(x, *with_reads(args), **with_reads(kwargs))
+
+    return answer
+
+
+WRITES = np.copyto, np.put, np.place, np.putmask, np.fill_diagonal, np.put_along_axis
+
+
+def of_sizes(func: Any) -> Callable[..., Any]:
+    """Return an answer for a function, as `numpy.repeat`, whose result has a shape by its other arguments.
+
+    Those are read, if they are pending; the first one is not.
+    """
+
+    def answer(x: Any, *sizes: Any, **options: Any) -> Any:
+        return record(func, x, *with_reads(sizes), **with_reads(options))
+
+    return answer
+
+
+OF_SIZES = (
+    *(np.repeat, np.tile, np.pad, np.split, np.array_split, np.reshape, np.resize, np.broadcast_to),
+    *(of_arrays("repeat"), of_arrays("reshape")),
+)
+
+
+def chosen(condition: Any, *args: Any) -> Any:
+    """Answer `numpy.where`: record it with three arguments; given a condition alone, wait for its value."""
+    return record(np.where, condition, *args) if args else np.where(with_reads(condition))
+
+
 READS = (
     *(np.nonzero, np.unique, np.array_equal, np.allclose, np.argwhere, np.flatnonzero, np.searchsorted),
     *(np.array2string, np.array_repr, np.array_str, np.iscomplexobj, np.bincount),
+    *(np.save, np.savez, np.savez_compressed, np.savetxt),
 )
 
 ANSWERS: dict[Any, Callable[..., Any]] = {
     **{func: reading(func) for func in READS},
     **{func: like(func) for func in (np.zeros_like, np.ones_like, np.empty_like, np.full_like)},
+    **{func: writing(func) for func in WRITES},
+    **{func: of_sizes(func) for func in OF_SIZES},
+    np.where: chosen,
     np.shape: lambda x: x.shape,
     np.ndim: lambda x: x.ndim,
     np.size: lambda x, axis=None: x.size if axis is None else x.shape[axis],

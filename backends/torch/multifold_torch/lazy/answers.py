@@ -7,7 +7,6 @@ tensor stand for another call. What needs memory or a graph that are not there i
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -18,22 +17,9 @@ from torch import Tensor
 
 from multifold.lazy.current import recording_of, refusal
 from multifold.lazy.pending_array import with_reads
-from multifold_torch.lazy.forms import form_of_tensor
-from multifold_torch.lazy.pending import (
-    Pending,
-    pending,
-    refuse,
-    refuse_backward,
-    refuse_real,
-    version_of,
-)
-from multifold_torch.lazy.written import index_of, is_alone, is_pending, let_stand
-
-
-def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Record a call of a function with pending tensors; return its result with pending tensors in it."""
-    recording = recording_of()
-    return recording.recorder.recorded(recording, None, func, args, kwargs)
+from multifold_torch.lazy.in_place import changed, with_item
+from multifold_torch.lazy.pending import Pending, needs_gradient, pending, record, refuse, refuse_backward
+from multifold_torch.lazy.written import is_pending
 
 
 def reading(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,13 +47,6 @@ def chosen(condition: Any, *args: Any, **kwargs: Any) -> Any:
 def holds_pending(args: Any) -> bool:
     """Return whether there is a pending tensor among the leaves of ``args``, a structure."""
     return any(map(is_pending, optree.tree_leaves(args)))
-
-
-def needs_gradient(args: Any) -> bool:
-    """Return whether gradients are recorded and a pending tensor among ``args`` needs one."""
-    return torch.is_grad_enabled() and any(
-        isinstance(x, Pending) and x.form.requires_grad for x in optree.tree_leaves(args)
-    )
 
 
 def refuse_gradient(func: Any, args: Any) -> None:
@@ -128,6 +107,21 @@ def item_of(x: Any, index: Any) -> Any:
 def row_at(x: Tensor, index: Tensor) -> Tensor:
     """Return ``x[index]`` for a tensor of one integer, as an operation that `torch.func.vmap` runs."""
     return x[index.reshape(1)].squeeze(0)
+
+
+def selected(x: Any, dim: Any, index: Any) -> Any:
+    """Answer `torch.index_select`: record it; a tensor without axes names a list of one row."""
+    return record(torch.index_select, x, dim, index if index.dim() else index.reshape(1))
+
+
+def repeated(x: Any, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None) -> Any:
+    """Answer `torch.repeat_interleave`: wait for ``repeats``, and record a selection of rows by them."""
+    if repeats is None:
+        return torch.repeat_interleave(with_reads(x))
+    if dim is None:
+        x, dim = x.flatten(), 0
+    counts = torch.as_tensor(with_reads(repeats)).expand(x.shape[dim])
+    return torch.index_select(x, dim, torch.repeat_interleave(counts))
 
 
 def is_number(index: Any) -> bool:
@@ -205,159 +199,9 @@ def set_item(x: Any, index: Any, value: Any) -> None:
         x[index] = value
 
 
-def with_item(x: Tensor, index: Any, value: Any) -> Tensor:
-    """Return a copy of ``x`` in which the part at ``index`` is ``value``."""
-    found = x.clone()
-    found[index] = value
-    return found
-
-
-def copied(x: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
-    """Return a new tensor equal to ``x`` after ``x.copy_(source)``."""
-    return x.clone().copy_(source)
-
-
-def filled(x: Tensor, value: Any) -> Tensor:
-    """Return a new tensor equal to ``x`` after ``x.fill_(value)``."""
-    return x.clone().fill_(value)
-
-
-def zeroed(x: Tensor) -> Tensor:
-    """Return zeros of the shape and dtype of ``x``."""
-    return x.clone().zero_()
-
-
-IN_PLACE = {
-    Tensor.copy_: copied,
-    Tensor.fill_: filled,
-    Tensor.zero_: zeroed,
-}
-
-
-@functools.cache
-def out_of_place(func: Any) -> Any:
-    """Return what computes the same out of place: `Tensor.add` for `Tensor.add_`, None for `Tensor.add`.
-
-    Raises `RecordError` for a function in place that has no such partner, and for setting an attribute.
-    """
-    if func in IN_PLACE:
-        return IN_PLACE[func]
-    name = getattr(func, "__name__", "")
-    if name.startswith("__i") and name in STATEMENTS:
-        return getattr(Tensor, f"__{name[3:]}")
-    if name == "__set__":
-        refuse("given another attribute")
-    if name.endswith("_") and not name.endswith("__"):
-        return getattr(Tensor, name[:-1], None) or refuse(f"changed by {name}")
-    return None
-
-
-OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
-STATEMENTS = {f"__i{name}__" for name in OPERATORS}
-
-
-def changed(func: Any, other: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Any) -> Any:
-    """Answer a function that changes its first argument in place; return that argument.
-
-    It then stands for a recorded call of ``other(*args, **options)``, which computes the same out of place.
-    A computed tensor that cannot stand for a call is changed by ``func`` itself, on values that are read.
-    """
-    x = args[0] if args else kwargs["input"]
-    is_real = not isinstance(x, Pending)
-    if is_real and not may_stand(x):
-        return write_real(func, x, args, kwargs)
-    found = record(other, *args, **options)
-    if not found.form.computes_as(x.form if isinstance(x, Pending) else form_of_tensor(x)):
-        found = record(in_place(func), *args, **kwargs)
-    if is_real:
-        rewritten(x, found)
-    else:
-        renamed(x, found)
-    return x
-
-
-@functools.cache
-def in_place(func: Any) -> Any:
-    """Return a version of ``func``, as `Tensor.add_`, that changes and returns a copy of its argument.
-
-    Unlike the function out of place it keeps dtype and shape, or raises.
-    """
-
-    @functools.wraps(func, assigned=("__name__",))
-    def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return func(x.clone(), *args, **kwargs)
-
-    return call
-
-
-def may_stand(x: Tensor) -> bool:
-    """Return whether a computed tensor may stand for a pending one: nothing else may see its memory.
-
-    It must be no parameter, shared by no other tensor or array, and, as a view, a basic index of its base.
-    """
-    whole = whole_of(x)
-    is_shared = recording_of().recorder.is_shared
-    if type(whole) is not Tensor or is_shared(x) or is_shared(whole) or not is_alone(x):
-        return False
-    if whole.requires_grad and (whole.is_leaf or not torch.is_grad_enabled()):
-        return False  # its gradient is that of what it was before
-    return whole is x or index_of(x, whole) is not None
-
-
-def whole_of(x: Tensor) -> Tensor:
-    """Return the tensor that ``x`` is a view of, or ``x`` itself if it is no view."""
-    return x if x._base is None else x._base
-
-
-def write_real(func: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call ``func``, which changes the computed tensor ``x`` in place, on the values of pending arguments.
-
-    Raises `RecordError` if a pending argument needs a gradient.
-    """
-    whole = whole_of(x)
-    is_error = whole.requires_grad and whole.is_leaf and torch.is_grad_enabled()
-    if needs_gradient((args, kwargs)) and not is_error:
-        refuse_real("A tensor")
-    return func(*with_reads(args), **with_reads(kwargs))
-
-
-def rewritten(x: Tensor, found: Pending) -> None:
-    """Let the computed tensor ``x`` stand for the pending ``found``.
-
-    If it is a view, its base changes with it.
-    """
-    whole = whole_of(x)
-    if whole is not x:
-        index = index_of(x, whole)
-        new = record(with_item, whole, index, found)
-        let_stand(whole, new)
-        found.base, found.place, found.seen = new, (new, index), new.version
-    let_stand(x, found)
-
-
-def renamed(x: Pending, found: Any) -> None:
-    """Let the pending ``x`` stand for what ``found`` stands for, as if it were changed in place.
-
-    Tensors that it is a part of change with it, and other views of them are refused from then on. Raises
-    `RecordError` if it would lose its gradient.
-    """
-    if x.form.requires_grad and not found.form.requires_grad:
-        raise refusal(
-            f"A change in place inside of no_grad() would take the gradient of {x!r}.",
-            "write it out of place.",
-        )
-    x.node, x.form, x.host = found.node, found.form, None
-    x.version += 1
-    if x.place is not None:  # what it is a part of has it, too
-        whole, index = x.place
-        if whole is None:
-            refuse("changed in place where several of its numbers are one, as those of expand()")
-        renamed(whole, record(with_item, whole, index, x))
-        x.seen = version_of(x.base)
-    elif isinstance(x.base, Pending):  # it has other values now, and so have other views of it
-        x.base.version, x.base = -1, None
-    elif x.base is not None:
-        refuse_real("A view of a tensor")
+def data_of(x: Pending) -> Any:
+    """Answer ``x.data``: return ``x`` without gradient, or itself if it has none: both are one memory."""
+    return x.detach() if x.form.requires_grad else x
 
 
 def moved(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -438,6 +282,7 @@ READS = [
     *methods("item tolist __bool__ __float__ __int__ __index__ __complex__ __contains__ __format__"),
     *methods("nonzero equal allclose is_nonzero bincount argwhere"),
     *(torch.nonzero, torch.equal, torch.allclose, torch.is_nonzero, torch.bincount, torch.argwhere),
+    torch._assert_async,
 ]
 READS_WITHOUT_GRADIENT = [
     *methods("numpy __array__ unique unique_consecutive masked_select"),
@@ -467,7 +312,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     Tensor.device.__get__: lambda x: x.form.device,
     Tensor._version.__get__: lambda x: x.version,
     Tensor.is_cuda.__get__: lambda x: x.form.device.type == "cuda",
-    Tensor.data.__get__: lambda x: x.detach(),
+    Tensor.data.__get__: data_of,
     Tensor.size: lambda x, dim=None: x.form.shape if dim is None else x.form.shape[dim],
     Tensor.dim: lambda x: len(x.form.shape),
     Tensor.numel: lambda x: x.form.shape.numel(),
@@ -477,6 +322,11 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     Tensor.__setitem__: set_item,
     **dict.fromkeys((Tensor.unbind, torch.unbind), unbound),
     torch.where: chosen,
+    torch._is_all_true: lambda x: record(torch.all, x),  # vmap would look at the rows of all examples
+    torch._is_any_true: lambda x: record(torch.any, x),
+    **dict.fromkeys((torch.repeat_interleave, Tensor.repeat_interleave), repeated),
+    torch.index_select: selected,
+    Tensor.index_select: selected,
     **{func: repeating(func) for func in REPEATING},
     Tensor.contiguous: same_memory,
     Tensor.requires_grad_: lambda x, on=True: x if on == x.form.requires_grad else refuse("a leaf"),

@@ -23,6 +23,7 @@ from multifold.lazy.recorder import mark_of
 from multifold_torch.lazy.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
 from multifold_torch.lazy.forms import Modes, TensorForm, form_of
 from multifold_torch.lazy.mapped import functions_without_rule
+from multifold_torch.lazy.numbers import ValuesNeeded
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.rules import mixes_rows, on_rows
 
@@ -107,9 +108,9 @@ class RowCall(LazyCall):
         try:
             found = self.func(*args, **kwargs)
         except (NotImplementedError, RuntimeError) as error:
-            if "meta tensor" not in str(error) and not isinstance(error, NotImplementedError):
+            if "meta" not in str(error) and not isinstance(error, NotImplementedError):
                 raise  # what is wrong with the call itself
-            raise refusal(
+            raise ValuesNeeded(
                 f"{self.__name__} cannot be recorded: what it returns depends on values ({error}).",
                 "give it values that are read, as torch.tensor(x.tolist()).",
             ) from error

@@ -11,6 +11,9 @@ how often that was changed: a view of an older one is *stale*, and refused where
 from __future__ import annotations
 
 import copy
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn
 
 import optree
@@ -18,6 +21,10 @@ import torch
 from torch import Tensor
 
 from multifold.lazy.current import CURRENT, after_run, recording_of, refusal
+
+NUMBERS = torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default
+DETACH = torch.ops.aten.detach.default
+"""What compiled code of PyTorch calls that needs a number, as ``torch.arange(x)``, and a copy of values."""
 
 
 class Pending(Tensor):
@@ -66,6 +73,10 @@ class Pending(Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        is_number = func in NUMBERS
+        if is_number or (func is DETACH and not is_from_parameter(sys._getframe(1))):
+            value: Tensor = recording_of().recorder.read(args[0])
+            return value.item() if is_number else value.clone()
         raise refusal(
             f"PyTorch asks for the values of a pending tensor inside of {func}, which cannot be recorded.",
             "make a cell of the function that does it: multifold.op, or batched(fn, ops=[...]).",
@@ -121,6 +132,23 @@ class Settled(Pending):
 
     def __deepcopy__(self, memo: Any) -> Any:
         return copy.deepcopy(self.value, memo)
+
+
+def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Record a call of a function with pending tensors; return its result with pending tensors in it."""
+    return recording_of().recorder.glue(func, args, kwargs)
+
+
+def needs_gradient(args: Any) -> bool:
+    """Return whether gradients are recorded and a pending tensor among ``args`` needs one."""
+    return torch.is_grad_enabled() and any(
+        isinstance(x, Pending) and x.form.requires_grad for x in optree.tree_leaves(args)
+    )
+
+
+def is_from_parameter(frame: FrameType) -> bool:
+    """Return whether a frame makes a parameter of a tensor, whose memory it would share."""
+    return str(frame.f_globals.get("__name__")) == "torch.nn.parameter"
 
 
 def pending(node: Any, form: Any, base: Any = None) -> Pending:

@@ -16,13 +16,15 @@ from multifold.backend import owner_of
 from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, Recording, refusal
 from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
-from multifold_torch.lazy.answers import ANSWERS, changed, out_of_place
+from multifold_torch.lazy.answers import ANSWERS
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
 from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_of
 from multifold_torch.lazy.forms import Modes, form_of_tensor
+from multifold_torch.lazy.in_place import changed, out_of_place, written_to
+from multifold_torch.lazy.numbers import ValuesNeeded, computed_by_values
 from multifold_torch.lazy.patches import PATCHES
-from multifold_torch.lazy.pending import Pending, Settled, first_of, refuse, settle, version_of
-from multifold_torch.lazy.written import Written
+from multifold_torch.lazy.pending import Pending, Settled, first_of, settle, version_of
+from multifold_torch.lazy.written import Written, is_pending
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
 ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
@@ -36,16 +38,35 @@ FEW = 256
 
 
 class Outside(threading.local):
-    """The modes of PyTorch that the run in this thread began in; launches run in them."""
+    """The modes of PyTorch that the run in this thread began in; launches run in them.
+
+    Attributes
+    ----------
+    modes : Modes
+        Whether gradients are recorded, and what autocast does.
+    inference : bool
+        Whether it began in inference mode.
+    keys : tuple
+        What PyTorch's dispatcher had included and excluded.
+    """
 
     def __init__(self) -> None:
-        self.modes = Modes.now()
-        self.inference = False
+        self.set(*self.now())
 
-    def begin(self, modes: Modes, inference: bool) -> tuple[Modes, bool]:
-        """Set the modes of a run; return those set before, which its end sets again."""
-        before = self.modes, self.inference
-        self.modes, self.inference = modes, inference
+    @staticmethod
+    def now() -> tuple[Modes, bool, tuple[Any, Any]]:
+        """Return the modes of this thread now; see the attributes."""
+        keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+        return Modes.now(), torch.is_inference_mode_enabled(), keys
+
+    def set(self, modes: Modes, inference: bool, keys: tuple[Any, Any]) -> None:
+        """Set the attributes."""
+        self.modes, self.inference, self.keys = modes, inference, keys
+
+    def begin(self) -> tuple[Modes, bool, tuple[Any, Any]]:
+        """Begin a run in the modes of now; return those of the run before, for `set` where it ends."""
+        before = self.modes, self.inference, self.keys
+        self.set(*self.now())
         return before
 
 
@@ -96,33 +117,41 @@ class TorchRecorder(LazyRecorder):
         if len(self.known) > MANY:
             self.known, self.called_before = {}, {}
         versions = VERSIONS.begin({})
-        outside = OUTSIDE.begin(Modes.now(), torch.is_inference_mode_enabled())
+        outside = OUTSIDE.begin()
         try:
             with PATCHES.applied():
                 yield
         finally:
             VERSIONS.begin(versions)
-            OUTSIDE.begin(*outside)
+            OUTSIDE.set(*outside)
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):
-            raise refusal(
-                "A value is read in the middle of a function of PyTorch, as torch.tensor([x]) does.",
-                "read it before: torch.tensor([x.item()]), or torch.stack([x]).",
-            )
-        with OUTSIDE.modes.applied():
+        # A function of PyTorch that asks for a number, as torch.tensor([x]), has autograd off meanwhile.
+        inside = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
+        guard = torch._C._ForceDispatchKeyGuard(*OUTSIDE.keys) if inside else contextlib.nullcontext()
+        with guard, OUTSIDE.modes.applied():
             yield
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("out") is not None:
-            refuse("written to out=")
+            return written_to(func, args, kwargs)
         if kwargs.get("inplace"):
             return changed(func, func, args, kwargs, {**kwargs, "inplace": False})
         other = out_of_place(func)
         if other is not None:
             return changed(func, other, args, kwargs, kwargs)
-        return self.recorded(CURRENT.recording, None, func, args, kwargs)
+        return self.glue(func, args, kwargs)
+
+    def glue(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call of a function of PyTorch; return what stands for its result.
+
+        If it needs values that are not computed yet, it is `computed_by_values`.
+        """
+        try:
+            return self.recorded(CURRENT.recording, None, func, args, kwargs)
+        except ValuesNeeded as error:
+            return computed_by_values(func, args, kwargs, error)
 
     def call(
         self, recording: Recording, fn: Any, rows: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -199,7 +228,7 @@ class TorchRecorder(LazyRecorder):
     def shares(self, module: nn.Module) -> None:
         """Note that the buffers of ``module`` are the same for all examples, as its parameters are."""
         for x in module._buffers.values():
-            if x is not None:
+            if x is not None and not is_pending(x):  # an example may have set one that is its own
                 self.shared[id(x)] = x
 
     def is_shared(self, x: Any) -> bool:

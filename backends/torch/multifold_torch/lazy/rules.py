@@ -44,10 +44,15 @@ def on_rows(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def mixes_rows(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether these arguments let rows depend on others, as ``scale_grad_by_freq`` does."""
-    return bool(kwargs.get("scale_grad_by_freq")) or (
-        func is F.embedding and len(args) > 5 and bool(args[5])
-    )
+    """Return whether rows would depend on others, as with ``scale_grad_by_freq``, so that each runs alone.
+
+    In an embedding of a table of each example `torch.func.vmap` looks up a wrong id among the rows of
+    others, and it fills others at the negative indices of ``index_fill``.
+    """
+    if func is not F.embedding:
+        return func in (torch.index_fill, Tensor.index_fill)
+    has_own = len(args) > 1 and of_rows(args[1])
+    return has_own or bool(kwargs.get("scale_grad_by_freq")) or (len(args) > 5 and bool(args[5]))
 
 
 def of_rows(x: Any) -> bool:
@@ -265,7 +270,29 @@ def flattened(own: int) -> Rule:
     return rule
 
 
+class GradientOf(torch.autograd.Function):
+    """Values of one tensor with the gradient of another one of its shape."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor) -> Tensor:
+        """Return a copy of ``values``."""
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the result as that of ``x``."""
+        return gradient, None
+
+
+def with_gradient_of(x: Tensor, values: Tensor) -> Tensor:
+    """Return ``x`` after ``x.copy_(values)`` inside of ``no_grad()``: new values, and its own gradient."""
+    found: Tensor = GradientOf.apply(x, values)
+    return found
+
+
 RULES: dict[Any, Rule] = {
+    with_gradient_of: elementwise,
+    F.one_hot: activation,  # vmap does not look whether a class is too large
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys(ACTIVATIONS, activation),
     **AXES,
