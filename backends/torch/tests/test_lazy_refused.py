@@ -183,8 +183,3 @@ def test_a_pending_tensor_of_an_interrupted_run_is_refused():
         run(fn)
     with pytest.raises(RecordError, match="outside of its batched program"):
         kept[0] + 1
-
-
-def test_functorch_around_a_pending_tensor_is_refused_or_right():
-    with pytest.raises((RecordError, RuntimeError)):
-        run(lambda x: torch.func.grad(lambda y: y.sum())(LIN(x)))

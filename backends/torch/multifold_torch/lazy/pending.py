@@ -19,6 +19,9 @@ from torch import Tensor
 
 from multifold.lazy.current import CURRENT, after_run, recording_of, refusal
 
+AS_CELL = "make a cell of the function that does it: multifold.op, or batched(fn, ops=[...])."
+"""The hint for what runs inside of a cell alone."""
+
 
 class Pending(Tensor):
     """A tensor whose values are not computed yet: functions of PyTorch that get it are recorded.
@@ -68,7 +71,7 @@ class Pending(Tensor):
     ) -> Any:
         raise refusal(
             f"PyTorch asks for the values of a pending tensor inside of {func}, which cannot be recorded.",
-            "make a cell of the function that does it: multifold.op, or batched(fn, ops=[...]).",
+            AS_CELL,
         )
 
     def __hash__(self) -> int:

@@ -22,6 +22,7 @@ from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_
 from multifold_torch.lazy.forms import Modes, form_of_tensor
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.pending import Pending, Settled, first_of, refuse, settle, version_of
+from multifold_torch.lazy.transforms import TRANSFORMS
 from multifold_torch.lazy.written import Written
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
@@ -82,7 +83,7 @@ class TorchRecorder(LazyRecorder):
         versions = VERSIONS.begin({})
         outside = OUTSIDE.begin(Modes.now(), torch.is_inference_mode_enabled())
         try:
-            with PATCHES.applied():
+            with PATCHES.applied(), TRANSFORMS.applied():
                 yield
         finally:
             VERSIONS.begin(versions)
