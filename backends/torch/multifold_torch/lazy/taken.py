@@ -49,7 +49,7 @@ BARE: dict[tuple[int, int], FunctionType] = {}
 class Closure(NamedTuple):
     """The plan of a function: ``bare`` is one of its code, and the others are plans of what it binds."""
 
-    bare: FunctionType
+    bare: Any
     defaults: Any
     keywords: Any
     cells: tuple[Any, ...]
@@ -84,7 +84,7 @@ class Tree(NamedTuple):
 class Made(NamedTuple):
     """The plan of an object that `Maker.made` makes: of what, which is the plan of its arguments."""
 
-    maker: type
+    maker: Any
     arguments: Any
 
 
@@ -210,10 +210,10 @@ class Putting:
             function = self.together(plan.function)
             return MethodType(function, self.together(plan.owner))
         if isinstance(plan, Made):
-            made = self.together(plan.arguments)
+            arguments = self.together(plan.arguments)
             if plan.maker is functools.partial:
-                return functools.partial(made[0], *made[1], **made[2])
-            return plan.maker.made(*made)  # type: ignore[attr-defined]
+                return functools.partial(arguments[0], *arguments[1], **arguments[2])
+            return plan.maker.made(*arguments)
         parts = [self.together(part) for part in plan.parts]
         if plan.structure is tuple:
             return tuple(parts)
@@ -278,4 +278,4 @@ def outside_written(code: CodeType) -> frozenset[str]:
         return frozenset()
     own = {x.argval for x in dis.get_instructions(code) if x.opname in ("STORE_DEREF", "DELETE_DEREF")}
     inner = [outside_written(x) for x in code.co_consts if isinstance(x, CodeType)]
-    return own.union(*inner) & frozenset(code.co_freevars)
+    return frozenset(code.co_freevars).intersection(own.union(*inner))
