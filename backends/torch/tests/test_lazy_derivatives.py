@@ -198,6 +198,24 @@ def test_a_transform_of_what_no_example_changes_runs_at_once(as_loop):
     assert len(run.explain()) == 4
 
 
+def test_vmap_of_real_tensors_runs_at_once():
+    def program(x):
+        rows = vmap(lambda i: x * i)(torch.arange(1, 4))
+        assert type(rows) is torch.Tensor
+        return NET(rows).sum(0)
+
+    torch.testing.assert_close(multifold.batched(program)(XS), torch.stack([program(x) for x in XS]))
+
+
+def test_inference_mode_and_blocks_know_transforms(as_loop):
+    with torch.inference_mode():
+        as_loop(lambda x: FORCE(NET(x)), XS)
+    with multifold.pending() as block:
+        found = [FORCE(NET(x)) for x in XS]
+    assert len(block.explain()) == 4
+    torch.testing.assert_close(torch.stack([*found]), torch.stack([FORCE(NET(x)) for x in XS]))
+
+
 def test_a_pullback_may_be_called_after_the_run():
     found = multifold.batched(lambda x: vjp(NET, NET(x)), join="list")(XS)
     for x, (_, pull) in zip(XS, found, strict=True):

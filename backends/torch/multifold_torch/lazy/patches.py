@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -103,7 +104,8 @@ def seen_new(new: Callable[..., Any]) -> Any:
     return staticmethod(variable)
 
 
-class Applied(NamedTuple):
+@dataclass(frozen=True)
+class Applied:
     """An autograd function as a plain function: called, it calls ``apply`` of its class."""
 
     function: Any
@@ -117,23 +119,7 @@ class Applied(NamedTuple):
         return self.apply(self.function, *args)
 
 
-def seen_backward(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement of what `torch.autograd.grad` and ``backward()`` call.
-
-    Under vmap it raises `RuntimeError` where they begin or end at tensors of all rows, whose graph vmap
-    does not know. So a cell that calls them runs row by row. Transforms begin and end at others.
-    """
-
-    def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_mapped((outputs, args[3:4])):  # the inputs; gradients may be of all rows, as for Jacobians
-            raise RuntimeError("torch.autograd.grad is called on tensors that torch.func.vmap has made.")
-        return run(outputs, *args, **kwargs)
-
-    return run_backward
-
-
 PATCHES = Replacements(
-    (torch.autograd, "_engine_run_backward", seen_backward),
     (nn.Module, "__call__", seen_call),
     (nn.Module, "__setattr__", seen_setattr),
     (torch.autograd.Function, "apply", seen_apply),

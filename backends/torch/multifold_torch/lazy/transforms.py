@@ -17,7 +17,7 @@ from typing import Any
 
 import optree
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._functorch import apis, eager_transforms
 from torch._higher_order_ops import utils as higher_order
 from torch.autograd import forward_ad
@@ -29,6 +29,7 @@ from multifold_torch.lazy.calls import CellCall
 from multifold_torch.lazy.changes import VERSIONS
 from multifold_torch.lazy.pending import AS_CELL, version_of, with_values
 from multifold_torch.lazy.taken import Maker, Putting, take_apart
+from multifold_torch.lazy.written import is_pending
 
 RETURN = "return what it computes: with has_aux=True a function returns more than is differentiated."
 """The hint for functions that leave something behind."""
@@ -105,15 +106,25 @@ class TransformCall(CellCall):
 def record(run: Any, *args: Any, **kwargs: Any) -> Any:
     """Record a call of a transform; return its result with pending tensors in it.
 
-    It runs at once if no tensor that it gets or that its function binds depends on an example.
+    It runs at once if no tensor that it gets or that its function binds depends on an example, and
+    `torch.func.vmap` if it meets no model and nothing pending: it is then as any function of real tensors.
     """
     recording: Any = CURRENT.recording
     taken = take_apart((args, kwargs))
     functions = tuple([x for x in taken.functions if is_of_program(x)])
     for function in functions:
         VERSIONS.refuse_rebound(function)
-    transform = Transform(run, taken.plan, functions, tuple([VERSIONS.learns(x) for x in functions]))
+    learns = tuple([VERSIONS.learns(x) for x in functions])
+    if run is VMAP and not any(learns) and not any(map(is_of_model, taken.leaves)):
+        with recording.paused():
+            return run(*args, **kwargs)
+    transform = Transform(run, taken.plan, functions, learns)
     return recording.recorder.recorded(recording, TransformCall, transform, tuple(taken.leaves), {})
+
+
+def is_of_model(x: Any) -> bool:
+    """Return whether a leaf is a pending tensor, or a module."""
+    return is_pending(x) or isinstance(x, nn.Module)
 
 
 def is_of_program(function: FunctionType) -> bool:
@@ -266,6 +277,7 @@ def refused(what: str) -> Callable[[Any], Any]:
 
 
 VJP = Seam("vjp", eager_transforms, "_vjp_with_argnums")
+VMAP = Seam("vmap", apis, "vmap_impl")
 
 PLACES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (eager_transforms, "grad_impl", seen(Seam("grad", eager_transforms, "grad_impl"))),
@@ -276,7 +288,7 @@ PLACES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     ),
     (eager_transforms, "_vjp_with_argnums", seen_vjp),
     (eager_transforms, "_jvp_with_argnums", seen(Seam("jvp", eager_transforms, "_jvp_with_argnums"))),
-    (apis, "vmap_impl", seen(Seam("vmap", apis, "vmap_impl"))),
+    (apis, "vmap_impl", seen(VMAP)),
     (eager_transforms, "lazy_dynamo_disallow", refused("torch.func.linearize")),
     (eager_transforms, "_wrap_all_tensors_to_functional", refused("torch.func.functionalize")),
     (forward_ad, "enter_dual_level", refused("A level of torch.autograd.forward_ad")),
