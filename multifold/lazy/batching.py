@@ -214,7 +214,7 @@ class Batched:
 
         async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
             number, arguments = numbered
-            fn = own_copy(self.fn, shared_arrays) if self.own else self.fn
+            fn = own_copy(self.fn, shared_arrays) if self.own else function.program
             run = function.run_of(fold, shared.values(), self.seed, examples)
             made: list[Any] = []
             try:
@@ -288,7 +288,9 @@ class Batched:
 
         async def record(recorder: Any, arguments: tuple[Any, ...]) -> Any:
             run = function.run_of(recorder, shared.values(), self.seed)
-            result, pending = await run.example(arguments, partial(self.fn, *arguments, **shared), [])
+            result, pending = await run.example(
+                arguments, partial(function.program, *arguments, **shared), []
+            )
             taken.append((result, pending, run.modes))
             return each(tuple([x.node for x in pending]))
 
@@ -354,7 +356,7 @@ class Batched:
             if sharing is not None:
                 sharing.begin(number)
             try:
-                results.append(self.fn(*example, **shared))
+                results.append(self.function.program(*example, **shared))
             except Exception as error:
                 if self.on_error == "raise":
                     raise

@@ -21,7 +21,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from multifold.errors import RecordError
@@ -76,6 +76,17 @@ def cell_of(fn: Callable[..., Any], rows: bool = False) -> Callable[..., Any]:
 
     setattr(cell, CELL, rows)
     return cell
+
+
+def as_cell(fn: Any, ops: Sequence[Any]) -> Any:
+    """Return a function or method, as a cell if it is one of ``ops`` and not a cell yet.
+
+    A method is bound before `Cells` puts the cell into its class, so it would not be found there.
+    """
+    own = getattr(fn, "__func__", fn)
+    if isinstance(own, type) or not any(x is own for x in ops) or hasattr(own, CELL):
+        return fn
+    return cell_of(fn) if own is fn else MethodType(cell_of(own), fn.__self__)
 
 
 class Cells:

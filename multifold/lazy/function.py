@@ -22,7 +22,7 @@ from multifold._engine.record.node import Node
 from multifold._engine.traces.tracer import TraceRecorder
 from multifold.backend import Backend
 from multifold.errors import RecordError
-from multifold.lazy.cells import CELLS, checked_ops
+from multifold.lazy.cells import CELLS, as_cell, checked_ops
 from multifold.lazy.current import CURRENT, Recording
 from multifold.lazy.sharing import Sharing
 from multifold.lazy.waiting import drive
@@ -145,6 +145,8 @@ class LazyFunction:
 
     Attributes
     ----------
+    program : callable
+        ``fn``, as a cell if ``ops`` names it.
     backend : Backend or None
         The adapter of its framework; None as long as that is not known.
     """
@@ -154,20 +156,21 @@ class LazyFunction:
     ) -> None:
         self.fn = fn
         self.ops = checked_ops(ops)
+        self.program = as_cell(fn, self.ops)
         self.backend = find_backend(backend) or backend_around(fn)
         self.thread = OfThread()
         if self.backend is not None:  # it may record no programs
             self.thread.keep(self.backend.lazy_recorder(self.fn))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes to be pickled or copied: all but ``thread``.
+        """Return the attributes to be pickled or copied: all but ``thread`` and ``program``.
 
         A copy has learnt nothing of the program's calls.
         """
-        return {name: x for name, x in vars(self).items() if name != "thread"}
+        return {name: x for name, x in vars(self).items() if name not in ("thread", "program")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, thread=OfThread())
+        vars(self).update(state, thread=OfThread(), program=as_cell(state["fn"], state["ops"]))
 
     @property
     def recorder(self) -> Any:
@@ -240,7 +243,7 @@ class LazyFunction:
             self.backend = getattr(fold, "_backend", None)
         self.backend_for(example)
         run = self.run_of(fold)
-        result, pending = await run.example((example,), partial(self.fn, example), [])
+        result, pending = await run.example((example,), partial(self.program, example), [])
         run.recording.handed.update(run.recorder.returned(result))
         return run.as_outputs(result, pending)
 

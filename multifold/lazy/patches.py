@@ -1,4 +1,4 @@
-"""Methods of a framework's classes that are others while programs record, as those that call layers."""
+"""Methods and functions of a framework that are others while programs record, as those that call layers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from multifold.marks import mark_of as mark_of
 
 
 class Replacements:
-    """Methods of classes that other functions replace while any program records, in any thread.
+    """Methods and functions that others replace while any program records, in any thread.
 
     Parameters
     ----------
-    *places : tuple of (class, str, callable)
-        A class, the name of a method, and a function that takes the method and returns its replacement.
+    *places : tuple of (class or module, str, callable)
+        A class, the name of a method, and a function that takes the method and returns its replacement; or
+        a module, the name of a function, and the like.
 
     Examples
     --------
@@ -32,7 +33,7 @@ class Replacements:
     'called'
     """
 
-    def __init__(self, *places: tuple[type, str, Callable[[Any], Any]]) -> None:
+    def __init__(self, *places: tuple[Any, str, Callable[[Any], Any]]) -> None:
         self.places = places
         self.kept: list[Any] = []
         self.lock = threading.Lock()

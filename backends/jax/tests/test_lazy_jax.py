@@ -1,5 +1,7 @@
 """Plain programs of JAX: cells, operators and indexing, with values and gradients of the loop."""
 
+# ruff: noqa: PLW0108 - programs call transforms as people do
+
 from __future__ import annotations
 
 import jax
@@ -209,3 +211,66 @@ def test_what_an_example_keeps_stands_for_its_value_afterwards():
         np.testing.assert_allclose(np.asarray(h), layer(x), rtol=1e-6)
         np.testing.assert_allclose(h + 1, layer(x) + 1, rtol=1e-6)
         np.testing.assert_allclose(jnp.tanh(jnp.asarray(h)), jnp.tanh(layer(x)), rtol=1e-6)
+
+
+def total(x):
+    return layer(x).sum()
+
+
+@multifold.op
+def slope(x):
+    return jax.grad(lambda y: (jnp.tanh(y) * 2).sum())(x)
+
+
+TRANSFORMS = {
+    "grad": lambda x: jax.grad(total)(x),
+    "hessian": lambda x: jax.hessian(lambda y: total(y))(x),
+    "jacfwd": lambda x: jax.jacfwd(lambda y: layer(y))(x),
+    "vjp": lambda x: jax.vjp(layer, x)[1](jnp.ones(4))[0],
+    "jvp": lambda x: jax.jvp(layer, (x,), (x,))[1],
+    "vmap": lambda x: jax.vmap(lambda y: layer(y))(jnp.stack([x, x])),
+    "jit": lambda x: jax.jit(lambda y: layer(y))(x),
+    "scan": lambda x: jax.lax.scan(lambda y, _: (layer(y), None), x, None, 3)[0],
+    "in a cell": lambda x: slope(layer(x)),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_cell_inside_of_a_transform_is_a_function_as_any_other(name):
+    as_loop(lambda x: TRANSFORMS[name](x) + layer(x), XS)
+
+
+def closure(x):
+    h = layer(x)
+    return jax.grad(lambda y: (h * y).sum())(x)
+
+
+def decided(x):
+    h = layer(x)
+    return jax.grad(lambda y: y.sum() if h[0] > 0 else -y.sum())(x)
+
+
+UNTRANSFORMED = {
+    "pending": lambda x: jax.grad(lambda y: jnp.tanh(y).sum())(layer(x)),
+    "pending and traced": lambda x: jax.grad(lambda y: combine(PARAMETERS, y, layer(x)).sum())(x),
+    "closure": closure,
+    "decided": decided,
+    "vmap": lambda x: jax.vmap(jnp.sin)(layer(x)),
+}
+
+
+@pytest.mark.parametrize("name", UNTRANSFORMED)
+def test_a_transform_that_meets_a_pending_array_is_refused(name):
+    with pytest.raises(RecordError, match=r"Hint: make a cell|as arguments"):
+        multifold.batched(UNTRANSFORMED[name], backend="jax")(XS)
+
+
+def test_a_program_with_transforms_runs_inside_of_a_transform():
+    def loss(scale, way):
+        return sum((jax.grad(total)(x) * layer(scale * x)).sum() for x in way)
+
+    def batched(scale):
+        run = multifold.batched(lambda x: (jax.grad(total)(x) * layer(scale * x)).sum(), backend="jax")
+        return run(XS).sum()
+
+    np.testing.assert_allclose(jax.grad(batched)(1.5), jax.grad(loss)(1.5, XS), rtol=1e-4)

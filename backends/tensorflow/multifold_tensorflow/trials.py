@@ -93,12 +93,31 @@ def apart() -> Iterator[None]:
     """Return a context in which no tape records, and no operation joins the graph that is drawn."""
     if tf.executing_eagerly():
         stop_recording = private("tensorflow.python.eager.record", "stop_recording")
-        with stop_recording() if stop_recording is not None else contextlib.nullcontext():
+        is_taped = private("tensorflow.python.eager.record", "could_possibly_record")
+        is_stopped = stop_recording is not None and (is_taped is None or is_taped())
+        with stop_recording() if is_stopped else contextlib.nullcontext():
             yield
     else:
         graph = private("tensorflow.python.framework.func_graph", "FuncGraph")
         with graph("trial").as_default():  # what is drawn here never runs
             yield
+
+
+@contextlib.contextmanager
+def taped() -> Iterator[None]:
+    """Return a context, inside of that of `apart`, in which tapes record what is drawn as a graph.
+
+    So a function that is drawn may use a tape of its own. A tape around the run sees symbols alone.
+    """
+    engine = private("tensorflow.python.eager.record", "pywrap_tfe")
+    is_stopped = getattr(engine, "TFE_Py_TapeSetIsStopped", bool)()
+    if is_stopped:
+        engine.TFE_Py_TapeSetRestartOnThread()
+    try:
+        yield
+    finally:
+        if is_stopped:
+            engine.TFE_Py_TapeSetStopOnThread()
 
 
 RESERVED = frozenset(vars(keras.layers.Layer()))

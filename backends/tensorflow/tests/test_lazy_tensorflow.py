@@ -447,3 +447,22 @@ def test_a_seed_gives_each_example_random_numbers_of_its_own(draw):
     run = multifold.batched(program, seed=1, join="list", backend="tensorflow")
     found = run(XS)
     assert found == run.loop(XS) == run(XS) and len(set(found)) > 1
+
+
+DENSE = keras.layers.Dense(4, activation="tanh")
+DENSE(XS[0])
+
+
+@multifold.op
+def slope(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(DENSE(x) ** 2)
+    return tape.gradient(y, x)
+
+
+def test_a_cell_may_use_a_tape_and_a_tape_may_go_through_it():
+    run = as_loop(lambda x: slope(DENSE(x)), XS, DENSE.trainable_variables)
+    assert len(run.explain()) == 2
+    found = multifold.batched(slope, backend="tensorflow")(XS)
+    np.testing.assert_allclose(found, tf.stack([slope(x) for x in XS]), rtol=1e-4, atol=1e-6)

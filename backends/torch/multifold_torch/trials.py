@@ -112,10 +112,18 @@ def is_transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def has_saved_hooks() -> bool:
+    """Return whether this thread has hooks of saved tensors; True where PyTorch does not say."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is None or top(True) is not None
+
+
 def unsaved() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which hooks of saved tensors, as those of a checkpoint, are not called."""
     if is_transformed():  # which knows no such hooks
         return torch.no_grad()
+    if not has_saved_hooks():  # with hooks, torch.func has no derivatives
+        return contextlib.nullcontext()
     # A tensor that kept itself, as the result that tanh saves would, would never be freed.
     return torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, torch.Tensor.detach)
 

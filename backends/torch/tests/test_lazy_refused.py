@@ -184,11 +184,6 @@ def test_a_pending_tensor_of_an_interrupted_run_is_refused():
         kept[0] + 1
 
 
-def test_functorch_around_a_pending_tensor_is_refused_or_right():
-    with pytest.raises((RecordError, RuntimeError)):
-        run(lambda x: torch.func.grad(lambda y: y.sum())(LIN(x)))
-
-
 def test_out_of_what_needs_a_gradient_raises_what_the_loop_raises():
     with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
         run(lambda x: torch.add(LIN(x), 1, out=torch.zeros(4)))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
 from multifold import trusted
 from multifold.errors import RecordError
-from multifold.lazy.current import Recording
+from multifold.lazy.current import Recording, refusal
 from multifold.lazy.forms import PendingForm
 from multifold.lazy.operators import CompiledCall, OperatorRecorder
 from multifold_jax.lazy.pending import IN_A_FUNCTION, PendingJax, SettledJax
+
+transforms_now = getattr(jax.extend.core, "get_opaque_trace_state", None) or jax.core.get_opaque_trace_state
+"""Returns what is equal to itself as long as no transform of JAX, as `jax.grad`, is entered or left."""
 
 
 @trusted  # vmap runs each row as the loop does, so it cannot mix them
@@ -76,6 +81,41 @@ class JaxRecorder(OperatorRecorder):
 
     def __init__(self, fn: Any) -> None:
         super().__init__(PendingJax, SettledJax)
+        self.transforms: Any = transforms_now()
+
+    @contextlib.contextmanager
+    def recording(self, same: Iterable[Any]) -> Iterator[None]:
+        before, self.transforms = self.transforms, transforms_now()
+        try:
+            with super().recording(same):
+                yield
+        finally:
+            self.transforms = before
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        if self.is_transformed():
+            raise refusal(f"A value is read inside of a transform of JAX. {IN_A_FUNCTION}", self.cells)
+        yield
+
+    def is_transformed(self) -> bool:
+        """Return whether the program is inside of a transform that it has entered, as `jax.grad`."""
+        return bool(transforms_now() != self.transforms)
+
+    def key_of(self, x: Any, operands: list[Any]) -> Hashable:
+        if isinstance(x, jax.core.Tracer) and self.is_transformed():
+            raise refusal(IN_A_FUNCTION, self.cells)
+        return super().key_of(x, operands)
+
+    def call(
+        self, recording: Recording, fn: Any, rows: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        leaves = self.flatten((args, kwargs))[0]
+        is_traced = any(isinstance(x, jax.core.Tracer) for x in leaves) and self.is_transformed()
+        if is_traced and not any(isinstance(x, PendingJax) for x in leaves):
+            with recording.paused():  # inside of a transform it is a function as any other
+                return fn(*args, **kwargs)
+        return super().call(recording, fn, rows, args, kwargs)
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         leaves, structure = jax.tree.flatten(x, is_leaf=lambda part: part is None)

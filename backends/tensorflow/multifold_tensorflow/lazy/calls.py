@@ -19,7 +19,14 @@ from multifold.errors import RecordError
 from multifold.lazy.current import Recording, recording_of
 from multifold.lazy.forms import PendingForm
 from multifold.lazy.operators import CompiledCall
-from multifold_tensorflow.trials import SEEDS, apart, global_attribute, layers_of, set_global_attribute
+from multifold_tensorflow.trials import (
+    SEEDS,
+    apart,
+    global_attribute,
+    layers_of,
+    set_global_attribute,
+    taped,
+)
 
 SCOPES = "current_call_ctx", "autocast_scope"
 """What layers of Keras hand on to those inside of them: whether they are trained, and in which dtype."""
@@ -150,7 +157,7 @@ class TensorCall(CompiledCall):
         self.build(recording, forms)
         pairs = zip(self.shared, forms, strict=True)
         specs = [tf.TensorSpec(form.shape if s else (None, *form.shape), form.dtype) for s, form in pairs]
-        with recording.aside(self.owners()), self.modes.applied():
+        with recording.aside(self.owners()), self.modes.applied(), taped():
             try:
                 with quiet():
                     self.run = graph_of(self.together, specs)

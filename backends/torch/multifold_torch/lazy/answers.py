@@ -18,7 +18,15 @@ from torch import Tensor
 from multifold.lazy.current import recording_of, refusal
 from multifold.lazy.pending_array import with_reads
 from multifold_torch.lazy.in_place import changed, with_item
-from multifold_torch.lazy.pending import Pending, needs_gradient, pending, record, refuse, refuse_backward
+from multifold_torch.lazy.pending import (
+    AS_CELL,
+    Pending,
+    needs_gradient,
+    pending,
+    record,
+    refuse,
+    refuse_backward,
+)
 from multifold_torch.lazy.written import is_pending
 
 
@@ -263,9 +271,9 @@ def from_meta(name: str) -> Callable[[Any], Any]:
     return lambda x: getattr(x.form.like, name)
 
 
-def refusing(what: str) -> Callable[..., NoReturn]:
-    """Return an answer that raises `RecordError`: a pending tensor cannot be ``what``."""
-    return lambda *_, **__: refuse(what)
+def refusing(what: str, hint: str | None = None) -> Callable[..., NoReturn]:
+    """Return an answer that raises `RecordError`: a pending tensor cannot be ``what``, with a ``hint``."""
+    return lambda *_, **__: refuse(what, hint)
 
 
 def methods(names: str) -> list[Any]:
@@ -329,12 +337,14 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     Tensor.index_select: selected,
     **{func: repeating(func) for func in REPEATING},
     Tensor.contiguous: same_memory,
-    Tensor.requires_grad_: lambda x, on=True: x if on == x.form.requires_grad else refuse("a leaf"),
+    Tensor.requires_grad_: lambda x, on=True: (
+        x if on == x.form.requires_grad else refuse("a leaf", AS_CELL)
+    ),
     Tensor.to: moved,
     Tensor.cpu: on("cpu"),
     Tensor.cuda: on("cuda"),
     **dict.fromkeys((Tensor.backward, torch.autograd.backward), lambda *_, **__: refuse_backward()),
-    torch.autograd.grad: refusing("differentiated"),
+    torch.autograd.grad: refusing("differentiated", AS_CELL),
     Tensor.register_hook: refusing("given a hook"),
     **dict.fromkeys((torch.as_strided, Tensor.as_strided), refusing("taken apart by its strides")),
     Tensor.retain_grad: refusing("asked for its gradient"),

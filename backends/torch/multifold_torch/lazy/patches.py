@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -103,7 +104,8 @@ def seen_new(new: Callable[..., Any]) -> Any:
     return staticmethod(variable)
 
 
-class Applied(NamedTuple):
+@dataclass(frozen=True)
+class Applied:
     """An autograd function as a plain function: called, it calls ``apply`` of its class."""
 
     function: Any

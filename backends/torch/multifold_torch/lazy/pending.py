@@ -26,6 +26,9 @@ NUMBERS = torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.defaul
 DETACH = torch.ops.aten.detach.default
 """What compiled code of PyTorch calls that needs a number, as ``torch.arange(x)``, and a copy of values."""
 
+AS_CELL = "make a cell of the function that does it: multifold.op, or batched(fn, ops=[...])."
+"""The hint for what runs inside of a cell alone."""
+
 
 class Pending(Tensor):
     """A tensor whose values are not computed yet: functions of PyTorch that get it are recorded.
@@ -79,7 +82,7 @@ class Pending(Tensor):
             return value.item() if is_number else value.clone()
         raise refusal(
             f"PyTorch asks for the values of a pending tensor inside of {func}, which cannot be recorded.",
-            "make a cell of the function that does it: multifold.op, or batched(fn, ops=[...]).",
+            AS_CELL,
         )
 
     def __hash__(self) -> int:

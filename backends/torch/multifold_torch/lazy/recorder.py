@@ -24,6 +24,7 @@ from multifold_torch.lazy.in_place import changed, out_of_place, written_to
 from multifold_torch.lazy.numbers import ValuesNeeded, computed_by_values
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.pending import Pending, Settled, first_of, settle, version_of
+from multifold_torch.lazy.transforms import TRANSFORMS
 from multifold_torch.lazy.written import Written, is_pending
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
@@ -119,7 +120,7 @@ class TorchRecorder(LazyRecorder):
         versions = VERSIONS.begin({})
         outside = OUTSIDE.begin()
         try:
-            with PATCHES.applied():
+            with PATCHES.applied(), TRANSFORMS.applied():
                 yield
         finally:
             VERSIONS.begin(versions)
