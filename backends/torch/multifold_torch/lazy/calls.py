@@ -20,7 +20,7 @@ from multifold.errors import RecordError
 from multifold.lazy.calls import BY_ROWS, LazyCall
 from multifold.lazy.current import Recording, refusal
 from multifold.lazy.recorder import mark_of
-from multifold_torch.lazy.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
+from multifold_torch.lazy.changes import VERSIONS, Called, CellFunction, Held, Layer, holds, with_weights
 from multifold_torch.lazy.forms import Modes, TensorForm, form_of
 from multifold_torch.lazy.mapped import functions_without_rule
 from multifold_torch.lazy.patches import PATCHES
@@ -194,7 +194,7 @@ class CellCall(RowCall):
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__(func, structure, leaves, places)
         self.is_cell = not isinstance(func, Layer)
-        self.held = [held_of(x) for x in (func, *self.leaves)]
+        self.held = [x for x in map(held_of, (func, *self.leaves)) if x is not None]
 
     def buffers(self) -> list[Tensor]:
         modules = [x.module for x in self.held if isinstance(x, Called)]
@@ -232,8 +232,15 @@ class CellCall(RowCall):
     def refuse_changed(self) -> None:
         super().refuse_changed()
         for x in self.held:
-            if x is not None:
-                x.refuse_changed(self.__name__)
+            x.refuse_changed(self.__name__)
+
+    def __call__(self, *rows: Tensor) -> Any:
+        with with_weights([x.weights for x in self.held], self.__name__):
+            return self.on_rows(*rows)
+
+    def on_rows(self, *rows: Tensor) -> Any:
+        """Run the cell on rows, where modules have the weights that they had when it was recorded."""
+        return super().__call__(*rows)
 
 
 class RowsCell(CellCall):
@@ -244,7 +251,7 @@ class RowsCell(CellCall):
         """The mark of the function, as `multifold.mixing` sets it; None if it has none, so it is tried."""
         return mark_of(self.func)
 
-    def __call__(self, *rows: Tensor) -> Any:
+    def on_rows(self, *rows: Tensor) -> Any:
         self.refuse_changed()
         with self.modes.applied():
             found = self.one(*map(self.as_rows, rows))

@@ -22,7 +22,8 @@ from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_
 from multifold_torch.lazy.forms import Modes, form_of_tensor
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.pending import Pending, Settled, first_of, refuse, settle, version_of
-from multifold_torch.lazy.written import Written
+from multifold_torch.lazy.weights import OtherWeights, Weights
+from multifold_torch.lazy.written import Written, is_pending
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
 ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
@@ -30,6 +31,9 @@ ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
 
 VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 """Types of PyTorch whose objects are compared by value."""
+
+REQUIRES_GRAD = Tensor.requires_grad.__get__
+"""It is quicker than ``x.requires_grad`` of a parameter, which is watched while programs record."""
 
 FEW = 256
 """Modules that are kept beyond a run."""
@@ -111,7 +115,10 @@ class TorchRecorder(LazyRecorder):
     def call(
         self, recording: Recording, fn: Any, rows: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        return self.recorded(recording, RowsCell if rows else CellCall, fn, args, kwargs)
+        try:
+            return self.recorded(recording, RowsCell if rows else CellCall, fn, args, kwargs)
+        except OtherWeights:
+            return fn(*args, **kwargs)
 
     def has_recorded(self, op: Any) -> bool:
         functions = [kind.call.func for kind in self.known.values() if isinstance(kind.call, CellCall)]
@@ -135,12 +142,12 @@ class TorchRecorder(LazyRecorder):
         if isinstance(x, Tensor):
             if self.is_shared(x):
                 VERSIONS.refuse_changed(x)
-                return id(x), x.requires_grad
+                return id(x), REQUIRES_GRAD(x)
             operands.append(x)
             return form_of_tensor(x)
         if kind is FunctionType:
             VERSIONS.refuse_rebound(x)
-            return x, VERSIONS.learns(x)
+            return x, VERSIONS.weights_around(x).identity
         if isinstance(x, nn.Module):
             return self.called(Called, x)
         if isinstance(x, VALUES):
@@ -155,11 +162,16 @@ class TorchRecorder(LazyRecorder):
         return self.constant_key(x, operands)
 
     def called(self, kind: type[Called], module: nn.Module) -> Called:
-        """Return a module as a ``kind``, `Called` or `Layer`: the same object until the module changes."""
+        """Return a module as a ``kind``, `Called` or `Layer`: the same object until the module changes.
+
+        Raises `OtherWeights` if it has weights that are no parameters.
+        """
         found = VERSIONS.called.get(id(module))
         if found is not None and type(found) is kind and found.is_now():
             return found
-        found = kind(module)
+        weights = Weights(module.modules())
+        weights.refuse_others()
+        found = kind(module, weights)
         before = self.called_before.get(id(module))
         if before == found:  # keys of earlier runs have this one, and are compared faster so
             found = before.noted(found.sets)
@@ -181,9 +193,12 @@ class TorchRecorder(LazyRecorder):
         return self.names.get(id(module), type(module).__name__)
 
     def shares(self, module: nn.Module) -> None:
-        """Note that the buffers of ``module`` are the same for all examples, as its parameters are."""
+        """Note that the buffers of ``module`` are the same for all examples, as its parameters are.
+
+        A pending one is not.
+        """
         for x in module._buffers.values():
-            if x is not None:
+            if x is not None and not is_pending(x):
                 self.shared[id(x)] = x
 
     def is_shared(self, x: Any) -> bool:
