@@ -203,7 +203,7 @@ def test_numbers_that_change_while_examples_run_are_refused(give):
 
 FREEZE = {
     "layer": LIN.requires_grad_,
-    "weight": lambda on: LIN.weight.requires_grad_(on),
+    "weight": lambda on: [x.requires_grad_(on) for x in LIN.parameters()],
     "attribute": lambda on: setattr(LIN.weight, "requires_grad", on),
 }
 

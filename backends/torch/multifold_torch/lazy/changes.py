@@ -160,9 +160,9 @@ class Versions(threading.local):
         _, first = self.first.setdefault(id(x), (x, version_now(x)))
         if first != version_now(x):
             raise refusal(
-                f"A parameter or buffer of shape {tuple(x.shape)} was changed in place during the run, or told "
-                "whether it needs a gradient. Recorded calls run later than in the loop, so they would not see "
-                "it change as there.",
+                f"A parameter or buffer of shape {tuple(x.shape)} was changed in place during the run, "
+                "or told whether it needs a gradient. Recorded calls run later than in the loop, so they "
+                "would not see it change as there.",
                 "change it after the run. An example may call batch normalisation in training once.",
             )
 

@@ -15,7 +15,7 @@ from multifold.lazy.patches import Replacements
 from multifold_torch.lazy.changes import ATTRIBUTE_SETS, LAYERS, VERSIONS, Called, Layer
 from multifold_torch.lazy.mapped import RECURRENT, is_mapped, on_rows
 from multifold_torch.lazy.pending import refuse
-from multifold_torch.lazy.watching import recording_all
+from multifold_torch.lazy.watching import has_parameters, recording_all
 from multifold_torch.lazy.weights import OtherWeights
 from multifold_torch.lazy.written import is_pending
 
@@ -83,11 +83,14 @@ def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
 
 
 def seen_apply(apply: Any) -> Any:
-    """Return a replacement of ``Function.apply``: an autograd function of pending tensors is recorded."""
+    """Return a replacement of ``Function.apply``: an autograd function of pending tensors is recorded.
+
+    Where a trace is made, so is one of parameters and of tensors of the example.
+    """
 
     def function_apply(cls: Any, *args: Any) -> Any:
         recording = CURRENT.recording
-        if recording is None or not any(map(is_pending, args)):
+        if recording is None or not (any(map(is_pending, args)) or has_parameters(recording, args)):
             return apply.__func__(cls, *args)
         function: Any = Applied(cls, apply.__func__)
         return recording.recorder.call(recording, function, False, args, {})

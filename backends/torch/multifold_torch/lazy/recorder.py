@@ -22,6 +22,7 @@ from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_
 from multifold_torch.lazy.forms import Modes, form_of_tensor
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.pending import Pending, Settled, first_of, refuse, settle, version_of
+from multifold_torch.lazy.watching import tracing
 from multifold_torch.lazy.weights import OtherWeights, Weights
 from multifold_torch.lazy.written import Written, is_pending
 
@@ -91,6 +92,9 @@ class TorchRecorder(LazyRecorder):
         finally:
             VERSIONS.begin(versions)
             OUTSIDE.begin(*outside)
+
+    def tracing(self) -> contextlib.AbstractContextManager[Any]:
+        return tracing()
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -200,6 +204,13 @@ class TorchRecorder(LazyRecorder):
         for x in module._buffers.values():
             if x is not None and not is_pending(x):
                 self.shared[id(x)] = x
+
+    def shares_around(self, recording: Recording) -> None:
+        """Note the same of the buffers of all modules that the program reaches."""
+        for part in recording.reached(self.owner):
+            if isinstance(part, nn.Module):
+                for module in part.modules():
+                    self.shares(module)
 
     def is_shared(self, x: Any) -> bool:
         """Return whether a tensor is the same for all examples: a parameter, or a buffer of the program."""
