@@ -108,6 +108,14 @@ def test_a_tensor_that_needs_a_gradient_is_no_operand_of_a_trace():
         multifold.batched(lambda x: LIN(x) * weight).traces(XS)
 
 
+def test_a_tensor_that_needs_a_gradient_is_no_result_of_a_trace():
+    weight = torch.ones(4, requires_grad=True)
+    computed = weight * 2
+    for program in (lambda x: weight * x, lambda x: computed, lambda x: (LIN(x), weight.exp())):
+        with pytest.raises(RecordError, match="needs a gradient"):
+            multifold.batched(program, backend="torch").traces(XS)
+
+
 def test_a_cell_of_traces_reads_what_its_module_has_when_it_runs():
     class Scaled(TreeRNN):
         scale = 1

@@ -93,8 +93,16 @@ class TorchRecorder(LazyRecorder):
             VERSIONS.begin(versions)
             OUTSIDE.begin(*outside)
 
-    def tracing(self) -> contextlib.AbstractContextManager[Any]:
+    def tracing(self, recording: Recording) -> contextlib.AbstractContextManager[Any]:
+        for part in recording.reached(self.owner):
+            if isinstance(part, nn.Module):
+                for module in part.modules():
+                    self.shares(module)
         return tracing()
+
+    def refuse_constant(self, x: Any) -> None:
+        if isinstance(x, Tensor) and not is_pending(x) and x.requires_grad and not self.is_shared(x):
+            refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -205,13 +213,6 @@ class TorchRecorder(LazyRecorder):
             if x is not None and not is_pending(x):
                 self.shared[id(x)] = x
 
-    def shares_around(self, recording: Recording) -> None:
-        """Note the same of the buffers of all modules that the program reaches."""
-        for part in recording.reached(self.owner):
-            if isinstance(part, nn.Module):
-                for module in part.modules():
-                    self.shares(module)
-
     def is_shared(self, x: Any) -> bool:
         """Return whether a tensor is the same for all examples: a parameter, or a buffer of the program."""
         # Whether something is a parameter takes longer to ask.
@@ -283,6 +284,6 @@ class TorchRecorder(LazyRecorder):
 def refuse_in_trace(what: str) -> NoReturn:
     """Raise `RecordError`: a computed tensor that ``what``, as "needs a gradient", cannot be in a trace."""
     raise RecordError(
-        f"A tensor that {what} is an operand of a trace.",
+        f"A tensor that {what} is an operand or a result of a trace.",
         "run the program, which records it each time.",
     )

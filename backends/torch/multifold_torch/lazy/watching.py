@@ -62,10 +62,6 @@ class tracing(TorchFunctionMode):  # noqa: N801 - it is used as a function
     itself, as ``item``, is refused.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_new = True
-
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -77,9 +73,6 @@ class tracing(TorchFunctionMode):  # noqa: N801 - it is used as a function
             or (args and type(args[0]) is Pending and func not in NEW)
         ):
             return func(*args, **kwargs)
-        if self.is_new:
-            self.is_new = False
-            recording.recorder.shares_around(recording)
         tensors = tensors_in((args, kwargs))
         if any(map(is_pending, tensors)) and func not in NEW:
             return func(*args, **kwargs)
