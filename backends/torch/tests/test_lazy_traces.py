@@ -260,3 +260,13 @@ def test_weights_that_are_replaced_after_a_trace_are_refused():
     net.weight = nn.Parameter(net.weight * 2)
     with pytest.raises(LaunchError, match="make new traces"):
         run.replay(made)
+
+
+def test_parameters_that_are_replaced_after_a_trace_are_refused():
+    program = Program(lambda net, x: net.w * x)
+    run = multifold.batched(program)
+    made = run.traces(XS)
+    program.net.w = nn.Parameter(torch.ones(4))
+    with pytest.raises(LaunchError, match="make new traces"):
+        run.replay(made)
+    torch.testing.assert_close(run.replay(run.traces(XS)), torch.stack(XS))

@@ -37,6 +37,8 @@ class RowCall(LazyCall):
         How it runs on rows: ``"rule"``, ``"vmap"`` or ``"row by row"``.
     is_watched : bool
         Whether it may be that vmap has no rule for a function that it calls.
+    of_model : list of Tensor
+        Those of its arguments that are parameters of the program, which is a model.
     """
 
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
@@ -47,6 +49,7 @@ class RowCall(LazyCall):
         self.rule: Any = None
         self.way = "vmap"
         self.is_watched = True
+        self.of_model: list[Tensor] = []
 
     def learn(
         self, recording: Recording, device: torch.device, forms: Sequence[TensorForm]
@@ -140,7 +143,8 @@ class RowCall(LazyCall):
         return [x for x in self.leaves if isinstance(x, Tensor) and not x.requires_grad]
 
     def refuse_changed(self) -> None:
-        """Raise `RecordError` if a parameter or buffer was changed since the run met it first."""
+        """Raise `RecordError` if a parameter or buffer was changed since the run met it, or replaced."""
+        VERSIONS.refuse_replaced(self.of_model)
         for x in self.leaves:
             if isinstance(x, Tensor):
                 VERSIONS.refuse_changed(x)

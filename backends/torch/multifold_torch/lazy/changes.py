@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Self
 
@@ -83,12 +83,18 @@ class Versions(threading.local):
     """The versions that parameters and buffers had when the run in this thread first met each of them.
 
     A version counts changes in place.
+
+    Attributes
+    ----------
+    model : dict or None
+        The tensors of the run's model, by ``id``; None where the program is no model, or none runs.
     """
 
     def __init__(self) -> None:
         self.first: First = NothingKnown()
         self.found: dict[int, tuple[Any, Weights, int]] = {}
         self.called: dict[int, Called] = {}
+        self.model: Mapping[int, Any] | None = None
 
     def begin(self, first: First) -> First:
         """Begin a run with ``first``, empty for a new one; return what was kept for the run before."""
@@ -151,6 +157,14 @@ class Versions(threading.local):
         """
         if id(x) in self.first:
             self.written(x)
+
+    def refuse_replaced(self, parameters: Iterable[Tensor]) -> None:
+        """Raise `RecordError` if the model lacks one of ``parameters``, which it had when recorded."""
+        if self.model is not None and any(id(x) not in self.model for x in parameters):
+            raise refusal(
+                "A parameter of the model was replaced by another one after a trace was made.",
+                "change it in place, as load_state_dict does; or make new traces.",
+            )
 
     def refuse_changed(self, x: Tensor) -> None:
         """Raise `RecordError` if ``x`` was changed in place since this run first met it.

@@ -85,12 +85,14 @@ class TorchRecorder(LazyRecorder):
         if len(self.known) > MANY:
             self.known, self.called_before = {}, {}
         versions = VERSIONS.begin({})
+        model, VERSIONS.model = VERSIONS.model, self.shared if isinstance(self.owner, nn.Module) else None
         outside = OUTSIDE.begin(Modes.now(), torch.is_inference_mode_enabled())
         try:
             with PATCHES.applied():
                 yield
         finally:
             VERSIONS.begin(versions)
+            VERSIONS.model = model
             OUTSIDE.begin(*outside)
 
     def tracing(self, recording: Recording) -> contextlib.AbstractContextManager[Any]:
@@ -244,6 +246,8 @@ class TorchRecorder(LazyRecorder):
         places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and not self.is_shared(x)]
         kept = [x.copy() if type(x) is np.ndarray else x for x in leaves]
         call = (maker or RowCall)(func, structure, kept, places)
+        if isinstance(self.owner, nn.Module):
+            call.of_model = [x for x in call.leaves if isinstance(x, nn.Parameter) and id(x) in self.shared]
         if isinstance(func, Called):
             call.named(self.name_of(recording, func.module))
         forms = [x.form if isinstance(x, Pending) else form_of_tensor(x) for x in operands]
