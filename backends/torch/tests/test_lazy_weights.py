@@ -301,3 +301,29 @@ def test_the_input_of_a_recurrent_layer_may_be_learnt():
     start = nn.Parameter(torch.randn(4, 3))
     fn = lambda x: model.rnn(start, model.rnn(x)[1])[0]  # noqa: E731
     is_loop(fn, SEQUENCES, parameters=[start, *model.parameters()])
+
+
+class Deciding(nn.Module):
+    """Reads a value between two calls of one layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = self.lin(x)
+        return self.lin(y) if y.sum() > 0 else y
+
+
+def test_a_read_while_a_shared_module_has_other_weights_is_refused():
+    model = Deciding()
+    program = lambda x, z: functional_call(model, scaled(model, z[0]), (x,)) + model(x)  # noqa: E731
+    with pytest.raises(MultifoldError, match="read while a Linear"):
+        multifold.batched(program)(XS, ZS)
+
+
+def test_a_copy_with_other_weights_may_read():
+    model = Deciding()
+    is_loop(lambda x: cloned(model)(x) + LIN(x), XS, parameters=[*model.parameters()])
+    between = lambda x, z: functional_call(LIN, scaled(LIN, z[0]), (x,)).sum() > 0  # noqa: E731
+    is_loop(lambda x, z: LIN(x) if between(x, z) else x, XS, ZS)

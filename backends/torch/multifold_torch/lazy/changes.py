@@ -86,6 +86,8 @@ class Versions(threading.local):
 
     Attributes
     ----------
+    others : dict of int to (module, Weights)
+        The modules by ``id`` that were last called with weights that are no parameters.
     model : dict or None
         The tensors of the run's model, by ``id``; None where the program is no model, or none runs.
     """
@@ -94,12 +96,13 @@ class Versions(threading.local):
         self.first: First = NothingKnown()
         self.found: dict[int, tuple[Any, Weights, int]] = {}
         self.called: dict[int, Called] = {}
+        self.others: dict[int, tuple[nn.Module, Weights]] = {}
         self.model: Mapping[int, Any] | None = None
 
     def begin(self, first: First) -> First:
         """Begin a run with ``first``, empty for a new one; return what was kept for the run before."""
         before, self.first = self.first, first
-        self.found, self.called = {}, {}
+        self.found, self.called, self.others = {}, {}, {}
         return before
 
     def weights_around(self, part: Any) -> Weights:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from multifold.backend import owner_of
 from multifold.errors import RecordError
-from multifold.lazy.current import CURRENT, Recording, refusal
+from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
 from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
 from multifold_torch.lazy.answers import ANSWERS, changed, out_of_place
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
@@ -113,8 +113,28 @@ class TorchRecorder(LazyRecorder):
                 "A value is read in the middle of a function of PyTorch, as torch.tensor([x]) does.",
                 "read it before: torch.tensor([x.item()]), or torch.stack([x]).",
             )
+        self.refuse_others()
         with OUTSIDE.modes.applied():
             yield
+
+    def refuse_others(self) -> None:
+        """Raise `RecordError` if an example waits while a module of the program has other weights.
+
+        Other examples would meet them. A copy of a module, which one example has made, may have them.
+        """
+        others = [module for module, weights in VERSIONS.others.values() if weights.are_now()]
+        if not others:
+            return
+        recording = recording_of()
+        parts = [x for x in recording.reached(self.owner) if isinstance(x, nn.Module)]
+        own = {id(module) for part in parts for module in part.modules()}
+        for module in others:
+            if id(module) in own:
+                raise refusal(
+                    f"A value is read while a {type(module).__name__}, which the examples share, has the "
+                    "weights of one example: others would meet them.",
+                    "read it after functional_call, or call a copy of the module that the example makes.",
+                )
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("out") is not None:
@@ -184,7 +204,9 @@ class TorchRecorder(LazyRecorder):
         if found is not None and type(found) is kind and found.is_now():
             return found
         weights = Weights(module.modules())
-        weights.refuse_others()
+        if weights.are_others():
+            VERSIONS.others[id(module)] = module, weights
+            raise OtherWeights
         found = kind(module, weights)
         before = self.called_before.get(id(module))
         if before == found:  # keys of earlier runs have this one, and are compared faster so
