@@ -220,12 +220,11 @@ class LazyFunction:
                     "fold.run(None, examples, multifold.plain(fn)), or multifold.batched(fn)(examples).",
                 )
             same = [*same]
-            contexts = [self.recorder.recording(same), CELLS.applied(self.ops)]
-            if isinstance(fold, TraceRecorder):
-                contexts.append(self.recorder.tracing())
-            thread.begin(*contexts)
+            thread.begin(self.recorder.recording(same), CELLS.applied(self.ops))
             fold._meanwhile.push(partial(thread.end, fold))
             run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples)
+            if run.recording.is_trace:
+                fold._meanwhile.enter_context(self.recorder.tracing(run.recording))
         return run
 
     async def record(self, fold: Any, example: Any) -> Any:
@@ -310,6 +309,9 @@ class LazyRun:
             self.sharing.take(number, arguments)
         try:
             result = await drive(self.recording, self.sharing, self.fold, number, code, made)
+            if self.recording.is_trace:
+                for x in recorder.flatten(result)[0]:
+                    recorder.refuse_constant(x)
             return result, recorder.unsettled(result, made)
         except Exception as cause:
             error = recorder.explained(cause)

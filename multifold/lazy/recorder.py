@@ -115,13 +115,20 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         calls.
         """
 
-    def tracing(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which traces are made, entered besides that of `recording`.
+    def tracing(self, recording: Recording) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which traces are made by ``recording``, entered inside that of `recording`.
 
         In it an adapter can watch what the program computes at once, which becomes a constant of the trace.
         The default does nothing.
         """
         return contextlib.nullcontext()
+
+    def refuse_constant(self, x: Any) -> None:
+        """Raise a `RecordError` if a trace would hold the computed array ``x``, and not see it change.
+
+        It is an array that a traced example returns. The default does nothing.
+        """
+        return
 
     def apart(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that is open while an example waits for a value, and other examples run.

@@ -185,12 +185,32 @@ def refused_change(change: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
+def seen_data(data: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a replacement of ``Parameter.data``, which a program may not call where a trace is made.
+
+    A trace would hold what comes from it, and not see it change. Cells run elsewhere.
+    """
+
+    def values(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recording = CURRENT.recording
+        if recording is not None and recording.is_trace:
+            raise refusal(
+                f"The program uses the parameter {self.name} itself while a trace is made, which would not "
+                "see it change.",
+                CELLS,
+            )
+        return data(self, *args, **kwargs)
+
+    return values
+
+
 SEEN = Replacements(
     (gluon.Block, "__call__", seen_call),
+    (gluon.Parameter, "data", seen_data),
     (gluon.Parameter, "set_data", refused_change),
     (gluon.Trainer, "step", refused_change),
 )
-"""What sees calls of blocks, and changes of parameters."""
+"""What sees calls of blocks, and uses and changes of parameters."""
 
 
 class MxnetRecorder(OperatorRecorder):

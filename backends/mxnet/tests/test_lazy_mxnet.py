@@ -143,3 +143,17 @@ def test_traces_are_replayed():
     run = batched(lambda x: DENSE(x) * 2, ops=[gluon.nn.Dense])
     close(run.replay(run.traces(XS)), run(XS))
     run.check(XS)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: DENSE(x) * 2,
+        lambda x: x * DENSE.bias.data().sum(),
+        lambda x: x * float(DENSE.bias.data()[0].asscalar()),
+    ],
+    ids=["a block", "a parameter", "its value"],
+)
+def test_parameters_outside_of_cells_are_refused_in_traces(program):
+    with pytest.raises(RecordError, match="uses the parameter"):
+        batched(program).traces(XS)

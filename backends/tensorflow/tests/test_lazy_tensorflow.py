@@ -400,6 +400,36 @@ def test_traces_are_replayed_with_new_weights():
         multifold.batched(lambda x: product(x @ weights), backend="tensorflow").traces(XS)
 
 
+@pytest.mark.parametrize("trainable", [True, False])
+def test_values_of_variables_are_refused_in_traces(trainable):
+    weights = tf.Variable(tf.ones(4), trainable=trainable)
+    layer = keras.layers.Dense(4)
+    layer(XS[0])
+    programs = {
+        "an operand": lambda x: layer(x) * tf.exp(weights),
+        "a result": lambda x: (layer(x), weights * x),
+        "alone": lambda x: tf.reduce_sum(weights * weights),
+        "a number": lambda x: layer(x) * float(weights[0]),
+        "a branch": lambda x: layer(x) if weights[0] > 0 else x,
+        "an index": lambda x: layer(x) * int(tf.argmax(weights)),
+        "an array": lambda x: layer(x) * weights.numpy(),
+        "a graph": lambda x: layer(x) * tf.function(lambda: weights * 2)(),
+    }
+    for program in programs.values():
+        with pytest.raises(RecordError, match="computed with a variable"):
+            multifold.batched(program, backend="tensorflow").traces(XS)
+
+
+def test_traces_keep_what_depends_on_no_variable():
+    layer = keras.layers.Dense(4)
+    run = multifold.batched(
+        lambda x: layer(x) * tf.reduce_sum(x) if float(x[0, 0]) > 0 else layer(x) + tf.random.normal([1]),
+        join="list",
+        backend="tensorflow",
+    )
+    assert len(run.replay(run.traces(XS))) == len(XS)
+
+
 def test_checks_failures_and_copies():
     run = multifold.batched(TreeLSTM().score, join="cat", backend="tensorflow")
     run.check(TREES)

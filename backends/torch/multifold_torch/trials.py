@@ -19,8 +19,8 @@ import torch
 
 from multifold.backend import StateSlot, owner_of
 
-RESERVED = frozenset(vars(torch.nn.Module()))
-"""The attributes that every module has."""
+RESERVED = frozenset(vars(torch.nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
+"""The attributes that every module has, and the lists that recurrent layers make of their parameters."""
 
 HOOKS = tuple(name for name in RESERVED if "hooks" in name)
 """Those among them that hold hooks."""

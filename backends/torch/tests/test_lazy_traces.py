@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import multifold
-from multifold import RecordError
+from multifold import LaunchError, RecordError
 
 torch.manual_seed(0)
 TREES = [(1, 2), ((3, 4), 5), 6, ((1, (2, 3)), (4, 5))]
@@ -106,6 +108,14 @@ def test_a_tensor_that_needs_a_gradient_is_no_operand_of_a_trace():
         multifold.batched(lambda x: LIN(x) * weight).traces(XS)
 
 
+def test_a_tensor_that_needs_a_gradient_is_no_result_of_a_trace():
+    weight = torch.ones(4, requires_grad=True)
+    computed = weight * 2
+    for program in (lambda x: weight * x, lambda x: computed, lambda x: (LIN(x), weight.exp())):
+        with pytest.raises(RecordError, match="needs a gradient"):
+            multifold.batched(program, backend="torch").traces(XS)
+
+
 def test_a_cell_of_traces_reads_what_its_module_has_when_it_runs():
     class Scaled(TreeRNN):
         scale = 1
@@ -120,3 +130,143 @@ def test_a_cell_of_traces_reads_what_its_module_has_when_it_runs():
     run.replay(made)
     model.scale = 2
     torch.testing.assert_close(run.replay(made), torch.stack([model(tree) for tree in TREES]))
+
+
+class Raw(nn.Module):
+    """A model with parameters and a buffer that it uses itself, outside of layers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = nn.Linear(4, 4)
+        self.w = nn.Parameter(torch.randn(4))
+        self.table = nn.Parameter(torch.randn(5, 4))
+        self.register_buffer("scale", torch.rand(4))
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+        self.mixed = nn.Bilinear(4, 4, 4)
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, w, x):
+        ctx.save_for_backward(w, x)
+        return w * x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        w, x = ctx.saved_tensors
+        return gradient * x * 2, gradient * w * 2
+
+
+def written(net, x):
+    found = torch.zeros(2, 4)
+    found[0] = net.w
+    found[1] = net.layer(x)
+    return found
+
+
+def summed(net, x):
+    found = net.w.clone()
+    found += x
+    return found.mul_(net.scale)
+
+
+RAW = {
+    "an operand": lambda net, x: torch.tanh(net.w * x),
+    "a factor": lambda net, x: net.layer(x) * net.w.exp(),
+    "a penalty": lambda net, x: net.layer(x) + sum(w.square().sum() for w in net.parameters()),
+    "nothing else": lambda net, x: net.w.square(),
+    "itself": lambda net, x: net.w,
+    "without gradient": lambda net, x: net.w.detach() * x + net.w.data,
+    "a row": lambda net, x: net.table[3] * x + net.table[torch.tensor(1)],
+    "rows": lambda net, x: net.table[:4] @ x + sum(row for row in net.table),
+    "rows by example": lambda net, x: net.table[(x > 0).long()].sum(0) + net.w[x > 0].sum(),
+    "a buffer": lambda net, x: net.scale * x,
+    "a state": lambda net, x: torch.cat([net.w.expand(2, 4), net.layer(x)[None]]),
+    "written": written,
+    "summed": summed,
+    "an autograd function": lambda net, x: Double.apply(net.w, x),
+    "computed weights": lambda net, x: net.normed(torch.relu(net.normed(x))),
+    "other layers": lambda net, x: net.mixed(x, x),
+    "shapes": lambda net, x: x.new_zeros(net.w.shape) + len(net.table) * x + torch.zeros_like(net.w),
+}
+
+
+class Program(nn.Module):
+    def __init__(self, code):
+        super().__init__()
+        self.net = Raw()
+        self.code = code
+
+    def forward(self, x):
+        return self.code(self.net, x)
+
+
+@pytest.mark.parametrize("is_model", [True, False], ids=["model", "function"])
+@pytest.mark.parametrize("grad", [True, False], ids=["gradient", "no gradient"])
+@pytest.mark.parametrize("code", RAW.values(), ids=RAW)
+def test_what_comes_from_parameters_is_computed_anew(code, grad, is_model):
+    program = Program(code)
+    net = program.net
+    run = multifold.batched(program if is_model else lambda x: code(net, x))
+    with torch.set_grad_enabled(grad):
+        made = run.traces(XS)
+        for _ in range(2):
+            with torch.no_grad():
+                for x in (*net.parameters(), *net.buffers()):
+                    x.mul_(0.5)
+            found, wanted = run.replay(made), torch.stack([program(x) for x in XS])
+            torch.testing.assert_close(found, wanted)
+            if wanted.requires_grad:
+                own = [*net.parameters()]
+                gradients = [torch.autograd.grad(x.sum(), own, allow_unused=True) for x in (found, wanted)]
+                torch.testing.assert_close(*gradients)
+
+
+VALUES = {
+    "item": lambda net, x: net.layer(x) * net.w[0].item(),
+    "float": lambda net, x: x * float(net.w[0]),
+    "a branch": lambda net, x: x if net.w[0] > 0 else -x,
+    "list": lambda net, x: x * net.w.tolist()[0],
+    "numpy": lambda net, x: x + net.w.detach().numpy(),
+    "its array": lambda net, x: x + net.scale.numpy(),
+    "a new tensor": lambda net, x: x.new_tensor(net.w),
+    "a copy": lambda net, x: copy.deepcopy(net.layer)(x),
+    "a change": lambda net, x: net.layer(x) * net.scale.mul_(0.9),
+    "a change in a view": lambda net, x: net.layer(x) * net.scale.view(2, 2).mul_(0.9).sum(),
+    "a function of it alone": lambda net, x: Double.apply(net.w, net.scale) * x,
+}
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["gradient", "no gradient"])
+@pytest.mark.parametrize("code", VALUES.values(), ids=VALUES)
+def test_values_of_parameters_are_refused_in_traces(code, grad):
+    run = multifold.batched(Program(code))
+    with torch.set_grad_enabled(grad), pytest.raises(RecordError):
+        run.traces(XS)
+
+
+def test_a_count_may_be_kept_while_traces_are_made():
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    run = multifold.batched(lambda x: net(torch.stack([x, -x])))
+    assert len(run.traces(XS)) == len(XS)
+
+
+def test_weights_that_are_replaced_after_a_trace_are_refused():
+    net = nn.Linear(4, 4)
+    run = multifold.batched(net)
+    made = run.traces(XS)
+    run.replay(made)
+    net.weight = nn.Parameter(net.weight * 2)
+    with pytest.raises(LaunchError, match="make new traces"):
+        run.replay(made)
+
+
+def test_parameters_that_are_replaced_after_a_trace_are_refused():
+    program = Program(lambda net, x: net.w * x)
+    run = multifold.batched(program)
+    made = run.traces(XS)
+    program.net.w = nn.Parameter(torch.ones(4))
+    with pytest.raises(LaunchError, match="make new traces"):
+        run.replay(made)
+    torch.testing.assert_close(run.replay(run.traces(XS)), torch.stack(XS))

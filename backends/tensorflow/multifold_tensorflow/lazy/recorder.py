@@ -26,9 +26,8 @@ from multifold_tensorflow.lazy.calls import (
 )
 from multifold_tensorflow.lazy.layers import SEEN
 from multifold_tensorflow.lazy.pending import ANSWERS, IN_A_FUNCTION, PendingTensor, SettledTensor
-from multifold_tensorflow.trials import RESERVED, SEEDS, layers_of, make_generator, private
-
-should_record = private("tensorflow.python.eager.record", "should_record_backprop")
+from multifold_tensorflow.lazy.tracing import FromVariables
+from multifold_tensorflow.trials import RESERVED, SEEDS, layers_of, make_generator
 
 
 class TensorflowRecorder(OperatorRecorder):
@@ -48,7 +47,9 @@ class TensorflowRecorder(OperatorRecorder):
 
     def __init__(self, fn: Any) -> None:
         super().__init__(PendingTensor, SettledTensor, ANSWERS, (modes,))
+        self.program = fn
         self.outside = LayerModes()
+        self.from_variables = FromVariables()
         self.graph: Any = None
         self.used: dict[int, Any] = {}
 
@@ -64,14 +65,19 @@ class TensorflowRecorder(OperatorRecorder):
         finally:
             self.outside = before
 
-    def tracing(self) -> contextlib.AbstractContextManager[Any]:
-        return tf.GradientTape()  # it knows what was computed with variables
+    def tracing(self, recording: Recording) -> contextlib.AbstractContextManager[Any]:
+        parts = recording.reached(self.program)
+        layers = [x for layer in layers_of(parts) for x in layer.variables]
+        return self.from_variables.watched([x for x in (*parts, *layers) if is_variable(x)])
+
+    def refuse_constant(self, x: Any) -> None:
+        self.from_variables.refuse(x)
 
     def apart(self) -> contextlib.AbstractContextManager[None]:
         return self.outside.applied()
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
-        if isinstance(x, (tf.Variable, keras.Variable)):
+        if is_variable(x):
             return "variable", id(x)
         refuse_mask(x)
         return super().key_of(x, operands)
@@ -101,11 +107,7 @@ class TensorflowRecorder(OperatorRecorder):
     def row_of(self, recording: Recording, x: Any) -> Any:
         if not recording.is_trace:
             return tf.expand_dims(x, 0)
-        if tf.is_tensor(x) and should_record([x]):
-            raise refusal(
-                "A trace would hold a tensor that was computed with a variable, and not see it change.",
-                "put what computes it into a cell, or use layers of Keras.",
-            )
+        self.refuse_constant(x)
         return np.asarray(x)[None]
 
     def computed(self, pending: Any, rows: Any) -> Any:
@@ -115,6 +117,11 @@ class TensorflowRecorder(OperatorRecorder):
         if not all(map(tf.is_tensor, values)):
             return [*values]
         return tf.stack(values) if how == "stack" else tf.concat(values, 0)
+
+
+def is_variable(x: Any) -> bool:
+    """Return whether ``x`` is a variable of TensorFlow or Keras."""
+    return isinstance(x, (tf.Variable, keras.Variable))
 
 
 def attributes_of(x: Any) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from multifold.errors import RecordError
 from multifold.lazy.calls import BY_ROWS, LazyCall
 from multifold.lazy.current import Recording, refusal
 from multifold.lazy.recorder import mark_of
-from multifold_torch.lazy.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
+from multifold_torch.lazy.changes import VERSIONS, Called, CellFunction, Held, Layer, holds, with_weights
 from multifold_torch.lazy.forms import Modes, TensorForm, form_of
 from multifold_torch.lazy.mapped import functions_without_rule
 from multifold_torch.lazy.numbers import ValuesNeeded
@@ -38,6 +38,8 @@ class RowCall(LazyCall):
         How it runs on rows: ``"rule"``, ``"vmap"`` or ``"row by row"``.
     is_watched : bool
         Whether it may be that vmap has no rule for a function that it calls.
+    of_model : list of Tensor
+        Those of its arguments that are parameters of the program, which is a model.
     """
 
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
@@ -48,6 +50,7 @@ class RowCall(LazyCall):
         self.rule: Any = None
         self.way = "vmap"
         self.is_watched = True
+        self.of_model: list[Tensor] = []
 
     def learn(
         self, recording: Recording, device: torch.device, forms: Sequence[TensorForm]
@@ -141,7 +144,8 @@ class RowCall(LazyCall):
         return [x for x in self.leaves if isinstance(x, Tensor) and not x.requires_grad]
 
     def refuse_changed(self) -> None:
-        """Raise `RecordError` if a parameter or buffer was changed since the run met it first."""
+        """Raise `RecordError` if a parameter or buffer was changed since the run met it, or replaced."""
+        VERSIONS.refuse_replaced(self.of_model)
         for x in self.leaves:
             if isinstance(x, Tensor):
                 VERSIONS.refuse_changed(x)
@@ -195,7 +199,7 @@ class CellCall(RowCall):
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__(func, structure, leaves, places)
         self.is_cell = not isinstance(func, Layer)
-        self.held = [held_of(x) for x in (func, *self.leaves)]
+        self.held = [x for x in map(held_of, (func, *self.leaves)) if x is not None]
 
     def buffers(self) -> list[Tensor]:
         modules = [x.module for x in self.held if isinstance(x, Called)]
@@ -233,8 +237,15 @@ class CellCall(RowCall):
     def refuse_changed(self) -> None:
         super().refuse_changed()
         for x in self.held:
-            if x is not None:
-                x.refuse_changed(self.__name__)
+            x.refuse_changed(self.__name__)
+
+    def __call__(self, *rows: Tensor) -> Any:
+        with with_weights([x.weights for x in self.held], self.__name__):
+            return self.on_rows(*rows)
+
+    def on_rows(self, *rows: Tensor) -> Any:
+        """Run the cell on rows, where modules have the weights that they had when it was recorded."""
+        return super().__call__(*rows)
 
 
 class RowsCell(CellCall):
@@ -245,7 +256,7 @@ class RowsCell(CellCall):
         """The mark of the function, as `multifold.mixing` sets it; None if it has none, so it is tried."""
         return mark_of(self.func)
 
-    def __call__(self, *rows: Tensor) -> Any:
+    def on_rows(self, *rows: Tensor) -> Any:
         self.refuse_changed()
         with self.modes.applied():
             found = self.one(*map(self.as_rows, rows))

@@ -1,14 +1,16 @@
 """What must stay as it is between recording and launch: modules, parameters, buffers, objects.
 
 A recorded call runs later. What it reads besides its operands must still be what the program has seen, so a
-change in between is an error: silently, the call would use the new value.
+change in between is an error: silently, the call would use the new value. Only other `Weights` are no
+error, since a launch can put them back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Self
 
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 from multifold.lazy.current import CURRENT, refusal
 from multifold.lazy.seen import Around, entries_of, same_entries
+from multifold_torch.lazy.weights import Weights
 
 
 class AttributeSets:
@@ -25,17 +28,25 @@ class AttributeSets:
     Attributes
     ----------
     total : int
-        Of all modules.
+        Of all modules. It also grows with ``gradients``.
+    gradients : int
+        How often a parameter was told whether it needs a gradient.
     """
 
     def __init__(self) -> None:
         self.total = 0
+        self.gradients = 0
         self.of_module: Counter[int] = Counter()
 
     def note(self, module: nn.Module) -> None:
         """Add 1 to the counts: an attribute of ``module`` is set."""
         self.total += 1
         self.of_module[id(module)] += 1
+
+    def note_gradient(self) -> None:
+        """Add 1 to the counts: a parameter is told whether it needs a gradient."""
+        self.total += 1
+        self.gradients += 1
 
     def within(self, module: nn.Module) -> int:
         """Return how often attributes of a module, and of the modules inside of it, were set."""
@@ -51,7 +62,7 @@ ATTRIBUTE_SETS = AttributeSets()
 
 
 WRITTEN = -1
-"""The version of a buffer that a launch has written."""
+"""The version of a tensor whose changes are not counted, and which was changed: a buffer by a launch."""
 
 First = dict[int, tuple[Any, Any]]
 """Tensors, modules and functions by ``id``, with what a run knew of each when it first met it."""
@@ -72,30 +83,49 @@ class Versions(threading.local):
     """The versions that parameters and buffers had when the run in this thread first met each of them.
 
     A version counts changes in place.
+
+    Attributes
+    ----------
+    others : dict of int to (module, Weights)
+        The modules by ``id`` that were last called with weights that are no parameters.
+    model : dict or None
+        The tensors of the run's model, by ``id``; None where the program is no model, or none runs.
     """
 
     def __init__(self) -> None:
         self.first: First = NothingKnown()
-        self.learning: dict[int, tuple[Any, tuple[bool, ...]]] = {}
+        self.found: dict[int, tuple[Any, Weights, int]] = {}
         self.called: dict[int, Called] = {}
+        self.others: dict[int, tuple[nn.Module, Weights]] = {}
+        self.model: Mapping[int, Any] | None = None
 
     def begin(self, first: First) -> First:
         """Begin a run with ``first``, empty for a new one; return what was kept for the run before."""
         before, self.first = self.first, first
-        self.learning, self.called = {}, {}
+        self.found, self.called, self.others = {}, {}, {}
         return before
 
-    def learns(self, part: Any) -> tuple[bool, ...]:
-        """Return for each parameter that ``part``, a function or object, can reach, in order.
+    def weights_around(self, part: Any) -> Weights:
+        """Return the `Weights` of the modules that ``part``, a function or object, can reach.
 
-        Does it learn? A parameter learns if it needs a gradient. They are looked up once a run.
+        They are looked up once a run, and again when a parameter is told whether it needs a gradient, or a
+        module has other ones. Raises `OtherWeights` if they are no parameters.
         """
-        known = self.learning.get(id(part))
-        if known is None:
+        known = self.found.get(id(part))
+        if known is None or known[2] != ATTRIBUTE_SETS.gradients or not known[1].are_now():
             recording: Any = CURRENT.recording
-            known = part, tuple([x.requires_grad for x in parameters_of(recording.reached(part))])
-            self.learning[id(part)] = known
+            parts = recording.reached(part)
+            modules = {id(y): y for x in parts if isinstance(x, nn.Module) for y in x.modules()}
+            found = Weights(modules.values(), [x for x in parts if isinstance(x, Tensor)])
+            found.refuse_others()
+            self.found[id(part)] = known = part, self.meets(found), ATTRIBUTE_SETS.gradients
         return known[1]
+
+    def meets(self, weights: Weights) -> Weights:
+        """Note that this run has met modules with these weights, and return them; see `with_weights`."""
+        for table in weights.tables:
+            self.first[id(table)] = table, 0
+        return weights
 
     def note(self, module: nn.Module) -> None:
         """Keep the versions of the tensors that a module reads, when this run first meets the module."""
@@ -120,8 +150,24 @@ class Versions(threading.local):
             )
 
     def written(self, x: Tensor) -> None:
-        """Note that a launch has written the buffer ``x``: `refuse_changed` of it raises in this run."""
+        """Note that a tensor was written, by a launch say: `refuse_changed` of it raises in this run."""
         self.first[id(x)] = x, WRITTEN
+
+    def differs(self, x: Tensor) -> None:
+        """Note that ``x`` gets other memory, by ``x.data = y``, or is told whether it needs a gradient.
+
+        If this run has met the tensor, `refuse_changed` of it raises from now on.
+        """
+        if id(x) in self.first:
+            self.written(x)
+
+    def refuse_replaced(self, parameters: Iterable[Tensor]) -> None:
+        """Raise `RecordError` if the model lacks one of ``parameters``, which it had when recorded."""
+        if self.model is not None and any(id(x) not in self.model for x in parameters):
+            raise refusal(
+                "A parameter of the model was replaced by another one after a trace was made.",
+                "change it in place, as load_state_dict does; or make new traces.",
+            )
 
     def refuse_changed(self, x: Tensor) -> None:
         """Raise `RecordError` if ``x`` was changed in place since this run first met it.
@@ -131,8 +177,9 @@ class Versions(threading.local):
         _, first = self.first.setdefault(id(x), (x, version_now(x)))
         if first != version_now(x):
             raise refusal(
-                f"A parameter or buffer of shape {tuple(x.shape)} was changed in place during the run. "
-                "Recorded calls run later than in the loop, so they would not see it change as there.",
+                f"A parameter or buffer of shape {tuple(x.shape)} was changed in place during the run, "
+                "or told whether it needs a gradient. Recorded calls run later than in the loop, so they "
+                "would not see it change as there.",
                 "change it after the run. An example may call batch normalisation in training once.",
             )
 
@@ -143,26 +190,26 @@ VERSIONS = Versions()
 class Called:
     """A module as a function of a recorded call.
 
-    Equal for the same module, if mode, attributes and what needs gradients are the same.
+    Equal for the same module, if mode, attributes, weights and what needs gradients are the same.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, weights: Weights | None = None) -> None:
         self.module = module
+        self.weights = VERSIONS.meets(weights or Weights(module.modules()))
         self.__name__ = type(module).__name__
         self.__self__ = module
         self.sets = ATTRIBUTE_SETS.total
         self.mode = tuple([x.training for x in module.modules()])
         self.changes = ATTRIBUTE_SETS.within(module)
-        self.parameters = [*module.parameters()]
         self.reads = read_by(module)
-        self.learns = [x.requires_grad for x in self.parameters]
         VERSIONS.note(module)
 
     def is_now(self) -> bool:
-        """Return whether no attribute of any module was set since, and what needs gradients is the same."""
-        return self.sets == ATTRIBUTE_SETS.total and self.learns == [
-            x.requires_grad for x in self.parameters
-        ]
+        """Return whether no attribute of any module was set since, and the weights are the same objects.
+
+        What needs gradients is the same, too, then.
+        """
+        return self.sets == ATTRIBUTE_SETS.total and self.weights.are_now()
 
     def noted(self, sets: int) -> Self:
         """Set ``sets``, the total of `AttributeSets` at which this describes the module; return self."""
@@ -178,7 +225,7 @@ class Called:
             and other.module is self.module
             and other.mode == self.mode
             and other.changes == self.changes
-            and other.learns == self.learns
+            and other.weights.identity == self.weights.identity
         )
 
     def __hash__(self) -> int:
@@ -193,6 +240,26 @@ class Called:
             refuse_set(type(self.module).__name__, cell)
         for x in self.reads:
             VERSIONS.refuse_changed(x)
+
+
+@contextlib.contextmanager
+def with_weights(parts: Iterable[Weights], cell: str) -> Iterator[None]:
+    """Return a context in which modules have the parameters that they had when a call was recorded.
+
+    Raises `RecordError` if a module has another buffer by now, or if its parameters were replaced after a
+    trace was made; ``cell`` is the name of the call.
+    """
+    with contextlib.ExitStack() as stack:
+        for weights in parts:
+            for table, _ in weights.replaced():
+                if id(table) not in VERSIONS.first or not any(table is x for x in weights.parameters):
+                    raise refusal(
+                        f"A parameter or buffer of a module was replaced by another tensor after its cell "
+                        f"{cell} was recorded.",
+                        "change it in place, as load_state_dict does, between runs; or make new traces.",
+                    )
+            stack.enter_context(weights.put_back())
+        yield
 
 
 LAYERS: dict[type[nn.Module], int] = {
@@ -221,9 +288,9 @@ class Layer(Called):
     Layers of equal parameters and options are equal, as the layers of copies of a model.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__(module)
-        self.identity = type(module), module.extra_repr(), *map(id, self.parameters)
+    def __init__(self, module: nn.Module, weights: Weights | None = None) -> None:
+        super().__init__(module, weights)
+        self.identity = type(module), module.extra_repr(), self.weights.identity
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -231,7 +298,6 @@ class Layer(Called):
             and other.identity == self.identity
             and other.mode == self.mode
             and other.changes == self.changes
-            and other.learns == self.learns
         )
 
     def __hash__(self) -> int:
@@ -260,6 +326,7 @@ class Layer(Called):
         first.
         """
         first = 0 if self.module.batch_first else 1
+        x, *states = of_each((x,) if state is None else (x, state))
         sizes = () if x.dim() == 3 else (x.shape[1 + first],)  # of each example's minibatch
 
         def together(x: Tensor, axis: int) -> Tensor:
@@ -269,8 +336,8 @@ class Layer(Called):
         def apart(x: Tensor, axis: int) -> Tensor:
             return (x.unflatten(axis, (-1, *sizes)) if sizes else x).movedim(axis, 0)
 
-        states = [] if state is None else [optree.tree_map(lambda h: together(h, 1), state)]
-        found, last = self.module(together(x, first), *states)
+        own = optree.tree_map(lambda h: together(h, 1), states)
+        found, last = self.module(together(x, first), *own)
         return apart(found, first), optree.tree_map(lambda h: apart(h, 1), last)
 
     def on_vectors(self, *args: Any) -> Any:
@@ -300,14 +367,14 @@ class Held:
     def __init__(self, value: Any) -> None:
         self.value = value
         self.attributes = marks(vars(value).items())
-        self.learns = VERSIONS.learns(value)
+        self.weights = VERSIONS.weights_around(value)
 
     def __eq__(self, other: object) -> bool:
         return (
             type(other) is Held
             and other.value is self.value
             and all_same(other.attributes, self.attributes)
-            and other.learns == self.learns
+            and other.weights.identity == self.weights.identity
         )
 
     def __hash__(self) -> int:
@@ -324,6 +391,7 @@ class CellFunction:
 
     def __init__(self, function: FunctionType) -> None:
         self.function = function
+        self.weights = VERSIONS.weights_around(function)
 
     def refuse_changed(self, cell: str) -> None:
         """Raise `RecordError` if a name that the function uses was bound anew since the run met it."""
@@ -375,15 +443,6 @@ def version_if_tensor(x: Any) -> int | None:
 def tensors_of(module: nn.Module) -> Iterable[Tensor]:
     """Return all parameters and then all buffers of a module, as a tuple."""
     return (*module.parameters(), *module.buffers())
-
-
-def parameters_of(parts: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among ``parts``, and the parameters of the modules among them."""
-    for part in parts:
-        if isinstance(part, nn.Module):
-            yield from part.parameters()
-        elif isinstance(part, Tensor):
-            yield part
 
 
 def read_by(module: nn.Module) -> list[Tensor]:

@@ -50,10 +50,16 @@ def functions_without_rule() -> Iterator[list[str]]:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def is_mapped(args: Any) -> bool:
-    """Return whether a tensor among ``args`` is one that `torch.func.vmap` runs a function on."""
+def is_mapped(args: Any, layer: nn.Module) -> bool:
+    """Return whether a tensor among ``args`` is one that `torch.func.vmap` runs a layer on.
+
+    False if a transform of `torch.func` has wrapped the weights of the layer: it has its own way with them.
+    """
+    functorch = torch._C._functorch
     return any(
-        isinstance(x, Tensor) and torch._C._functorch.is_batchedtensor(x) for x in optree.tree_leaves(args)
+        isinstance(x, Tensor) and functorch.is_batchedtensor(x) for x in optree.tree_leaves(args)
+    ) and not any(
+        x is not None and functorch.is_functorch_wrapped_tensor(x) for x in layer._parameters.values()
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,11 @@ from torch.autograd import Variable
 
 from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.patches import Replacements
-from multifold_torch.lazy.changes import ATTRIBUTE_SETS, LAYERS, Called, Layer
+from multifold_torch.lazy.changes import ATTRIBUTE_SETS, LAYERS, VERSIONS, Called, Layer
 from multifold_torch.lazy.mapped import RECURRENT, is_mapped, on_rows
 from multifold_torch.lazy.pending import refuse
+from multifold_torch.lazy.watching import has_parameters, recording_all
+from multifold_torch.lazy.weights import OtherWeights
 from multifold_torch.lazy.written import is_pending
 
 
@@ -32,17 +35,21 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
             if self._buffers:
                 recorder.shares(self)
             rows = getattr(type(self), CELL, None)  # an instance would look among its modules, too
-            if rows is not None:
-                return recorder.call(recording, recorder.called(Called, self), rows, args, kwargs)
-            is_layer = type(self) in LAYERS and is_plain(self)
-            if is_layer and args and isinstance(args[0], Tensor) and not kwargs:
-                return recorder.call(recording, recorder.called(Layer, self), False, args, kwargs)
+            is_layer = rows is None and type(self) in LAYERS and is_plain(self)
+            try:
+                if rows is not None:
+                    return recorder.call(recording, recorder.called(Called, self), rows, args, kwargs)
+                if is_layer and args and isinstance(args[0], Tensor) and not kwargs:
+                    return recorder.call(recording, recorder.called(Layer, self), False, args, kwargs)
+            except OtherWeights:
+                with recording_all() if is_layer else contextlib.nullcontext():
+                    return call(self, *args, **kwargs)
             if isinstance(self, torch.jit.ScriptModule):  # compiled code takes no pending tensors
                 return recorder.call(recording, recorder.called(Called, self), False, args, kwargs)
             if (self._backward_hooks or self._backward_pre_hooks) and any(map(is_pending, args)):
                 refuse("given to a module that has backward hooks")
             self = getattr(self, "_orig_mod", self)  # torch.compile makes no graphs of pending tensors
-        elif type(self) in RECURRENT and not kwargs and is_plain(self) and is_mapped(args):
+        elif type(self) in RECURRENT and not kwargs and is_plain(self) and is_mapped(args, self):
             return on_rows(Layer(self), args)
         return call(self, *args, **kwargs)
 
@@ -68,7 +75,8 @@ def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
     ATTRIBUTE_SETS.forget()
 
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
-        if CURRENT.recording is not None and vars(self).get(name, self) is not value:
+        is_new = CURRENT.recording is not None and vars(self).get(name, self) is not value
+        if is_new and not name.startswith("_flat_weight"):  # recurrent layers list their parameters there
             ATTRIBUTE_SETS.note(self)
         set_attribute(self, name, value)
 
@@ -76,11 +84,14 @@ def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
 
 
 def seen_apply(apply: Any) -> Any:
-    """Return a replacement of ``Function.apply``: an autograd function of pending tensors is recorded."""
+    """Return a replacement of ``Function.apply``: an autograd function of pending tensors is recorded.
+
+    Where a trace is made, so is one of parameters and of tensors of the example.
+    """
 
     def function_apply(cls: Any, *args: Any) -> Any:
         recording = CURRENT.recording
-        if recording is None or not any(map(is_pending, args)):
+        if recording is None or not (any(map(is_pending, args)) or has_parameters(recording, args)):
             return apply.__func__(cls, *args)
         function: Any = Applied(cls, apply.__func__)
         return recording.recorder.call(recording, function, False, args, {})
@@ -104,6 +115,52 @@ def seen_new(new: Callable[..., Any]) -> Any:
     return staticmethod(variable)
 
 
+def seen_data(data: Any) -> Any:
+    """Return a replacement of ``Tensor.data``: while a program records, ``x.data`` is ``x.detach()``.
+
+    So changes in place are counted, as those of ``x`` itself. Other memory, by ``x.data = y``, is noted.
+    """
+
+    def get(self: Tensor) -> Tensor:
+        return data.__get__(self) if CURRENT.recording is None else self.detach()
+
+    def give(self: Tensor, value: Tensor) -> None:
+        if CURRENT.recording is not None:
+            if is_pending(self) or is_pending(value):
+                refuse("given another attribute")
+            VERSIONS.differs(self)
+        data.__set__(self, value)
+
+    return property(get, give)
+
+
+def seen_requires_grad(requires_grad: Any) -> Any:
+    """Return a replacement of ``Parameter.requires_grad`` that counts when it is set."""
+
+    def give(self: nn.Parameter, value: bool) -> None:
+        note_gradient(self, value)
+        requires_grad.__set__(self, value)
+
+    return property(requires_grad.__get__, give)
+
+
+def seen_requires_grad_(requires_grad_: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a replacement of ``Parameter.requires_grad_`` that counts its calls."""
+
+    def method(self: nn.Parameter, requires_grad: bool = True) -> Tensor:
+        note_gradient(self, requires_grad)
+        return requires_grad_(self, requires_grad)
+
+    return method
+
+
+def note_gradient(x: nn.Parameter, needed: bool) -> None:
+    """Note that a parameter is told whether it needs a gradient, if it was the other way before."""
+    if CURRENT.recording is not None and x.requires_grad is not needed:
+        ATTRIBUTE_SETS.note_gradient()
+        VERSIONS.differs(x)
+
+
 @dataclass(frozen=True)
 class Applied:
     """An autograd function as a plain function: called, it calls ``apply`` of its class."""
@@ -124,5 +181,8 @@ PATCHES = Replacements(
     (nn.Module, "__setattr__", seen_setattr),
     (torch.autograd.Function, "apply", seen_apply),
     (Variable, "__new__", seen_new),
+    (Tensor, "data", seen_data),
+    (nn.Parameter, "requires_grad", seen_requires_grad),
+    (nn.Parameter, "requires_grad_", seen_requires_grad_),
 )
 """What sees them."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from multifold.backend import owner_of
 from multifold.errors import RecordError
-from multifold.lazy.current import CURRENT, Recording, refusal
+from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
 from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
 from multifold_torch.lazy.answers import ANSWERS
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
@@ -25,6 +25,8 @@ from multifold_torch.lazy.numbers import ValuesNeeded, computed_by_values
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.pending import Pending, Settled, first_of, settle, version_of
 from multifold_torch.lazy.transforms import TRANSFORMS
+from multifold_torch.lazy.watching import tracing
+from multifold_torch.lazy.weights import OtherWeights, Weights
 from multifold_torch.lazy.written import Written, is_pending
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
@@ -33,6 +35,9 @@ ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
 
 VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 """Types of PyTorch whose objects are compared by value."""
+
+REQUIRES_GRAD = Tensor.requires_grad.__get__
+"""It is quicker than ``x.requires_grad`` of a parameter, which is watched while programs record."""
 
 FEW = 256
 """Modules that are kept beyond a run."""
@@ -118,21 +123,54 @@ class TorchRecorder(LazyRecorder):
         if len(self.known) > MANY:
             self.known, self.called_before = {}, {}
         versions = VERSIONS.begin({})
+        model, VERSIONS.model = VERSIONS.model, self.shared if isinstance(self.owner, nn.Module) else None
         outside = OUTSIDE.begin()
         try:
             with PATCHES.applied(), TRANSFORMS.applied():
                 yield
         finally:
             VERSIONS.begin(versions)
+            VERSIONS.model = model
             OUTSIDE.set(*outside)
+
+    def tracing(self, recording: Recording) -> contextlib.AbstractContextManager[Any]:
+        for part in recording.reached(self.owner):
+            if isinstance(part, nn.Module):
+                for module in part.modules():
+                    self.shares(module)
+        return tracing()
+
+    def refuse_constant(self, x: Any) -> None:
+        if isinstance(x, Tensor) and not is_pending(x) and x.requires_grad and not self.is_shared(x):
+            refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
+        self.refuse_others()
         # A function of PyTorch that asks for a number, as torch.tensor([x]), has autograd off meanwhile.
         inside = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
         guard = torch._C._ForceDispatchKeyGuard(*OUTSIDE.keys) if inside else contextlib.nullcontext()
         with guard, OUTSIDE.modes.applied():
             yield
+
+    def refuse_others(self) -> None:
+        """Raise `RecordError` if an example waits while a module of the program has other weights.
+
+        Other examples would meet them. A copy of a module, which one example has made, may have them.
+        """
+        others = [module for module, weights in VERSIONS.others.values() if weights.are_now()]
+        if not others:
+            return
+        recording = recording_of()
+        parts = [x for x in recording.reached(self.owner) if isinstance(x, nn.Module)]
+        own = {id(module) for part in parts for module in part.modules()}
+        for module in others:
+            if id(module) in own:
+                raise refusal(
+                    f"A value is read while a {type(module).__name__}, which the examples share, has the "
+                    "weights of one example: others would meet them.",
+                    "read it after functional_call, or call a copy of the module that the example makes.",
+                )
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("out") is not None:
@@ -157,7 +195,10 @@ class TorchRecorder(LazyRecorder):
     def call(
         self, recording: Recording, fn: Any, rows: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        return self.recorded(recording, RowsCell if rows else CellCall, fn, args, kwargs)
+        try:
+            return self.recorded(recording, RowsCell if rows else CellCall, fn, args, kwargs)
+        except OtherWeights:
+            return fn(*args, **kwargs)
 
     def has_recorded(self, op: Any) -> bool:
         functions = [kind.call.func for kind in self.known.values() if isinstance(kind.call, CellCall)]
@@ -181,12 +222,12 @@ class TorchRecorder(LazyRecorder):
         if isinstance(x, Tensor):
             if self.is_shared(x):
                 VERSIONS.refuse_changed(x)
-                return id(x), x.requires_grad
+                return id(x), REQUIRES_GRAD(x)
             operands.append(x)
             return form_of_tensor(x)
         if kind is FunctionType:
             VERSIONS.refuse_rebound(x)
-            return x, VERSIONS.learns(x)
+            return x, VERSIONS.weights_around(x).identity
         if isinstance(x, nn.Module):
             return self.called(Called, x)
         if isinstance(x, VALUES):
@@ -201,11 +242,18 @@ class TorchRecorder(LazyRecorder):
         return self.constant_key(x, operands)
 
     def called(self, kind: type[Called], module: nn.Module) -> Called:
-        """Return a module as a ``kind``, `Called` or `Layer`: the same object until the module changes."""
+        """Return a module as a ``kind``, `Called` or `Layer`: the same object until the module changes.
+
+        Raises `OtherWeights` if it has weights that are no parameters.
+        """
         found = VERSIONS.called.get(id(module))
         if found is not None and type(found) is kind and found.is_now():
             return found
-        found = kind(module)
+        weights = Weights(module.modules())
+        if weights.are_others():
+            VERSIONS.others[id(module)] = module, weights
+            raise OtherWeights
+        found = kind(module, weights)
         before = self.called_before.get(id(module))
         if before == found:  # keys of earlier runs have this one, and are compared faster so
             found = before.noted(found.sets)
@@ -227,7 +275,10 @@ class TorchRecorder(LazyRecorder):
         return self.names.get(id(module), type(module).__name__)
 
     def shares(self, module: nn.Module) -> None:
-        """Note that the buffers of ``module`` are the same for all examples, as its parameters are."""
+        """Note that the buffers of ``module`` are the same for all examples, as its parameters are.
+
+        A pending one is not.
+        """
         for x in module._buffers.values():
             if x is not None and not is_pending(x):  # an example may have set one that is its own
                 self.shared[id(x)] = x
@@ -263,6 +314,8 @@ class TorchRecorder(LazyRecorder):
         places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and not self.is_shared(x)]
         kept = [x.copy() if type(x) is np.ndarray else x for x in leaves]
         call = (maker or RowCall)(func, structure, kept, places)
+        if isinstance(self.owner, nn.Module):
+            call.of_model = [x for x in call.leaves if isinstance(x, nn.Parameter) and id(x) in self.shared]
         if isinstance(func, Called):
             call.named(self.name_of(recording, func.module))
         forms = [x.form if isinstance(x, Pending) else form_of_tensor(x) for x in operands]
@@ -303,6 +356,6 @@ class TorchRecorder(LazyRecorder):
 def refuse_in_trace(what: str) -> NoReturn:
     """Raise `RecordError`: a computed tensor that ``what``, as "needs a gradient", cannot be in a trace."""
     raise RecordError(
-        f"A tensor that {what} is an operand of a trace.",
+        f"A tensor that {what} is an operand or a result of a trace.",
         "run the program, which records it each time.",
     )
