@@ -42,6 +42,8 @@ class Recording:
         Whether an alarm of the recorder was true when the run began; see `LazyRecorderBase`.
     is_trace : bool
         Whether a trace is made: nothing is computed, and nothing waits.
+    seed : int or None
+        If given, each example has random streams of its own; see `Sharing`.
     is_block : bool
         Whether this is the run of a `multifold.pending` block, which returns nothing.
     lines : dict of int to (code, bool)
@@ -53,13 +55,21 @@ class Recording:
     """
 
     def __init__(
-        self, recorder: Any, backend: Backend, fold: Any, *, is_trace: bool = False, is_block: bool = False
+        self,
+        recorder: Any,
+        backend: Backend,
+        fold: Any,
+        *,
+        is_trace: bool = False,
+        is_block: bool = False,
+        seed: int | None = None,
     ) -> None:
         self.recorder = recorder
         self.backend = backend
         self.fold = fold
         self.is_trace = is_trace
         self.is_block = is_block
+        self.seed = seed
         self.alarmed = any(alarm() for alarm in recorder.alarms)
         self.inner = ("multifold.", "multifold_", f"{recorder.package}.")
         self.lines: dict[int, tuple[CodeType, bool]] = {}

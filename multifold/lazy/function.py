@@ -261,7 +261,9 @@ class LazyRun:
         self.backend = backend
         self.recorder = function.recorder
         self.fold = fold
-        self.recording = Recording(self.recorder, backend, fold, is_trace=isinstance(fold, TraceRecorder))
+        self.recording = Recording(
+            self.recorder, backend, fold, is_trace=isinstance(fold, TraceRecorder), seed=seed
+        )
         self.sharing = Sharing(backend, self.recorder.pending, function.fn, seed)
         self.modes = self.recorder.modes()
         self.started = 0

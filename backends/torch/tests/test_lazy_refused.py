@@ -102,7 +102,7 @@ REFUSED = {
     "no gradient in place": (lambda y: torch.no_grad()(y.mul_)(2), "would take the gradient"),
     "out": (lambda y: torch.add(y.detach(), 1, out=torch.zeros(4)), "written to out="),
     "an attribute": (lambda y: setattr(y, "data", y + 1), "another attribute"),
-    "random numbers in place": (lambda y: y.normal_(), "changed by normal_"),
+    "a function of Python in place": (lambda y: y.detach().apply_(abs), "changed by apply_"),
     "values inside of a function": (
         lambda y: torch.tensor([y[0]]),
         "in the middle of a function|inside of",

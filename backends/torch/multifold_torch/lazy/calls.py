@@ -21,7 +21,8 @@ from multifold.lazy.calls import BY_ROWS, LazyCall
 from multifold.lazy.current import Recording, refusal
 from multifold.lazy.recorder import mark_of
 from multifold_torch.lazy.changes import VERSIONS, Called, CellFunction, Held, Layer, holds
-from multifold_torch.lazy.forms import Modes, TensorForm, form_of
+from multifold_torch.lazy.draws import Draws, Streams
+from multifold_torch.lazy.forms import Modes, TensorForm, form_of, strides_of
 from multifold_torch.lazy.mapped import functions_without_rule
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.rules import mixes_rows, on_rows
@@ -37,6 +38,12 @@ class RowCall(LazyCall):
         How it runs on rows: ``"rule"``, ``"vmap"`` or ``"row by row"``.
     is_watched : bool
         Whether it may be that vmap has no rule for a function that it calls.
+    operands : list of TensorForm
+        The forms of its operands, in order, and ``device`` where it computes.
+    draws : bool
+        Whether it draws random numbers.
+    streams : Streams or None
+        The generators that it draws from, where each example has streams of its own.
     """
 
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
@@ -47,6 +54,10 @@ class RowCall(LazyCall):
         self.rule: Any = None
         self.way = "vmap"
         self.is_watched = True
+        self.operands: Sequence[TensorForm] = ()
+        self.device = torch.device("cpu")
+        self.draws = False
+        self.streams: Streams | None = None
 
     def learn(
         self, recording: Recording, device: torch.device, forms: Sequence[TensorForm]
@@ -59,18 +70,52 @@ class RowCall(LazyCall):
         # Tensors of inference mode do not say whether they were changed.
         with torch.inference_mode(False), torch.set_grad_enabled(grad), recording.aside(self.owners()):
             stand_ins = [self.stand_in(form, device) for form in forms]
-            found = self.dry_run(stand_ins)
+            with Draws() as draws:
+                found = self.dry_run(stand_ins)
         self.is_single = isinstance(found, Tensor)
-        results = [x for x in optree.tree_leaves(found) if isinstance(x, Tensor)]
-        self.forms = [form_of(x.shape, x.dtype, device, x.requires_grad) for x in results]
+        self.operands, self.device, self.draws = forms, device, draws.any
+        is_seeded = recording.seed is not None
+        self.forms = [
+            form_of(x.shape, x.dtype, device, x.requires_grad, strides_of(x) if is_seeded else None)
+            for x in optree.tree_leaves(found)
+            if isinstance(x, Tensor)
+        ]
+        if is_seeded and draws.any:
+            self.streams = Streams(draws, device)
+            self.runs_by_rows(f"{BY_ROWS}, as it draws and there is a seed")
         return found, stand_ins
+
+    def with_state(self, recording: Recording, operands: Sequence[Tensor] | None) -> Tensor:
+        """Return the state of the streams as an operand; move them on, as the call does in the loop.
+
+        ``operands`` are those of the call if what it draws depends on their values; else None.
+        """
+        streams: Any = self.streams
+        if operands is None:
+            operands = [stand_in_of(form, self.device) for form in self.operands]
+        before = streams.read()
+        with (
+            torch.inference_mode(False),
+            torch.set_grad_enabled(self.modes.grad),
+            recording.aside(self.owners()),
+        ):
+            self.tensors(*operands)
+            found: Tensor = streams.operand(before)
+            after = streams.read()
+        streams.write(after)
+        return found
 
     def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
         """Return a tensor of a form for a dry run, on the meta device.
 
-        Under autocast it is one of ones on ``device``, as autocast asks for the device.
+        It is one of ones on ``device`` if the function asks for that: under autocast, or with a generator.
         """
-        return stand_in_of(form, device) if self.modes.autocast else form.meta()
+        return form.meta() if self.runs_on_meta else stand_in_of(form, device)
+
+    @property
+    def runs_on_meta(self) -> bool:
+        """Whether the dry run takes tensors on the meta device."""
+        return not self.modes.autocast and not any(isinstance(x, torch.Generator) for x in self.leaves)
 
     def owners(self) -> list[Any]:
         """Return the modules and objects that a dry run may change, and that are put back: here none."""
@@ -101,7 +146,7 @@ class RowCall(LazyCall):
         Raises `RecordError` if it needs values.
         """
         leaves = self.leaves
-        if not self.modes.autocast:
+        if self.runs_on_meta:
             leaves = [without_values(x) if isinstance(x, Tensor) else x for x in leaves]
         args, kwargs = self.arguments(operands, leaves)
         try:
@@ -148,20 +193,26 @@ class RowCall(LazyCall):
     def __call__(self, *rows: Tensor) -> Any:
         self.refuse_changed()
         with self.modes.applied():
-            if self.way == "rule":
-                args, kwargs = self.arguments(rows)
-                found = self.rule(*args, **kwargs)
-            elif self.way == "vmap" and len(rows[0]) > 1:  # of one row, vmap is the slower way
-                try:
-                    found = self.under_vmap(rows)
-                except torch.cuda.OutOfMemoryError:
-                    raise
-                except (RuntimeError, NotImplementedError):
-                    found = self.row_by_row(rows)  # raises what is wrong with the call itself
-                    self.runs_by_rows()
-            else:
-                found = self.row_by_row(rows)
+            found = self.on_rows(rows)
         return self.checked(found, len(rows[0]))
+
+    def on_rows(self, rows: Sequence[Tensor]) -> Any:
+        """Run the function on the rows of all examples in its way; return its tensors, each ``(n, *s)``."""
+        if self.streams is not None:
+            return self.drawn_row_by_row(self.streams, rows)
+        if self.way == "rule":
+            args, kwargs = self.arguments(rows)
+            return self.rule(*args, **kwargs)
+        if self.way == "vmap" and len(rows[0]) > 1:  # of one row, vmap is the slower way
+            try:
+                return self.under_vmap(rows)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except (RuntimeError, NotImplementedError):
+                found = self.row_by_row(rows)  # raises what is wrong with the call itself
+                self.runs_by_rows()
+                return found
+        return self.row_by_row(rows)
 
     def under_vmap(self, rows: Sequence[Tensor]) -> Any:
         """Run the function on rows under `torch.func.vmap`; return its tensors, each ``(n, *s)``.
@@ -185,6 +236,32 @@ class RowCall(LazyCall):
         for x, before in buffers:
             if not torch.equal(x.nan_to_num(), before.nan_to_num()):
                 VERSIONS.written(x)
+        return tuple([torch.stack(column) for column in zip(*results, strict=True)])
+
+    @property
+    def name(self) -> str:
+        """Its name without what `runs_by_rows` has added."""
+        return self.__name__.partition(" (")[0]
+
+    def drawn_row_by_row(self, streams: Streams, rows: Sequence[Tensor]) -> Any:
+        """Run the function on each row as the loop does, from the state of the row's stream.
+
+        That is the last of ``rows``. Return its tensors, stacked to ``(n, *s)``. Raise `RecordError` if it
+        leaves another state than when it was recorded.
+        """
+        *operands, states = rows
+        now = streams.read()
+        results = []
+        try:
+            for *own, state in zip(*operands, states, strict=True):
+                streams.begin(state)
+                laid_out = [
+                    form.laid_out(x.contiguous()) for form, x in zip(self.operands, own, strict=True)
+                ]
+                results.append(self.tensors(*laid_out))
+                streams.refuse_other(state, self.name)
+        finally:
+            streams.write(now)
         return tuple([torch.stack(column) for column in zip(*results, strict=True)])
 
 
@@ -241,14 +318,16 @@ class RowsCell(CellCall):
 
     @property
     def multifold_mark(self) -> str | None:
-        """The mark of the function, as `multifold.mixing` sets it; None if it has none, so it is tried."""
-        return mark_of(self.func)
+        """The mark of the function, as `multifold.mixing` sets it; None if it has none, so it is tried.
 
-    def __call__(self, *rows: Tensor) -> Any:
-        self.refuse_changed()
-        with self.modes.applied():
-            found = self.one(*map(self.as_rows, rows))
-        return self.checked(optree.tree_map(lambda x: x.unsqueeze(1), found), len(rows[0]))
+        One that runs row by row needs no trial.
+        """
+        return mark_of(self.func if self.streams is None else RowCall)
+
+    def on_rows(self, rows: Sequence[Tensor]) -> Any:
+        if self.streams is not None:
+            return self.drawn_row_by_row(self.streams, rows)
+        return optree.tree_map(lambda x: x.unsqueeze(1), self.one(*map(self.as_rows, rows)))
 
 
 def stand_in_of(form: TensorForm, device: torch.device) -> Tensor:
@@ -257,7 +336,8 @@ def stand_in_of(form: TensorForm, device: torch.device) -> Tensor:
     The tensor is no leaf of autograd's graph, so it may be changed in place.
     """
     make = torch.ones if form.dtype.is_floating_point else torch.zeros
-    return make(form.shape, dtype=form.dtype, device=device, requires_grad=form.requires_grad).clone()
+    found = make(form.shape, dtype=form.dtype, device=device, requires_grad=form.requires_grad)
+    return form.laid_out(found.clone())
 
 
 def held_of(x: Any) -> Any:

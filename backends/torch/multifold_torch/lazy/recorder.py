@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from multifold.backend import owner_of
 from multifold.errors import RecordError
-from multifold.lazy.current import CURRENT, Recording, refusal
+from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
 from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
 from multifold_torch.lazy.answers import ANSWERS, changed, out_of_place
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
 from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_of
-from multifold_torch.lazy.forms import Modes, form_of_tensor
+from multifold_torch.lazy.forms import Modes, TensorForm, form_of_tensor
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.pending import Pending, Settled, first_of, refuse, settle, version_of
 from multifold_torch.lazy.written import Written
@@ -137,7 +137,7 @@ class TorchRecorder(LazyRecorder):
                 VERSIONS.refuse_changed(x)
                 return id(x), x.requires_grad
             operands.append(x)
-            return form_of_tensor(x)
+            return self.form_of(x)
         if kind is FunctionType:
             VERSIONS.refuse_rebound(x)
             return x, VERSIONS.learns(x)
@@ -219,7 +219,7 @@ class TorchRecorder(LazyRecorder):
         call = (maker or RowCall)(func, structure, kept, places)
         if isinstance(func, Called):
             call.named(self.name_of(recording, func.module))
-        forms = [x.form if isinstance(x, Pending) else form_of_tensor(x) for x in operands]
+        forms = [x.form if isinstance(x, Pending) else self.form_of(x) for x in operands]
         device = max(forms, key=lambda form: len(form.shape) > 0).device  # a number may lie elsewhere
         found, stand_ins = call.learn(recording, device, forms)
         may_be_small = (
@@ -227,6 +227,7 @@ class TorchRecorder(LazyRecorder):
             and not any(form.requires_grad for form in call.forms)
             and all(form.shape.numel() <= FEW_NUMBERS for form in (*forms, *call.forms))
             and not any(isinstance(x, Tensor) for x in call.leaves)
+            and call.streams is None
         )
         return known_call(
             call,
@@ -236,7 +237,29 @@ class TorchRecorder(LazyRecorder):
             is_array=lambda x: isinstance(x, Tensor),
             share_memory=torch._C._is_alias_of,
             may_be_small=may_be_small,
+            draws=call.streams is not None,
         )
+
+    def form_of(self, x: Tensor) -> TensorForm:
+        """Return the form of a computed tensor; with its strides where examples have random streams.
+
+        In which order numbers are drawn depends on strides.
+        """
+        return form_of_tensor(x, with_strides=recording_of().seed is not None)
+
+    def with_state(self, recording: Recording, call: RowCall, operands: list[Any]) -> list[Any]:
+        values = None
+        if call.streams is not None and call.streams.by_values:
+            if recording.is_trace:
+                raise refusal(
+                    f"{call.name} draws as many random numbers as values say, which a trace does not know.",
+                    "run it without traces, or make the traces without seed=.",
+                )
+            values = [
+                form.laid_out(self.read(x) if isinstance(x, Pending) else x.detach())
+                for x, form in zip(operands, call.operands, strict=True)
+            ]
+        return [*operands, call.with_state(recording, values)]
 
     def computed(self, pending: Pending, rows: Any) -> Any:
         return first_of(rows, pending.form.requires_grad)
