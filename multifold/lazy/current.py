@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from multifold._engine.ops.reach import owners_of, reached
-from multifold._engine.ops.state import aside
+from multifold._engine.ops.state import KeptState, aside
 from multifold._engine.record.lines import users_frame as users_frame
 from multifold.backend import Backend
 from multifold.errors import RecordError
@@ -92,15 +92,15 @@ class Recording:
         return [x for x, _ in reached(self.backend, [part])]
 
     @contextlib.contextmanager
-    def aside(self, parts: Sequence[Any]) -> Iterator[None]:
+    def aside(self, parts: Sequence[Any]) -> Iterator[KeptState]:
         """Return a context that records nothing, and on leaving undoes what ran inside it.
 
         It undoes changes of the models that ``parts`` are or have, of their gradients, and of the random
-        generators that they use.
+        generators that they use. It yields the state that it puts back.
         """
         owners = [x for part in parts for x in owners_of(self.backend, None, part) if x is not None]
-        with self.paused(), aside(self.backend, owners):
-            yield
+        with self.paused(), aside(self.backend, owners) as kept:
+            yield kept
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

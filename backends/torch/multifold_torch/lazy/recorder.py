@@ -68,6 +68,7 @@ class TorchRecorder(LazyRecorder):
         self.owner = owner_of(fn, fn)
         self.called_before: dict[int, Called] = {}
         self.names: dict[int, str] = {}
+        self.proved: set[Hashable] = set()
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         leaves, structure = super().flatten(x)
@@ -79,6 +80,7 @@ class TorchRecorder(LazyRecorder):
             self.shared = {id(x): x for x in tensors_of(self.owner)}
         if len(self.known) > MANY:
             self.known, self.called_before = {}, {}
+            self.proved = set()
         versions = VERSIONS.begin({})
         outside = OUTSIDE.begin(Modes.now(), torch.is_inference_mode_enabled())
         try:
@@ -217,6 +219,7 @@ class TorchRecorder(LazyRecorder):
         places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and not self.is_shared(x)]
         kept = [x.copy() if type(x) is np.ndarray else x for x in leaves]
         call = (maker or RowCall)(func, structure, kept, places)
+        call.proved = self.proved
         if isinstance(func, Called):
             call.named(self.name_of(recording, func.module))
         forms = [x.form if isinstance(x, Pending) else self.form_of(x) for x in operands]
