@@ -25,7 +25,7 @@ nothing new, and one with other values keeps the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -56,12 +56,13 @@ class Watch:
 
     def entries(self, owner: Any, values: Any) -> Iterator[Entry]:
         """Yield an entry for each thing in a slot; what a closure holds has the name of no variable."""
-        if isinstance(values, dict):
-            named = [*values.items()]
-        elif isinstance(values, (list, set)) and type(owner) in CONTAINERS:
-            named = [*enumerate(values)]
-        else:
+        named: list[tuple[Any, Any]]
+        if isinstance(owner, CellType):
             named = [(None, values)]
+        elif isinstance(values, dict):
+            named = [*values.items()]
+        else:
+            named = [*enumerate(values)]
         for name, x in named:
             yield name, x, mark_of(self.backend, x)
 
@@ -114,8 +115,10 @@ def text_of(owner: Any, name: Any) -> str:
     """Return how an error calls what is under a name of an object."""
     if type(owner) in CONTAINERS:
         return f"a {type(owner).__name__}"
+    if isinstance(owner, CellType):
+        return "a variable of a function around it"
     if isinstance(owner, FunctionType):
-        return f"a variable of {owner.__qualname__}" if name is None else f"the variable {name!r}"
+        return f"the variable {name!r}"
     whose = type(owner).__name__
     return f"an attribute of {whose}" if name is None else f"attribute {name!r} of {whose}"
 

@@ -209,3 +209,36 @@ def test_what_an_example_keeps_stands_for_its_value_afterwards():
         np.testing.assert_allclose(np.asarray(h), layer(x), rtol=1e-6)
         np.testing.assert_allclose(h + 1, layer(x) + 1, rtol=1e-6)
         np.testing.assert_allclose(jnp.tanh(jnp.asarray(h)), jnp.tanh(layer(x)), rtol=1e-6)
+
+
+class Keeping:
+    """Has cells that count, keep, and note a size."""
+
+    def __init__(self):
+        self.n = self.size = self.mask = None
+
+    def counts(self, x):
+        self.n = (self.n or 0) + 1
+        return x * self.n
+
+    def caches(self, x):
+        self.mask = jnp.cumsum(jnp.ones(4)) if self.mask is None else self.mask
+        return x * self.mask
+
+    def notes(self, x):
+        self.size = x.shape
+        return x * self.size[0]
+
+
+@pytest.mark.parametrize(("name", "what"), [("counts", "'n'"), ("caches", "'mask'")])
+def test_a_cell_that_counts_or_keeps_a_tracer_is_refused(name, what):
+    model = Keeping()
+    cell = multifold.op(getattr(model, name))
+    with pytest.raises(RecordError, match=f"changes attribute {what} of Keeping"):
+        multifold.batched(cell, backend="jax")(XS)
+    assert getattr(model, what.strip("'")) is None
+
+
+def test_a_cell_may_note_a_size():
+    found = multifold.batched(multifold.op(Keeping().notes), backend="jax")(XS)
+    np.testing.assert_allclose(found, jnp.stack(XS) * 4)

@@ -447,3 +447,33 @@ def test_a_seed_gives_each_example_random_numbers_of_its_own(draw):
     run = multifold.batched(program, seed=1, join="list", backend="tensorflow")
     found = run(XS)
     assert found == run.loop(XS) == run(XS) and len(set(found)) > 1
+
+
+DROPOUT = keras.layers.Dropout(0.5)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: tf.nn.dropout(layer(x), 0.5),
+        lambda x: DROPOUT(layer(x), training=True),
+        multifold.op(lambda x: x + GENERATOR.normal((1, 4))),
+        multifold.op(lambda x: x + tf.random.normal((1, 4)), rows=True),
+    ],
+)
+def test_with_a_seed_a_call_that_draws_is_refused(draw):
+    with pytest.raises(RecordError, match="draws random numbers for all examples at once"):
+        multifold.batched(draw, seed=0, backend="tensorflow")(XS)
+
+
+def test_a_cell_that_counts_is_refused():
+    state = {"n": 0}
+
+    @multifold.op
+    def counts(x):
+        state["n"] += 1
+        return x * state["n"]
+
+    with pytest.raises(RecordError, match="counts changes a dict"):
+        multifold.batched(counts, backend="tensorflow")(XS)
+    assert state == {"n": 0}

@@ -119,6 +119,27 @@ def test_a_module_that_counts_in_a_global_is_refused():
         multifold.batched(lambda x: module(lin(x)), ops=[Module])(XS)
 
 
+def test_a_cell_that_counts_in_a_variable_around_it_is_refused():
+    n, log = 0, {}
+
+    @multifold.op
+    def counting(y):
+        nonlocal n
+        n += 1
+        return y * n
+
+    @multifold.op
+    def logging(y):
+        log[len(log)] = y
+        return y * 2
+
+    with pytest.raises(RecordError, match="counting changes a variable of a function around it"):
+        multifold.batched(counting)(XS)
+    with pytest.raises(RecordError, match="logging changes a dict"):
+        multifold.batched(logging)(XS)
+    assert (n, log) == (0, {})
+
+
 DRAWS = {
     "random": random.random,
     "numpy": np.random.rand,

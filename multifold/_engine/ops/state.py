@@ -217,7 +217,7 @@ def own_slots(backend: Backend, x: Any, is_model: bool) -> Iterator[StateSlot]:
     if isinstance(x, FunctionType):
         for cell in x.__closure__ or ():
             read, write = partial(read_cell, cell), partial(write_cell, cell)
-            yield StateSlot(read, write, partial(copy_of, backend), owner=x)
+            yield StateSlot(read, write, partial(copy_of, backend), owner=cell)
         for named in (Bindings(x.__globals__, only=frozenset(globals_of(x.__code__))), Bindings(vars(x))):
             yield StateSlot(named.read, named.write, copied, owner=x)
     elif type(x) in CONTAINERS:

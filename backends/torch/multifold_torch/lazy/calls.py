@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -285,12 +285,18 @@ class RowCall(LazyCall):
 
     def row_by_row(self, rows: Sequence[Tensor]) -> Any:
         """Run the function for one example after the other; return its tensors, stacked to ``(n, *s)``."""
+        with self.noting_buffers():
+            results = [self.tensors(*map(self.own_row, own)) for own in zip(*rows, strict=True)]
+        return tuple([torch.stack(column) for column in zip(*results, strict=True)])
+
+    @contextlib.contextmanager
+    def noting_buffers(self) -> Iterator[None]:
+        """Return a context that notes in the end which buffers were written inside of it."""
         buffers = [(x, x.clone()) for x in self.buffers()]  # batch normalisation counts no change in place
-        results = [self.tensors(*map(self.own_row, own)) for own in zip(*rows, strict=True)]
+        yield
         for x, before in buffers:
             if not torch.equal(x.nan_to_num(), before.nan_to_num()):
                 VERSIONS.written(x)
-        return tuple([torch.stack(column) for column in zip(*results, strict=True)])
 
     @property
     def name(self) -> str:
@@ -307,14 +313,15 @@ class RowCall(LazyCall):
         now = streams.read()
         results = []
         try:
-            for *own, state in zip(*operands, states, strict=True):
-                streams.begin(state)
-                laid_out = [
-                    form.laid_out(self.own_row(x).contiguous())
-                    for form, x in zip(self.operands, own, strict=True)
-                ]
-                results.append(self.tensors(*laid_out))
-                streams.refuse_other(state, self.name)
+            with self.noting_buffers():
+                for *own, state in zip(*operands, states, strict=True):
+                    streams.begin(state)
+                    laid_out = [
+                        form.laid_out(self.own_row(x).contiguous())
+                        for form, x in zip(self.operands, own, strict=True)
+                    ]
+                    results.append(self.tensors(*laid_out))
+                    streams.refuse_other(state, self.name)
         finally:
             streams.write(now)
         return tuple([torch.stack(column) for column in zip(*results, strict=True)])

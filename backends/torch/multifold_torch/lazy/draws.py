@@ -86,6 +86,7 @@ class Streams:
             index = torch.cuda.current_device() if device.index is None else device.index
             found.append(torch.cuda.default_generators[index])
         self.generators = [*{x._cdata: x for x in found}.values()]
+        self.sizes = [len(x) for x in self.read()]
 
     def read(self) -> list[Tensor]:
         """Return the state of each generator, bytes ``(m,)`` on the CPU."""
@@ -102,8 +103,7 @@ class Streams:
 
     def begin(self, operand: Tensor) -> None:
         """Set the states that an operand begins with."""
-        sizes = [len(x) for x in self.read()]
-        self.write([x.clone() for x in operand[:-DIGEST].split(sizes)])
+        self.write([x.clone() for x in operand[:-DIGEST].split(self.sizes)])
 
     def refuse_other(self, operand: Tensor, name: str) -> None:
         """Raise `RecordError` unless the states now are those that the call was to leave.
