@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from multifold._engine.ops.reach import owners_of, reached
-from multifold._engine.ops.state import KeptState, aside
+from multifold._engine.ops.reach import owners_of
+from multifold._engine.ops.reach import reached as reached
+from multifold._engine.ops.state import KeptState as KeptState
+from multifold._engine.ops.state import aside
 from multifold._engine.record.lines import users_frame as users_frame
 from multifold.backend import Backend
 from multifold.errors import RecordError

@@ -20,8 +20,7 @@ import optree
 from mxnet import autograd, gluon
 
 from multifold import trusted
-from multifold._engine.ops.state import KeptState
-from multifold.lazy.current import CELL, CURRENT, Recording, refusal
+from multifold.lazy.current import CELL, CURRENT, KeptState, Recording, refusal
 from multifold.lazy.forms import PendingForm
 from multifold.lazy.keeping import Watch, draws_own
 from multifold.lazy.operators import (

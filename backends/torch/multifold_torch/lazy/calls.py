@@ -17,11 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from multifold import trusted
-from multifold._engine.ops.reach import reached
-from multifold._engine.ops.state import KeptState
 from multifold.errors import RecordError
 from multifold.lazy.calls import BY_ROWS, LazyCall
-from multifold.lazy.current import Recording, refusal
+from multifold.lazy.current import KeptState, Recording, reached, refusal
 from multifold.lazy.keeping import AS_IT_DRAWS, Watch, draws_own, keeps, refuse_draws
 from multifold.lazy.recorder import mark_of
 from multifold_torch.lazy.changes import VERSIONS, Called, CellFunction, Held, Layer, holds, parameters_of
@@ -255,7 +253,7 @@ class RowCall(LazyCall):
         ways = self.tensors, lambda *two: self.under_vmap(two)
         with self.backend.apart(self.owners()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the launch gives them, too
-            found = agree(*ways, rows, learns, self.parameters(), self.backend.to_numpy)
+            found = agree(*ways, rows, learns, self.parameters(), self.backend)
         if found:
             self.proved.add(key)
         return found

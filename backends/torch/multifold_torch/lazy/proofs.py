@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from multifold._engine.ops.closeness import SPREAD, gap, magnitude, tolerance_of
+from multifold.backend import Backend
+from multifold.lazy.comparing import magnitude, same
 
 Run = Callable[..., Sequence[Tensor]]
 """Takes the operands of a function, and returns its results."""
 
 ENDS = (0, -1)
 """The rows that run: the first and the last one."""
+
+SPREAD = 1e-3
+"""Numbers smaller than this part of the largest operand may carry the rounding of larger terms."""
 
 
 def kind_of(x: Any) -> Hashable:
@@ -74,7 +77,7 @@ def agree(
     rows: Sequence[Tensor],
     learns: Sequence[bool],
     parameters: Sequence[Tensor],
-    to_numpy: Callable[[Tensor], np.ndarray],
+    backend: Backend,
 ) -> bool:
     """Return whether two rows come to the same values and gradients together as each of them alone.
 
@@ -90,19 +93,20 @@ def agree(
         Which operands need a gradient.
     parameters : sequence of tensor
         The parameters of the function that need a gradient.
-    to_numpy : callable
-        Returns a tensor as an array on the host.
+    backend : Backend
+        That of PyTorch.
     """
     both = [torch.stack([x.detach()[end] for end in ENDS]) for x in rows]
     needed = [own and torch.is_grad_enabled() for own in learns]
-    scale = SPREAD * max([1.0, *[magnitude(to_numpy(x)) for x in both]])
+    scale = SPREAD * max([1.0, *[magnitude(backend.to_numpy(x)) for x in both]])
 
     def leaves(xs: Sequence[Tensor]) -> list[Tensor]:
         return [x.clone().requires_grad_(own) for x, own in zip(xs, needed, strict=True)]
 
     def are_close(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
         return len(some) == len(others) and all(
-            is_close(x, y, to_numpy, scale) for x, y in zip(some, others, strict=True)
+            x.dtype == y.dtype and same(backend, x.detach(), y.detach(), scale)
+            for x, y in zip(some, others, strict=True)
         )
 
     found = Outcome.of(together, leaves(both), parameters, 1)  # raises if vmap can't, and nothing has run
@@ -120,15 +124,3 @@ def agree(
 def ramp(shape: torch.Size) -> Tensor:
     """Return a tensor of this shape with numbers that grow from 0.5 to 1.5, and so tell places apart."""
     return torch.linspace(0.5, 1.5, shape.numel()).reshape(shape)
-
-
-def is_close(x: Tensor, y: Tensor, to_numpy: Callable[[Tensor], np.ndarray], scale: float) -> bool:
-    """Return whether two tensors have one shape and dtype, and differ by rounding at most.
-
-    What is smaller than ``scale`` may differ by the rounding of a number as large as that.
-    """
-    if x.shape != y.shape or x.dtype != y.dtype:
-        return False
-    expected = to_numpy(y.detach())
-    difference, allowed = gap(to_numpy(x.detach()), expected, tolerance_of(y, expected), scale)
-    return difference <= allowed
