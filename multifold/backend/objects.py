@@ -39,6 +39,8 @@ class StateSlot(NamedTuple):
         Whether it is the state of a random generator.
     seed : callable, optional
         Lets the generator begin anew from an integer of 32 bits; None if that cannot be said.
+    owner : object
+        The object of the program, of Python or of NumPy whose state it is; None for the framework's state.
     """
 
     read: Callable[[], Any]
@@ -46,6 +48,7 @@ class StateSlot(NamedTuple):
     copy: Callable[[Any], Any] = lambda value: value
     random: bool = False
     seed: Callable[[int], object] | None = None
+    owner: Any = None
 
 
 @functools.lru_cache(maxsize=256)

@@ -75,8 +75,9 @@ def batched(
         keeps something on itself, and then reads a value. A copy takes as long as some dozens of calls.
     seed : int, optional
         If given, the random generators of Python, NumPy, the framework and the model begin anew for each
-        example, from the seed and its number. So the code of an example draws the same numbers here and in
-        ``run.loop``. A recorded call, as dropout, draws for all examples at once, and other numbers.
+        example, from the seed and its number. So an example draws the same numbers here and in
+        ``run.loop``, in any minibatch. Recorded calls that draw, as dropout, run row by row for that in
+        PyTorch; in TensorFlow and MXNet they are refused, as cells that draw of Python or NumPy are.
     on_error : str
         ``"raise"`` what the first failing example raises; or ``"collect"`` the failures, and return a pair:
         the results of the other examples, and the exceptions by the number of the example.

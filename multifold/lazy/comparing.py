@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._engine.ops.closeness import gap, magnitude, tolerance_of
+from multifold._engine.ops.closeness import gap, tolerance_of
+from multifold._engine.ops.closeness import magnitude as magnitude
 from multifold.backend import Backend
 
 ROUNDED, OF_READS = (float, np.floating, np.ndarray), tolerance_of(None, np.ones(1, np.float32))

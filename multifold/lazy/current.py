@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from multifold._engine.ops.reach import owners_of, reached
+from multifold._engine.ops.reach import owners_of
+from multifold._engine.ops.reach import reached as reached
+from multifold._engine.ops.state import KeptState as KeptState
 from multifold._engine.ops.state import aside
 from multifold._engine.record.lines import users_frame as users_frame
 from multifold.backend import Backend
@@ -42,6 +44,8 @@ class Recording:
         Whether an alarm of the recorder was true when the run began; see `LazyRecorderBase`.
     is_trace : bool
         Whether a trace is made: nothing is computed, and nothing waits.
+    seed : int or None
+        If given, each example has random streams of its own; see `Sharing`.
     is_block : bool
         Whether this is the run of a `multifold.pending` block, which returns nothing.
     lines : dict of int to (code, bool)
@@ -55,13 +59,21 @@ class Recording:
     """
 
     def __init__(
-        self, recorder: Any, backend: Backend, fold: Any, *, is_trace: bool = False, is_block: bool = False
+        self,
+        recorder: Any,
+        backend: Backend,
+        fold: Any,
+        *,
+        is_trace: bool = False,
+        is_block: bool = False,
+        seed: int | None = None,
     ) -> None:
         self.recorder = recorder
         self.backend = backend
         self.fold = fold
         self.is_trace = is_trace
         self.is_block = is_block
+        self.seed = seed
         self.alarmed = any(alarm() for alarm in recorder.alarms)
         self.lines: dict[int, tuple[CodeType, bool]] = {}
         self.made: list[weakref.ref[Any]] = []
@@ -84,15 +96,15 @@ class Recording:
         return [x for x, _ in reached(self.backend, [part])]
 
     @contextlib.contextmanager
-    def aside(self, parts: Sequence[Any]) -> Iterator[None]:
+    def aside(self, parts: Sequence[Any]) -> Iterator[KeptState]:
         """Return a context that records nothing, and on leaving undoes what ran inside it.
 
         It undoes changes of the models that ``parts`` are or have, of their gradients, and of the random
-        generators that they use.
+        generators that they use. It yields the state that it puts back.
         """
         owners = [x for part in parts for x in owners_of(self.backend, None, part) if x is not None]
-        with self.paused(), aside(self.backend, owners):
-            yield
+        with self.paused(), aside(self.backend, owners) as kept:
+            yield kept
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

@@ -283,7 +283,9 @@ class LazyRun:
         self.backend = backend
         self.recorder = function.recorder
         self.fold = fold
-        self.recording = Recording(self.recorder, backend, fold, is_trace=isinstance(fold, TraceRecorder))
+        self.recording = Recording(
+            self.recorder, backend, fold, is_trace=isinstance(fold, TraceRecorder), seed=seed
+        )
         self.sharing = Sharing(backend, self.recorder, function.fn, seed, same)
         self.recorder.alone.clear()
         for number, arguments in enumerate(examples):

@@ -17,14 +17,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from multifold._engine.ops.state import KeptState
 from multifold.errors import MultifoldError, RecordError
 from multifold.lazy.calls import LazyCall
 from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.forms import PendingForm, PendingForms
+from multifold.lazy.keeping import Watch, keeps
 from multifold.lazy.patches import Replacements
 from multifold.lazy.pending_array import PendingNumbers
 from multifold.lazy.recorder import MANY, KnownCall, LazyRecorder
 from multifold.lazy.seen import Seen
+from multifold.marks import mark_of
 from multifold.operands import shared
 
 SET_CLASS = object.__dict__["__class__"].__set__
@@ -194,6 +197,15 @@ class CompiledCall(LazyCall):
                 "draw them outside of the cell, and pass them; or use those of the framework.",
             )
         return found
+
+    def refuse_keeping(self, kept: KeptState, watch: Watch, again: Callable[[], Any]) -> None:
+        """Raise a `RecordError` if a cell that was traced counts or keeps something, as a tracer.
+
+        ``kept`` is the state that is put back, ``watch`` what objects held before, and ``again`` traces it
+        once more. A cell that its author has marked may do so.
+        """
+        if self.is_cell and mark_of(self.func) is None:
+            keeps(self.__name__, kept, watch, again, None)
 
     def learn(self, recording: Recording, forms: Sequence[PendingForm]) -> tuple[Sequence[Any], Any]:
         """Return something with the shape and dtype of each result, and how they nest.

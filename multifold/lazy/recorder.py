@@ -235,6 +235,14 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         says whether it takes a row for each example on axis 0.
         """
 
+    def with_state(self, recording: Recording, call: Any, operands: list[Any]) -> list[Any]:
+        """Return the operands of a call that draws random numbers, the last one the state of its stream.
+
+        The stream of the example is moved on as the call moves it in the loop. An adapter that says of a
+        `KnownCall` that it ``draws`` has this method.
+        """
+        raise NotImplementedError
+
     def has_recorded(self, op: Any) -> bool:
         """Return whether a call of the function ``op``, or of a module of the class ``op``, is known.
 
@@ -370,6 +378,7 @@ def known_call(
     is_array: Callable[[Any], bool],
     share_memory: Callable[[Any, Any], bool],
     may_be_small: bool,
+    draws: bool = False,
 ) -> KnownCall:
     """Return the `KnownCall` of a kind of call, once its function has run for one example.
 
@@ -391,6 +400,8 @@ def known_call(
     may_be_small : bool
         Whether it may run at once where its operands were read. A function that returns a view may not: a
         part of what was read would be written to without the rest.
+    draws : bool
+        Whether its calls have the state of a random stream as their last operand.
     """
     results, shape = optree.tree_flatten(found)
     if found is None and call.__name__ != "__get__":  # an attribute may be None
@@ -400,12 +411,12 @@ def known_call(
         )
     if not any(map(is_array, results)):
         return KnownCall(None, None, [], [], found, leaves, False)
-    memories = [*stand_ins, *results]
+    memories = [*stand_ins, *([None] if draws else []), *results]
     bases = [
         next((i for i in range(end) if share_memory(memories[i], memories[end])), None)
-        for end in range(len(stand_ins), len(memories))
+        for end in range(len(memories) - len(results), len(memories))
     ]
     is_plain = shape == optree.tree_structure((0,) * len(results))
     nested = None if call.is_single else tuple if is_plain else shape
     is_small = may_be_small and bases == [None] * len(bases)
-    return KnownCall(call, nested, call.forms, bases, None, leaves, is_small)
+    return KnownCall(call, nested, call.forms, bases, None, leaves, is_small, draws)

@@ -203,7 +203,7 @@ class Samples(Replay):
         except Exception as error:
             raise raised(named, error) from error
 
-    def aside(self) -> AbstractContextManager[None]:
+    def aside(self) -> AbstractContextManager[object]:
         """Return a context manager: what ops of the plan change inside of it is undone.
 
         That is the state of the model, as running means, and that of random numbers.

@@ -524,3 +524,53 @@ def test_what_a_function_writes_to_is_that_of_the_loop(case):
 @pytest.mark.parametrize("case", SIZES)
 def test_sizes_that_are_computed_are_read(case):
     as_loop(lambda x: SIZES[case](layer(x), layer(x).argmax() + 1), XS)
+
+
+class Keeping:
+    """Has cells that draw, count, keep or cache."""
+
+    def __init__(self):
+        self.n, self.mask, self.kept = 0, None, None
+        self.generator = np.random.default_rng(0)
+
+    def draws(self, x):
+        return x + self.generator.random()
+
+    def counts(self, x):
+        self.n += 1
+        return x * self.n
+
+    def keeps(self, x):
+        self.kept = np.exp(x)
+        return x * self.kept
+
+    def caches(self, x):
+        if self.mask is None:
+            self.mask = np.cumsum(np.ones_like(x))
+        return x * self.mask
+
+
+@pytest.mark.parametrize(("name", "what"), [("counts", "'n'"), ("keeps", "'kept'")])
+def test_a_cell_that_counts_or_keeps_is_refused(name, what):
+    model = Keeping()
+    cell = multifold.op(getattr(model, name))
+    with pytest.raises(RecordError, match=f"changes attribute {what} of Keeping"):
+        multifold.batched(lambda x: cell(x * 2.0), backend="numpy")(np.ones((4, 3)))
+
+
+def test_a_cell_may_cache():
+    model = Keeping()
+    cell = multifold.op(model.caches)
+    found = multifold.batched(lambda x: cell(x * 2.0), backend="numpy")(np.ones((4, 3)))
+    np.testing.assert_array_equal(found, [[2.0, 4.0, 6.0]] * 4)
+    assert type(model.mask) is np.ndarray
+
+
+def test_a_cell_that_draws_draws_for_each_example():
+    cell = multifold.op(Keeping().draws)
+    run = multifold.batched(lambda x: cell(x * 2.0), backend="numpy")
+    with pytest.warns(UserWarning, match="draws draws random numbers"):
+        found = run(np.ones((4, 3)))
+    assert len(np.unique(found)) == 4 and "row by row, as it draws" in str(run.explain())
+    with pytest.raises(RecordError, match="draws draws random numbers"):
+        multifold.batched(lambda x: cell(x * 2.0), backend="numpy", seed=0)(np.ones((4, 3)))

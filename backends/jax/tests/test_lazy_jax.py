@@ -274,3 +274,36 @@ def test_a_program_with_transforms_runs_inside_of_a_transform():
         return run(XS).sum()
 
     np.testing.assert_allclose(jax.grad(batched)(1.5), jax.grad(loss)(1.5, XS), rtol=1e-4)
+
+
+class Keeping:
+    """Has cells that count, keep, and note a size."""
+
+    def __init__(self):
+        self.n = self.size = self.mask = None
+
+    def counts(self, x):
+        self.n = (self.n or 0) + 1
+        return x * self.n
+
+    def caches(self, x):
+        self.mask = jnp.cumsum(jnp.ones(4)) if self.mask is None else self.mask
+        return x * self.mask
+
+    def notes(self, x):
+        self.size = x.shape
+        return x * self.size[0]
+
+
+@pytest.mark.parametrize(("name", "what"), [("counts", "'n'"), ("caches", "'mask'")])
+def test_a_cell_that_counts_or_keeps_a_tracer_is_refused(name, what):
+    model = Keeping()
+    cell = multifold.op(getattr(model, name))
+    with pytest.raises(RecordError, match=f"changes attribute {what} of Keeping"):
+        multifold.batched(cell, backend="jax")(XS)
+    assert getattr(model, what.strip("'")) is None
+
+
+def test_a_cell_may_note_a_size():
+    found = multifold.batched(multifold.op(Keeping().notes), backend="jax")(XS)
+    np.testing.assert_allclose(found, jnp.stack(XS) * 4)

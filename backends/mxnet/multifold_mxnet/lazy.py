@@ -20,8 +20,9 @@ import optree
 from mxnet import autograd, gluon
 
 from multifold import trusted
-from multifold.lazy.current import CELL, CURRENT, Recording, refusal
+from multifold.lazy.current import CELL, CURRENT, KeptState, Recording, refusal
 from multifold.lazy.forms import PendingForm
+from multifold.lazy.keeping import Watch, draws_own
 from multifold.lazy.operators import (
     ONE_SIDED,
     OPERATORS,
@@ -34,6 +35,7 @@ from multifold.lazy.operators import (
 )
 from multifold.lazy.patches import Replacements
 from multifold.lazy.seen import Seen
+from multifold_mxnet.trials import blocks_of
 
 IN_A_FUNCTION = "A function of MXNet has met an array that is not computed yet, and cannot be recorded."
 CELLS = (
@@ -102,12 +104,38 @@ class MxnetCell(CompiledCall):
         own = mx.np if mx.util.is_np_array() else mx.nd
         kinds = [own.ones if np.dtype(form.dtype).kind == "f" else own.zeros for form in forms]
         ones = [make(form.shape, dtype=form.dtype) for make, form in zip(kinds, forms, strict=True)]
-        with recording.aside([self.func, *self.leaves]), autograd.pause(self.modes[1]):
+        owners = [self.func, *self.leaves]
+        with recording.aside(owners) as kept, autograd.pause(self.modes[1]):
+            watch = Watch(kept)
             found = self.one(*ones)
+            self.refuse_keeping(kept, watch, lambda: self.one(*ones))
+            self.refuse_draws(recording, kept, ones, found)
         results, structure = optree.tree_flatten(found)
         if not results or not all(isinstance(x, mx.nd.NDArray) for x in results):
             raise refusal(f"Expected the cell {self.__name__} to return arrays. Received {found!r}.")
         return results, None if found is results[0] else structure
+
+    def refuse_draws(self, recording: Recording, kept: KeptState, ones: Sequence[Any], found: Any) -> None:
+        """Raise `RecordError` if there is a seed, and the cell draws random numbers.
+
+        ``found`` is what it has returned for ``ones``; it runs once more. MXNet does not tell its random
+        state, so a launch cannot draw what the loop draws. ``kept`` is the state that is put back.
+        """
+        if recording.seed is None or not self.is_cell:
+            return
+        drops = self.modes[1] and any(
+            isinstance(x, gluon.nn.Dropout) for x in blocks_of([self.func, *self.leaves])
+        )
+        arrays = [optree.tree_leaves(x) for x in (found, self.one(*ones))]
+        if (
+            draws_own(kept)
+            or drops
+            or any(not np.array_equal(x.asnumpy(), y.asnumpy()) for x, y in zip(*arrays, strict=True))
+        ):
+            raise refusal(
+                f"{self.__name__} draws random numbers for all examples at once, not those of the loop.",
+                "leave out seed=, or draw outside of the cell and pass what was drawn.",
+            )
 
     def __call__(self, *operands: Any) -> Any:
         with applied(self.modes):

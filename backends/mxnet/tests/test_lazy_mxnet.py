@@ -157,3 +157,28 @@ def test_traces_are_replayed():
 def test_parameters_outside_of_cells_are_refused_in_traces(program):
     with pytest.raises(RecordError, match="uses the parameter"):
         batched(program).traces(XS)
+
+
+def test_with_a_seed_a_cell_that_draws_is_refused():
+    @multifold.op(rows=True)
+    def noisy(x):
+        return x + nd.random.normal(shape=x.shape)
+
+    drop = gluon.nn.Dropout(0.5)
+    run = multifold.batched(drop, ops=[gluon.nn.Dropout], seed=0, backend="mxnet")
+    with pytest.raises(RecordError, match="draws random numbers"), autograd.record():
+        run(XS)
+    with pytest.raises(RecordError, match="noisy draws random numbers"):
+        multifold.batched(noisy, seed=0, backend="mxnet")(XS)
+
+
+def test_a_cell_that_counts_is_refused():
+    state = {"n": 0}
+
+    @multifold.op(rows=True)
+    def counts(x):
+        state["n"] += 1
+        return x * state["n"]
+
+    with pytest.raises(RecordError, match="counts changes a dict"):
+        multifold.batched(counts, backend="mxnet")(XS)

@@ -496,3 +496,33 @@ def test_a_cell_may_use_a_tape_and_a_tape_may_go_through_it():
     assert len(run.explain()) == 2
     found = multifold.batched(slope, backend="tensorflow")(XS)
     np.testing.assert_allclose(found, tf.stack([slope(x) for x in XS]), rtol=1e-4, atol=1e-6)
+
+
+DROPOUT = keras.layers.Dropout(0.5)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: tf.nn.dropout(layer(x), 0.5),
+        lambda x: DROPOUT(layer(x), training=True),
+        multifold.op(lambda x: x + GENERATOR.normal((1, 4))),
+        multifold.op(lambda x: x + tf.random.normal((1, 4)), rows=True),
+    ],
+)
+def test_with_a_seed_a_call_that_draws_is_refused(draw):
+    with pytest.raises(RecordError, match="draws random numbers for all examples at once"):
+        multifold.batched(draw, seed=0, backend="tensorflow")(XS)
+
+
+def test_a_cell_that_counts_is_refused():
+    state = {"n": 0}
+
+    @multifold.op
+    def counts(x):
+        state["n"] += 1
+        return x * state["n"]
+
+    with pytest.raises(RecordError, match="counts changes a dict"):
+        multifold.batched(counts, backend="tensorflow")(XS)
+    assert state == {"n": 0}

@@ -102,7 +102,7 @@ REFUSED = {
     "out of another shape": (lambda y: torch.add(y.detach(), 1, out=torch.zeros(3)), "y = f"),
     "out of another dtype": (lambda y: torch.add(y.detach(), 1, out=torch.zeros(4).double()), "y = f"),
     "an attribute": (lambda y: setattr(y, "data", y + 1), "another attribute"),
-    "random numbers in place": (lambda y: y.normal_(), "changed by normal_"),
+    "a function of Python in place": (lambda y: y.detach().apply_(abs), "changed by apply_"),
     "a selection with a gradient": (lambda y: torch.masked_select(y, y > 0), "no gradient"),
     "an array with a gradient": (lambda y: y.numpy(), "no gradient"),
     "shapes by values": (

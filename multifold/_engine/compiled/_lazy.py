@@ -62,6 +62,9 @@ class KnownCall:
         The objects that stand in the key by their ``id``. They are kept, so that no new object gets it.
     is_small : bool
         Whether the function runs at once where the values of all operands were read.
+    draws : bool
+        Whether each call has one operand more: the state of its example's random stream, see `with_state`
+        of `multifold.lazy.recorder.LazyRecorder`.
     """
 
     call = cython.declare(object, visibility="readonly")
@@ -71,6 +74,7 @@ class KnownCall:
     result = cython.declare(object, visibility="readonly")
     held = cython.declare(list, visibility="readonly")
     is_small = cython.declare(columns.Bool, visibility="readonly")
+    draws = cython.declare(columns.Bool, visibility="readonly")
 
     def __init__(
         self,
@@ -81,6 +85,7 @@ class KnownCall:
         result: Any,
         held: list,
         is_small: columns.Bool,
+        draws: columns.Bool = False,
     ) -> None:
         self.call = call
         self.structure = structure
@@ -89,6 +94,7 @@ class KnownCall:
         self.result = result
         self.held = held
         self.is_small = is_small
+        self.draws = draws
 
 
 @cython.cclass
@@ -252,6 +258,8 @@ class LazyRecorderBase:
         # The function returns no array, but a shape, say, which is the same for all calls of the kind.
         if call.call is None:
             return call.result
+        if call.draws:
+            operands = own(self).with_state(recording, call.call, operands)
         nodes: list = [
             x.node if type(x) is self.pending else own(self).own_row(recording, x) for x in operands
         ]

@@ -174,14 +174,15 @@ class KeptState:
 
 
 @contextmanager
-def aside(backend: Backend, owners: Sequence[Any]) -> Iterator[None]:
+def aside(backend: Backend, owners: Sequence[Any]) -> Iterator[KeptState]:
     """Return a context after which all is as before: random generators, state of the model, and gradients.
 
     ``owners`` are the model and the objects whose state may change inside. Inside, hooks and tapes of the
-    framework do not see what runs (`Backend.apart`).
+    framework do not see what runs (`Backend.apart`). It yields the state that it puts back.
     """
-    with KeptState(backend, owners).again(), backend.apart(owners):
-        yield
+    kept = KeptState(backend, owners)
+    with kept.again(), backend.apart(owners):
+        yield kept
 
 
 def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
@@ -190,8 +191,8 @@ def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
     NumPy's and Python's global random state come first, then what the backend knows (`Backend.slots`), then
     generators, variables, attributes and containers that can be reached from the owners.
     """
-    yield StateSlot(numpy_state, set_numpy_state, random=True, seed=np.random.seed)
-    yield StateSlot(python_state, set_python_state, random=True, seed=random.seed)
+    yield StateSlot(numpy_state, set_numpy_state, random=True, seed=np.random.seed, owner=np.random)
+    yield StateSlot(python_state, set_python_state, random=True, seed=random.seed, owner=random)
     roots = [*backend.stateful(owners)]
     found = [*reached(backend, roots, MOST)]
     # What `reached` does not look into may be a module of the framework, whose state the backend knows.
@@ -215,16 +216,17 @@ def own_slots(backend: Backend, x: Any, is_model: bool) -> Iterator[StateSlot]:
     copied = partial(with_copies, backend)
     if isinstance(x, FunctionType):
         for cell in x.__closure__ or ():
-            yield StateSlot(partial(read_cell, cell), partial(write_cell, cell), partial(copy_of, backend))
+            read, write = partial(read_cell, cell), partial(write_cell, cell)
+            yield StateSlot(read, write, partial(copy_of, backend), owner=cell)
         for named in (Bindings(x.__globals__, only=frozenset(globals_of(x.__code__))), Bindings(vars(x))):
-            yield StateSlot(named.read, named.write, copied)
+            yield StateSlot(named.read, named.write, copied, owner=x)
     elif type(x) in CONTAINERS:
         # The arrays of a model that is a dictionary are its parameters, which stay what they are.
         read, write = partial(contents, x), partial(refill, x)
-        yield StateSlot(read, write) if is_model else StateSlot(read, write, copied)
+        yield StateSlot(read, write, owner=x) if is_model else StateSlot(read, write, copied, owner=x)
     elif hasattr(x, "__dict__"):
         attributes = Bindings(vars(x), but=backend.reserved(x))
-        yield StateSlot(attributes.read, attributes.write, copied)
+        yield StateSlot(attributes.read, attributes.write, copied, owner=x)
 
 
 class Bindings:
@@ -357,9 +359,10 @@ def generator_slots(x: Any) -> Iterator[StateSlot]:
             random=True,
             # A `Generator` has no `seed`, so it takes the state of a new bit generator that was seeded.
             seed=lambda seed: write(type(bits)(seed).state),
+            owner=x,
         )
     elif isinstance(x, np.random.RandomState):
-        yield StateSlot(lambda: x.get_state(legacy=False), x.set_state, random=True, seed=x.seed)
+        yield StateSlot(lambda: x.get_state(legacy=False), x.set_state, random=True, seed=x.seed, owner=x)
     # Not a subclass: `SystemRandom` has no state to read, and raises.
     elif type(x) is random.Random:
-        yield StateSlot(x.getstate, x.setstate, random=True, seed=x.seed)
+        yield StateSlot(x.getstate, x.setstate, random=True, seed=x.seed, owner=x)

@@ -11,17 +11,20 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import optree
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from multifold._engine.ops.state import KeptState
 from multifold._numpy.lazy.pending import ArrayForm, PendingArray, form_of, is_basic
 from multifold._numpy.lazy.rules import of_arrays, on_rows
 from multifold.errors import RecordError
 from multifold.lazy.calls import LazyCall
 from multifold.lazy.current import Recording
+from multifold.lazy.keeping import AS_IT_DRAWS, Watch, draws_own, keeps, refuse_draws
 from multifold.marks import mark_of, trusted
 
 
@@ -34,6 +37,7 @@ class ArrayCall(LazyCall):
         self.forms: list[ArrayForm] = []
         self.is_single = True
         self.errors = np.geterr()
+        self.draws = self.caches = False
         self.rule: Any = None
 
     def learn(self, recording: Recording, stand_ins: Sequence[Any]) -> Any:
@@ -43,14 +47,30 @@ class ArrayCall(LazyCall):
         changes. It also chooses how the call will run on rows; see `choose_way`.
         """
         args, kwargs = self.arguments(stand_ins)
-        with recording.aside(self.owners()), np.errstate(all="ignore"), warnings.catch_warnings():
+        with recording.aside(self.owners()) as kept, np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            watch = Watch(kept)
             found = self.func(*args, **kwargs)
+            self.look_at(kept, watch, stand_ins)
         results = [x for x in optree.tree_leaves(found) if isinstance(x, (np.ndarray, np.generic))]
         self.is_single = isinstance(found, (np.ndarray, np.generic))
         self.forms = [form_of(x) for x in results]
         self.choose_way(args, kwargs, stand_ins)
+        if self.draws:
+            self.draw_by_rows(recording)
         return found
+
+    def draw_by_rows(self, recording: Recording) -> None:
+        """Let a cell that draws random numbers run row by row; with a seed raise `RecordError`."""
+        refuse_draws(self.__name__, recording.seed)
+        self.rule = None
+        self.runs_by_rows(AS_IT_DRAWS)
+
+    def look_at(self, kept: KeptState, watch: Watch, stand_ins: Sequence[Any]) -> None:
+        """Look at what a dry run on ``stand_ins`` has drawn and kept; a function of NumPy does nothing.
+
+        ``kept`` is the state that is put back, and ``watch`` what objects held before the run.
+        """
 
     def owners(self) -> list[Any]:
         """Return the objects whose changes are undone after the dry run in `learn`.
@@ -122,7 +142,15 @@ class ArrayCell(ArrayCall):
     is_cell = True
 
     def owners(self) -> list[Any]:
-        return [self.func]
+        return [self.func, *[x for x in self.leaves if hasattr(x, "__dict__")]]
+
+    def look_at(self, kept: KeptState, watch: Watch, stand_ins: Sequence[Any]) -> None:
+        self.draws = draws_own(kept)
+
+        def again(by: float = 1) -> None:
+            self.one(*[x * by if np.asarray(x).dtype.kind == "f" else x for x in stand_ins])
+
+        self.caches = keeps(self.__name__, kept, watch, again, partial(again, 0.5))
 
     def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any], stand_ins: Sequence[Any]) -> None:
         results = optree.tree_leaves(self.forms)
@@ -131,6 +159,9 @@ class ArrayCell(ArrayCall):
         self.rule = self.func
 
     def by_rule(self, operands: Sequence[Any], rows: int) -> list[Any] | None:
+        if self.caches:  # what it caches must be an array of one example
+            self.one(*self.mapped(operator.itemgetter(0), operands))
+            self.caches = False
         try:
             args, kwargs = self.arguments(self.mapped(RowArray, operands))
             found = [rows_of(x, rows) for x in optree.tree_leaves(self.func(*args, **kwargs))]
@@ -144,6 +175,14 @@ class ArrayRowsCell(ArrayCell):
 
     The results are arrays of shape ``(n, *s)``, or a tuple of them, with an axis 1 of one row added.
     """
+
+    def draw_by_rows(self, recording: Recording) -> None:
+        if recording.seed is not None:
+            refuse_draws(self.__name__, recording.seed)
+
+    def look_at(self, kept: KeptState, watch: Watch, stand_ins: Sequence[Any]) -> None:
+        if mark_of(self.func) is None:  # else its author knows what it does
+            super().look_at(kept, watch, stand_ins)
 
     @property
     def multifold_mark(self) -> str | None:

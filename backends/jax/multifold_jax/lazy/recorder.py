@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from multifold import trusted
 from multifold.errors import RecordError
 from multifold.lazy.current import Recording, refusal
 from multifold.lazy.forms import PendingForm
+from multifold.lazy.keeping import Watch
 from multifold.lazy.operators import CompiledCall, OperatorRecorder
 from multifold_jax.lazy.pending import IN_A_FUNCTION, PendingJax, SettledJax
 
@@ -43,8 +45,15 @@ class JaxCall(CompiledCall):
 
     def learn(self, recording: Recording, forms: Sequence[PendingForm]) -> tuple[Sequence[Any], Any]:
         specs = [jax.ShapeDtypeStruct(form.shape, form.dtype) for form in forms]
-        with recording.aside([self.func]):
-            found = jax.eval_shape(self.traced, *specs)
+
+        # A new function each time: JAX remembers what it has traced.
+        def traced() -> Any:
+            return jax.eval_shape(partial(self.traced), *specs)
+
+        with recording.aside([self.func, *self.leaves]) as kept:
+            watch = Watch(kept)
+            found = traced()
+            self.refuse_keeping(kept, watch, traced)
         results, structure = jax.tree.flatten(found)
         if not results:
             raise RecordError(f"Expected {self.__name__} to return arrays. Received {found!r}.")

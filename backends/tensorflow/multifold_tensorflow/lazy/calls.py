@@ -7,8 +7,9 @@ The graph takes any number of rows, so it is made once for each kind of call. It
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import optree
@@ -16,8 +17,9 @@ import tensorflow as tf
 
 from multifold import trusted
 from multifold.errors import RecordError
-from multifold.lazy.current import Recording, recording_of
+from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.forms import PendingForm
+from multifold.lazy.keeping import Watch
 from multifold.lazy.operators import CompiledCall
 from multifold_tensorflow.trials import (
     SEEDS,
@@ -157,7 +159,8 @@ class TensorCall(CompiledCall):
         self.build(recording, forms)
         pairs = zip(self.shared, forms, strict=True)
         specs = [tf.TensorSpec(form.shape if s else (None, *form.shape), form.dtype) for s, form in pairs]
-        with recording.aside(self.owners()), self.modes.applied(), taped():
+        with recording.aside(self.owners()) as kept, self.modes.applied(), taped():
+            watch = Watch(kept)
             try:
                 with quiet():
                     self.run = graph_of(self.together, specs)
@@ -168,7 +171,10 @@ class TensorCall(CompiledCall):
                 self.runs_by_rows()
             finally:
                 self.refuse_masks(recording)
+            self.refuse_keeping(kept, watch, lambda: graph_of(self.one_by_one, specs))
         self.variables = self.run.graph.variables
+        if recording.seed is not None and is_random(self.run.graph):
+            refuse_random(self.__name__)
         return self.results, self.nested
 
     def owners(self) -> list[Any]:
@@ -227,8 +233,13 @@ class TensorRows(TensorCell):
 
     def learn(self, recording: Recording, forms: Sequence[PendingForm]) -> tuple[Sequence[Any], Any]:
         self.build(recording, forms)
-        with recording.aside(self.owners()), self.modes.applied(), tf.GradientTape() as tape:
+        aside = recording.aside(self.owners())
+        with aside as kept, self.modes.applied(), tf.GradientTape() as tape:
+            watch = Watch(kept)
             self.checked(self.one(*ones(forms)))
+            if recording.seed is not None and kept.drew(kept.before):
+                refuse_random(self.__name__)
+            self.refuse_keeping(kept, watch, lambda: self.one(*ones(forms)))
         self.variables = tape.watched_variables()
         return self.results, self.nested
 
@@ -295,6 +306,26 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+RANDOM = re.compile("Random|Multinomial|TruncatedNormal|^Stateful|^Rng|NonDeterministicInts")
+"""What the types of stateful operations have in them that draw random numbers."""
+
+
+def is_random(graph: Any) -> bool:
+    """Return whether a graph draws by a state: of TensorFlow, of Keras, or of a generator."""
+    functions = graph.as_graph_def().library.function
+    types = [*[op.type for op in graph.get_operations()], *[x.op for f in functions for x in f.node_def]]
+    has_seed = any(SEEDS in x.name for x in graph.variables)
+    return has_seed or any(RANDOM.search(x) and not x.startswith("Stateless") for x in types)
+
+
+def refuse_random(name: str) -> NoReturn:
+    """Raise `RecordError` for a call that draws in a program with a seed; ``name`` is that of the call."""
+    raise refusal(
+        f"{name} draws random numbers for all examples at once, not those of the loop, as seed= wants.",
+        "draw outside of it, as tf.random.uniform(x.shape), and pass what was drawn; or leave out seed=.",
+    )
 
 
 ASSIGNMENTS = "Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply"

@@ -307,6 +307,11 @@ REPEATING = [
     *(torch.broadcast_to, torch.broadcast_tensors, torch.meshgrid),
 ]
 
+STRIDED = [
+    *methods("as_strided as_strided_ as_strided_scatter"),
+    *(torch.as_strided, torch.as_strided_, torch.as_strided_scatter),
+]
+
 ANSWERS: dict[Any, Callable[..., Any]] = {
     **{
         getattr(Tensor, name).__get__: from_meta(name)
@@ -346,7 +351,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((Tensor.backward, torch.autograd.backward), lambda *_, **__: refuse_backward()),
     torch.autograd.grad: refusing("differentiated", AS_CELL),
     Tensor.register_hook: refusing("given a hook"),
-    **dict.fromkeys((torch.as_strided, Tensor.as_strided), refusing("taken apart by its strides")),
+    **dict.fromkeys(STRIDED, refusing("taken apart by its strides")),
     Tensor.retain_grad: refusing("asked for its gradient"),
     **dict.fromkeys(methods("data_ptr untyped_storage storage"), refusing("asked for its memory")),
 }

@@ -7,7 +7,8 @@ under `torch.func.vmap`, or else row by row, which its name in `explain` then sa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -18,13 +19,25 @@ from torch import Tensor, nn
 from multifold import trusted
 from multifold.errors import RecordError
 from multifold.lazy.calls import BY_ROWS, LazyCall
-from multifold.lazy.current import Recording, refusal
+from multifold.lazy.current import KeptState, Recording, reached, refusal
+from multifold.lazy.keeping import AS_IT_DRAWS, Watch, draws_own, keeps, refuse_draws
 from multifold.lazy.recorder import mark_of
-from multifold_torch.lazy.changes import VERSIONS, Called, CellFunction, Held, Layer, holds, with_weights
-from multifold_torch.lazy.forms import Modes, TensorForm, form_of
+from multifold_torch.lazy.changes import (
+    VERSIONS,
+    Called,
+    CellFunction,
+    Held,
+    Layer,
+    holds,
+    parameters_of,
+    with_weights,
+)
+from multifold_torch.lazy.draws import Draws, Streams
+from multifold_torch.lazy.forms import Modes, TensorForm, form_of, strides_of
 from multifold_torch.lazy.mapped import functions_without_rule
 from multifold_torch.lazy.numbers import ValuesNeeded
 from multifold_torch.lazy.patches import PATCHES
+from multifold_torch.lazy.proofs import agree, kind_of
 from multifold_torch.lazy.rules import mixes_rows, on_rows
 
 
@@ -40,6 +53,14 @@ class RowCall(LazyCall):
         Whether it may be that vmap has no rule for a function that it calls.
     of_model : list of Tensor
         Those of its arguments that are parameters of the program, which is a model.
+    operands : list of TensorForm
+        The forms of its operands, in order, and ``device`` where it computes.
+    draws : bool
+        Whether it draws random numbers.
+    streams : Streams or None
+        The generators that it draws from, where each example has streams of its own.
+    proved : set
+        The kinds of calls that vmap was seen to run right, which all calls of a program share.
     """
 
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
@@ -51,6 +72,12 @@ class RowCall(LazyCall):
         self.way = "vmap"
         self.is_watched = True
         self.of_model: list[Tensor] = []
+        self.operands: Sequence[TensorForm] = ()
+        self.device = torch.device("cpu")
+        self.draws = False
+        self.streams: Streams | None = None
+        self.proved: set[Hashable] = set()
+        self.backend: Any = None
 
     def learn(
         self, recording: Recording, device: torch.device, forms: Sequence[TensorForm]
@@ -61,20 +88,67 @@ class RowCall(LazyCall):
         """
         grad = torch.is_grad_enabled()
         # Tensors of inference mode do not say whether they were changed.
-        with torch.inference_mode(False), torch.set_grad_enabled(grad), recording.aside(self.owners()):
+        aside = recording.aside(self.owners())
+        with torch.inference_mode(False), torch.set_grad_enabled(grad), aside as kept:
             stand_ins = [self.stand_in(form, device) for form in forms]
-            found = self.dry_run(stand_ins)
+            watch = Watch(kept)
+            with Draws() as draws:
+                found = self.dry_run(stand_ins)
+            self.look_at(recording, kept, watch, stand_ins)
         self.is_single = isinstance(found, Tensor)
-        results = [x for x in optree.tree_leaves(found) if isinstance(x, Tensor)]
-        self.forms = [form_of(x.shape, x.dtype, device, x.requires_grad) for x in results]
+        self.operands, self.device, self.draws = forms, device, draws.any
+        self.backend = recording.backend
+        is_seeded = recording.seed is not None
+        self.forms = [
+            form_of(x.shape, x.dtype, device, x.requires_grad, strides_of(x) if is_seeded else None)
+            for x in optree.tree_leaves(found)
+            if isinstance(x, Tensor)
+        ]
+        if is_seeded and draws.any:
+            self.streams = Streams(draws, device)
+            self.runs_by_rows(f"{BY_ROWS}, as it draws and there is a seed")
         return found, stand_ins
+
+    def with_state(self, recording: Recording, operands: Sequence[Tensor] | None) -> Tensor:
+        """Return the state of the streams as an operand; move them on, as the call does in the loop.
+
+        ``operands`` are those of the call if what it draws depends on their values; else None.
+        """
+        streams: Any = self.streams
+        if operands is None:
+            operands = [stand_in_of(form, self.device) for form in self.operands]
+        before = streams.read()
+        with (
+            torch.inference_mode(False),
+            torch.set_grad_enabled(self.modes.grad),
+            recording.aside(self.owners()),
+        ):
+            self.tensors(*operands)
+            found: Tensor = streams.operand(before)
+            after = streams.read()
+        streams.write(after)
+        return found
+
+    def look_at(
+        self, recording: Recording, kept: KeptState, watch: Watch, operands: Sequence[Tensor]
+    ) -> None:
+        """Look at what a dry run has drawn and kept; raise `RecordError` for what a launch cannot do.
+
+        ``kept`` is the state that is put back, ``watch`` what objects held before the run, and ``operands``
+        are those of the run. A function of PyTorch keeps nothing.
+        """
 
     def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
         """Return a tensor of a form for a dry run, on the meta device.
 
-        Under autocast it is one of ones on ``device``, as autocast asks for the device.
+        It is one of ones on ``device`` if the function asks for that: under autocast, or with a generator.
         """
-        return stand_in_of(form, device) if self.modes.autocast else form.meta()
+        return form.meta() if self.runs_on_meta else stand_in_of(form, device)
+
+    @property
+    def runs_on_meta(self) -> bool:
+        """Whether the dry run takes tensors on the meta device."""
+        return not self.modes.autocast and not any(isinstance(x, torch.Generator) for x in self.leaves)
 
     def owners(self) -> list[Any]:
         """Return the modules and objects that a dry run may change, and that are put back: here none."""
@@ -105,7 +179,7 @@ class RowCall(LazyCall):
         Raises `RecordError` if it needs values.
         """
         leaves = self.leaves
-        if not self.modes.autocast:
+        if self.runs_on_meta:
             leaves = [without_values(x) if isinstance(x, Tensor) else x for x in leaves]
         args, kwargs = self.arguments(operands, leaves)
         try:
@@ -153,20 +227,54 @@ class RowCall(LazyCall):
     def __call__(self, *rows: Tensor) -> Any:
         self.refuse_changed()
         with self.modes.applied():
-            if self.way == "rule":
-                args, kwargs = self.arguments(rows)
-                found = self.rule(*args, **kwargs)
-            elif self.way == "vmap" and len(rows[0]) > 1:  # of one row, vmap is the slower way
-                try:
-                    found = self.under_vmap(rows)
-                except torch.cuda.OutOfMemoryError:
-                    raise
-                except (RuntimeError, NotImplementedError):
-                    found = self.row_by_row(rows)  # raises what is wrong with the call itself
-                    self.runs_by_rows()
-            else:
-                found = self.row_by_row(rows)
+            found = self.on_rows(rows)
         return self.checked(found, len(rows[0]))
+
+    def on_rows(self, rows: Sequence[Tensor]) -> Any:
+        """Run the function on the rows of all examples in its way; return its tensors, each ``(n, *s)``."""
+        if self.streams is not None:
+            return self.drawn_row_by_row(self.streams, rows)
+        if self.way == "rule":
+            args, kwargs = self.arguments(rows)
+            return self.rule(*args, **kwargs)
+        if self.way == "vmap" and len(rows[0]) > 1:  # of one row, vmap is the slower way
+            reason = BY_ROWS
+            try:
+                if self.is_proved(rows):
+                    return self.under_vmap(rows)
+                reason += ": vmap gives other values"
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except (RuntimeError, NotImplementedError):
+                pass
+            found = self.row_by_row(rows)  # raises what is wrong with the call itself
+            self.runs_by_rows(reason)
+            return found
+        return self.row_by_row(rows)
+
+    def is_proved(self, rows: Sequence[Tensor]) -> bool:
+        """Return whether vmap gives the values and gradients of the loop, as `agree` finds it.
+
+        It is found out once for calls of one function, structure, kinds of constants and of operands. A
+        call that draws is taken for right.
+        """
+        constants = [x for i, x in enumerate(self.leaves) if i not in self.places]
+        forms = [(len(x.shape), x.dtype, x.requires_grad) for x in self.operands]
+        key = self.func, self.structure, self.modes, *map(kind_of, constants), *forms
+        if self.draws or key in self.proved:
+            return True
+        learns = [form.requires_grad for form in self.operands]
+        ways = self.tensors, lambda *two: self.under_vmap(two)
+        with self.backend.apart(self.owners()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the launch gives them, too
+            found = agree(*ways, rows, learns, self.parameters(), self.backend)
+        if found:
+            self.proved.add(key)
+        return found
+
+    def parameters(self) -> list[Tensor]:
+        """Return the parameters that the call reaches and that need a gradient, each once."""
+        return [x for x in self.leaves if isinstance(x, Tensor) and x.requires_grad]
 
     def under_vmap(self, rows: Sequence[Tensor]) -> Any:
         """Run the function on rows under `torch.func.vmap`; return its tensors, each ``(n, *s)``.
@@ -183,13 +291,51 @@ class RowCall(LazyCall):
             super().runs_by_rows(f"{without[0]} row by row")
         return found
 
+    def own_row(self, x: Tensor) -> Tensor:
+        """Return a row of a launch as the operand of one example."""
+        return x
+
     def row_by_row(self, rows: Sequence[Tensor]) -> Any:
         """Run the function for one example after the other; return its tensors, stacked to ``(n, *s)``."""
+        with self.noting_buffers():
+            results = [self.tensors(*map(self.own_row, own)) for own in zip(*rows, strict=True)]
+        return tuple([torch.stack(column) for column in zip(*results, strict=True)])
+
+    @contextlib.contextmanager
+    def noting_buffers(self) -> Iterator[None]:
+        """Return a context that notes in the end which buffers were written inside of it."""
         buffers = [(x, x.clone()) for x in self.buffers()]  # batch normalisation counts no change in place
-        results = [self.tensors(*own) for own in zip(*rows, strict=True)]
+        yield
         for x, before in buffers:
             if not torch.equal(x.nan_to_num(), before.nan_to_num()):
                 VERSIONS.written(x)
+
+    @property
+    def name(self) -> str:
+        """Its name without what `runs_by_rows` has added."""
+        return self.__name__.partition(" (")[0]
+
+    def drawn_row_by_row(self, streams: Streams, rows: Sequence[Tensor]) -> Any:
+        """Run the function on each row as the loop does, from the state of the row's stream.
+
+        That is the last of ``rows``. Return its tensors, stacked to ``(n, *s)``. Raise `RecordError` if it
+        leaves another state than when it was recorded.
+        """
+        *operands, states = rows
+        now = streams.read()
+        results = []
+        try:
+            with self.noting_buffers():
+                for *own, state in zip(*operands, states, strict=True):
+                    streams.begin(state)
+                    laid_out = [
+                        form.laid_out(self.own_row(x).contiguous())
+                        for form, x in zip(self.operands, own, strict=True)
+                    ]
+                    results.append(self.tensors(*laid_out))
+                    streams.refuse_other(state, self.name)
+        finally:
+            streams.write(now)
         return tuple([torch.stack(column) for column in zip(*results, strict=True)])
 
 
@@ -200,16 +346,28 @@ class CellCall(RowCall):
         super().__init__(func, structure, leaves, places)
         self.is_cell = not isinstance(func, Layer)
         self.held = [x for x in map(held_of, (func, *self.leaves)) if x is not None]
+        self.caches = False
 
     def buffers(self) -> list[Tensor]:
         modules = [x.module for x in self.held if isinstance(x, Called)]
         return [*super().buffers(), *[x for module in modules for x in module.buffers()]]
 
+    def parameters(self) -> list[Tensor]:
+        parts = [x for x, _ in reached(self.backend, self.owners())]
+        own = (*super().parameters(), *[x for x in parameters_of(parts) if x.requires_grad])
+        return [*{id(x): x for x in own}.values()]
+
     def stand_in(self, form: TensorForm, device: torch.device) -> Tensor:
         return stand_in_of(form, device)
 
     def owners(self) -> list[Any]:
-        return [getattr(self.func, "module", self.func), *[x for x in self.leaves if is_owner(x)]]
+        module = getattr(self.func, "module", None)
+        forward = getattr(type(module), "forward", None)
+        own = [self.func if module is None else module, forward if type(forward) is FunctionType else None]
+        return [*[x for x in own if x is not None], *filter(is_owner, self.leaves)]
+
+    def own_row(self, x: Tensor) -> Tensor:
+        return x.clone()  # a cell may ask for its memory, as as_strided does, or write into it
 
     def dry_run(self, operands: Sequence[Tensor]) -> Any:
         """Run the cell on ones, since it may read tensors that are no arguments; return its result.
@@ -241,26 +399,63 @@ class CellCall(RowCall):
 
     def __call__(self, *rows: Tensor) -> Any:
         with with_weights([x.weights for x in self.held], self.__name__):
-            return self.on_rows(*rows)
+            return super().__call__(*rows)
 
-    def on_rows(self, *rows: Tensor) -> Any:
-        """Run the cell on rows, where modules have the weights that they had when it was recorded."""
-        return super().__call__(*rows)
+    def look_at(
+        self, recording: Recording, kept: KeptState, watch: Watch, operands: Sequence[Tensor]
+    ) -> None:
+        if isinstance(self.func, Layer):
+            return
+        if draws_own(kept):
+            self.draws_of_python(recording)
+        if any(
+            slot.owner is None and not slot.random and not kept.same(slot.read(), before)
+            for slot, before in zip(kept.slots, kept.before, strict=True)
+        ):
+            self.runs_by_rows()  # it moves buffers, as batch normalisation does
+        self.caches = keeps(
+            self.name,
+            kept,
+            watch,
+            lambda: self.one(*operands),
+            lambda: self.one(*[x * 0.5 if x.is_floating_point() else x for x in operands]),
+        )
+
+    def draws_of_python(self, recording: Recording) -> None:
+        """Let a cell that draws of Python or NumPy run row by row; with a seed raise `RecordError`."""
+        refuse_draws(self.name, recording.seed)
+        self.runs_by_rows(AS_IT_DRAWS)
+
+    def on_rows(self, rows: Sequence[Tensor]) -> Any:
+        if self.caches and self.way == "vmap":
+            self.tensors(*[self.own_row(x[0]) for x in rows])  # what it caches must be no tensor of vmap's
+            self.caches = False
+        return super().on_rows(rows)
 
 
 class RowsCell(CellCall):
     """A cell that the user wrote for rows: it takes ``(n, *s)``, and runs as it is."""
 
+    def look_at(self, *looked_at: Any) -> None:
+        if mark_of(self.func) is None:  # else its author knows what it does
+            super().look_at(*looked_at)
+
+    def draws_of_python(self, recording: Recording) -> None:
+        if recording.seed is not None:
+            refuse_draws(self.name, recording.seed)
+
     @property
     def multifold_mark(self) -> str | None:
-        """The mark of the function, as `multifold.mixing` sets it; None if it has none, so it is tried."""
-        return mark_of(self.func)
+        """The mark of the function, as `multifold.mixing` sets it; None if it has none, so it is tried.
 
-    def on_rows(self, *rows: Tensor) -> Any:
-        self.refuse_changed()
-        with self.modes.applied():
-            found = self.one(*map(self.as_rows, rows))
-        return self.checked(optree.tree_map(lambda x: x.unsqueeze(1), found), len(rows[0]))
+        One that runs row by row needs no trial.
+        """
+        return mark_of(self.func if self.streams is None else RowCall)
+
+    def on_rows(self, rows: Sequence[Tensor]) -> Any:
+        if self.streams is not None:
+            return self.drawn_row_by_row(self.streams, rows)
+        return optree.tree_map(lambda x: x.unsqueeze(1), self.one(*map(self.as_rows, rows)))
 
 
 def stand_in_of(form: TensorForm, device: torch.device) -> Tensor:
@@ -269,7 +464,8 @@ def stand_in_of(form: TensorForm, device: torch.device) -> Tensor:
     The tensor is no leaf of autograd's graph, so it may be changed in place.
     """
     make = torch.ones if form.dtype.is_floating_point else torch.zeros
-    return make(form.shape, dtype=form.dtype, device=device, requires_grad=form.requires_grad).clone()
+    found = make(form.shape, dtype=form.dtype, device=device, requires_grad=form.requires_grad)
+    return form.laid_out(found.clone())
 
 
 def held_of(x: Any) -> Any:

@@ -15,24 +15,44 @@ from multifold_torch.lazy.pending import Pending
 
 
 class TensorForm(PendingForm):
-    """The shape, dtype, device and need of a gradient of a pending tensor; `form_of` makes each once."""
+    """The shape, dtype, device and need of a gradient of a pending tensor; `form_of` makes each once.
 
-    __slots__ = ("_entry", "_meta", "_real", "device", "requires_grad")
+    ``strides`` are those that the tensor has in the loop, if they are known and it is not contiguous; else
+    None.
+    """
+
+    __slots__ = ("_entry", "_meta", "_real", "device", "requires_grad", "strides")
 
     def __init__(
-        self, shape: torch.Size, dtype: torch.dtype, device: torch.device, requires_grad: bool
+        self,
+        shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        requires_grad: bool,
+        strides: tuple[int, ...] | None = None,
     ) -> None:
         new = partial(Tensor._make_wrapper_subclass, Pending, shape, dtype=dtype, device=device)
         super().__init__(new, shape, dtype)
         self.device = device
         self.requires_grad = requires_grad
+        self.strides = strides
         self._entry: TensorForm | None = None
         self._meta: Tensor | None = None
         self._real: Tensor | None = None
 
     def meta(self) -> Tensor:
         """Return a new tensor of this form on the meta device, without values."""
-        return torch.empty(self.shape, dtype=self.dtype, device="meta", requires_grad=self.requires_grad)
+        found = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        return self.laid_out(found).requires_grad_(self.requires_grad)
+
+    def laid_out(self, x: Tensor) -> Tensor:
+        """Return ``x``, a contiguous tensor of this shape, or one like it with the strides of this form."""
+        if self.strides is None:
+            return x
+        first = x[tuple([slice(1 if step == 0 else None) for step in self.strides])]
+        found = torch.empty_strided(first.shape, self.strides, dtype=x.dtype, device=x.device)
+        # An axis that `expand` has made is one entry in memory.
+        return found.copy_(first).expand(x.shape)
 
     @property
     def like(self) -> Tensor:
@@ -45,14 +65,16 @@ class TensorForm(PendingForm):
     def real(self) -> Tensor:
         """Zeros of this form on its device, in the memory of one number, made once: never change them."""
         if self._real is None:
-            self._real = torch.zeros((), dtype=self.dtype, device=self.device).expand(self.shape)
+            zero = torch.zeros((), dtype=self.dtype, device=self.device)
+            self._real = self.laid_out(zero.expand(self.shape))
         return self._real
 
     @property
     def entry(self) -> TensorForm:
         """The form of one row of a tensor of this form: its shape without the first axis."""
         if self._entry is None:
-            self._entry = form_of(self.shape[1:], self.dtype, self.device, self.requires_grad)
+            strides = None if self.strides is None else strides_of(self.like[0])
+            self._entry = form_of(self.shape[1:], self.dtype, self.device, self.requires_grad, strides)
         return self._entry
 
     def computes_as(self, other: TensorForm) -> bool:
@@ -63,19 +85,30 @@ class TensorForm(PendingForm):
 FORMS = PendingForms(TensorForm)
 
 
-def form_of(shape: torch.Size, dtype: torch.dtype, device: torch.device, requires_grad: bool) -> TensorForm:
+def form_of(
+    shape: torch.Size,
+    dtype: torch.dtype,
+    device: torch.device,
+    requires_grad: bool,
+    strides: tuple[int, ...] | None = None,
+) -> TensorForm:
     """Return the one `TensorForm` of these values; it is made the first time.
 
     >>> form_of(torch.Size([2]), torch.float32, torch.device("cpu"), False) is form_of_tensor(torch.ones(2))
     True
     """
-    found: TensorForm = FORMS.get(shape, dtype, device, requires_grad)
+    found: TensorForm = FORMS.get(shape, dtype, device, requires_grad, strides)
     return found
 
 
-def form_of_tensor(x: Tensor) -> TensorForm:
-    """Return the `TensorForm` of a computed tensor."""
-    return form_of(x.shape, x.dtype, x.device, x.requires_grad)
+def form_of_tensor(x: Tensor, *, with_strides: bool = False) -> TensorForm:
+    """Return the `TensorForm` of a computed tensor; its strides are left out unless ``with_strides``."""
+    return form_of(x.shape, x.dtype, x.device, x.requires_grad, strides_of(x) if with_strides else None)
+
+
+def strides_of(x: Tensor) -> tuple[int, ...] | None:
+    """Return the strides of a tensor; None for a contiguous one, or one without strides."""
+    return None if x.layout is not torch.strided or x.is_contiguous() else x.stride()
 
 
 class Modes(NamedTuple):

@@ -57,10 +57,28 @@ def zeroed(x: Tensor) -> Tensor:
     return x.clone().zero_()
 
 
+@functools.cache
+def in_place(func: Any) -> Any:
+    """Return a version of ``func``, as `Tensor.add_`, that changes and returns a copy of its argument.
+
+    Unlike the function out of place it keeps dtype and shape, or raises.
+    """
+
+    @functools.wraps(func, assigned=("__name__",))
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return func(x.clone(), *args, **kwargs)
+
+    return call
+
+
+DRAWS = "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_"
+"""Methods that fill a tensor with random numbers."""
+
 IN_PLACE = {
     Tensor.copy_: copied,
     Tensor.fill_: filled,
     Tensor.zero_: zeroed,
+    **{getattr(Tensor, name): in_place(getattr(Tensor, name)) for name in DRAWS.split()},
 }
 
 
@@ -104,20 +122,6 @@ def changed(func: Any, other: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     else:
         renamed(x, found)
     return x
-
-
-@functools.cache
-def in_place(func: Any) -> Any:
-    """Return a version of ``func``, as `Tensor.add_`, that changes and returns a copy of its argument.
-
-    Unlike the function out of place it keeps dtype and shape, or raises.
-    """
-
-    @functools.wraps(func, assigned=("__name__",))
-    def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return func(x.clone(), *args, **kwargs)
-
-    return call
 
 
 def may_stand(x: Tensor) -> bool:

@@ -19,7 +19,7 @@ from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, 
 from multifold_torch.lazy.answers import ANSWERS
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
 from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_of
-from multifold_torch.lazy.forms import Modes, form_of_tensor
+from multifold_torch.lazy.forms import Modes, TensorForm, form_of_tensor
 from multifold_torch.lazy.in_place import changed, out_of_place, written_to
 from multifold_torch.lazy.numbers import ValuesNeeded, computed_by_values
 from multifold_torch.lazy.patches import PATCHES
@@ -111,6 +111,7 @@ class TorchRecorder(LazyRecorder):
         self.owner = owner_of(fn, fn)
         self.called_before: dict[int, Called] = {}
         self.names: dict[int, str] = {}
+        self.proved: set[Hashable] = set()
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         leaves, structure = super().flatten(x)
@@ -122,6 +123,7 @@ class TorchRecorder(LazyRecorder):
             self.shared = {id(x): x for x in tensors_of(self.owner)}
         if len(self.known) > MANY:
             self.known, self.called_before = {}, {}
+            self.proved = set()
         versions = VERSIONS.begin({})
         model, VERSIONS.model = VERSIONS.model, self.shared if isinstance(self.owner, nn.Module) else None
         outside = OUTSIDE.begin()
@@ -224,7 +226,7 @@ class TorchRecorder(LazyRecorder):
                 VERSIONS.refuse_changed(x)
                 return id(x), REQUIRES_GRAD(x)
             operands.append(x)
-            return form_of_tensor(x)
+            return self.form_of(x)
         if kind is FunctionType:
             VERSIONS.refuse_rebound(x)
             return x, VERSIONS.weights_around(x).identity
@@ -316,9 +318,10 @@ class TorchRecorder(LazyRecorder):
         call = (maker or RowCall)(func, structure, kept, places)
         if isinstance(self.owner, nn.Module):
             call.of_model = [x for x in call.leaves if isinstance(x, nn.Parameter) and id(x) in self.shared]
+        call.proved = self.proved
         if isinstance(func, Called):
             call.named(self.name_of(recording, func.module))
-        forms = [x.form if isinstance(x, Pending) else form_of_tensor(x) for x in operands]
+        forms = [x.form if isinstance(x, Pending) else self.form_of(x) for x in operands]
         device = max(forms, key=lambda form: len(form.shape) > 0).device  # a number may lie elsewhere
         found, stand_ins = call.learn(recording, device, forms)
         may_be_small = (
@@ -326,6 +329,7 @@ class TorchRecorder(LazyRecorder):
             and not any(form.requires_grad for form in call.forms)
             and all(form.shape.numel() <= FEW_NUMBERS for form in (*forms, *call.forms))
             and not any(isinstance(x, Tensor) for x in call.leaves)
+            and call.streams is None
         )
         return known_call(
             call,
@@ -335,7 +339,29 @@ class TorchRecorder(LazyRecorder):
             is_array=lambda x: isinstance(x, Tensor),
             share_memory=torch._C._is_alias_of,
             may_be_small=may_be_small,
+            draws=call.streams is not None,
         )
+
+    def form_of(self, x: Tensor) -> TensorForm:
+        """Return the form of a computed tensor; with its strides where examples have random streams.
+
+        In which order numbers are drawn depends on strides.
+        """
+        return form_of_tensor(x, with_strides=recording_of().seed is not None)
+
+    def with_state(self, recording: Recording, call: RowCall, operands: list[Any]) -> list[Any]:
+        values = None
+        if call.streams is not None and call.streams.by_values:
+            if recording.is_trace:
+                raise refusal(
+                    f"{call.name} draws as many random numbers as values say, which a trace does not know.",
+                    "run it without traces, or make the traces without seed=.",
+                )
+            values = [
+                form.laid_out(self.read(x) if isinstance(x, Pending) else x.detach())
+                for x, form in zip(operands, call.operands, strict=True)
+            ]
+        return [*operands, call.with_state(recording, values)]
 
     def computed(self, pending: Pending, rows: Any) -> Any:
         return first_of(rows, pending.form.requires_grad)

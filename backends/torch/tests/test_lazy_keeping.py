@@ -1,0 +1,164 @@
+"""Cells that draw, count or keep: as the loop does, or refused by the name of what they change."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import multifold
+from multifold import RecordError
+
+torch.manual_seed(0)
+XS = torch.randn(5, 3)
+GENERATOR = np.random.default_rng(0)
+calls = 0
+
+
+class Model(nn.Module):
+    """Has cells that keep something."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+        self.register_buffer("seen", torch.zeros(()))
+        self.n = 0
+        self.kept = self.mask = self.first = None
+        self.log = []
+        self.total = torch.zeros(3)
+
+    def counts(self, y):
+        self.n += 1
+        return y * self.n
+
+    def keeps(self, y):
+        self.kept = torch.softmax(y, 0)
+        return y * self.kept
+
+    def appends(self, y):
+        self.log.append(y)
+        return y * 2
+
+    def adds(self, y):
+        self.total += y.detach()
+        return y * 2
+
+    def initialises(self, y):
+        if self.first is None:
+            self.first = y.detach().abs().max()
+        return y / self.first
+
+    def caches(self, y):
+        if self.mask is None:
+            self.mask = torch.ones_like(y).cumsum(0) - 1
+        return y * self.mask
+
+    def sizes(self, y):
+        self.size = tuple(y.shape)
+        return y * self.size[0]
+
+    def moves(self, y):
+        self.seen += 1
+        return y * self.seen
+
+    def forward(self, x):
+        return self.cell(self.lin(x))
+
+
+def of_globals(self, y):
+    global calls  # noqa: PLW0603 - what is tested
+    calls += 1
+    return y * calls
+
+
+REFUSED = {
+    "counts": (Model.counts, "attribute 'n' of Model"),
+    "keeps": (Model.keeps, "attribute 'kept' of Model"),
+    "appends": (Model.appends, "a list"),
+    "adds in place": (Model.adds, "attribute 'total' of Model"),
+    "keeps what the first example has": (Model.initialises, "attribute 'first' of Model"),
+    "a global": (of_globals, "the variable 'calls'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_cell_that_keeps_is_refused(name, monkeypatch):
+    fn, what = REFUSED[name]
+    monkeypatch.setattr(Model, "cell", multifold.op(fn), raising=False)
+    model = Model()
+    with pytest.raises(RecordError, match=f"changes {what}"):
+        multifold.batched(model)(XS)
+    assert (model.n, model.kept, model.log, model.first) == (0, None, [], None) and not model.total.any()
+
+
+@pytest.mark.parametrize("name", ["caches", "sizes", "moves"])
+def test_a_cell_may_cache_and_move_buffers(name, monkeypatch):
+    monkeypatch.setattr(Model, "cell", multifold.op(getattr(Model, name)), raising=False)
+    model, twin = Model(), Model()
+    twin.load_state_dict(model.state_dict())
+    torch.testing.assert_close(multifold.batched(model)(XS), torch.stack([twin(x) for x in XS]))
+    torch.testing.assert_close(model.seen, twin.seen)
+    assert model.mask is None or torch.equal(model.mask, twin.mask)
+
+
+class Module(nn.Module):
+    """A cell as a class, whose code changes a global."""
+
+    def forward(self, y):
+        global calls  # noqa: PLW0603 - what is tested
+        calls += 1
+        return y * calls
+
+
+def test_a_module_that_counts_in_a_global_is_refused():
+    lin, module = nn.Linear(3, 3), Module()
+    with pytest.raises(RecordError, match="the variable 'calls'"):
+        multifold.batched(lambda x: module(lin(x)), ops=[Module])(XS)
+
+
+def test_a_cell_that_counts_in_a_variable_around_it_is_refused():
+    n, log = 0, {}
+
+    @multifold.op
+    def counting(y):
+        nonlocal n
+        n += 1
+        return y * n
+
+    @multifold.op
+    def logging(y):
+        log[len(log)] = y
+        return y * 2
+
+    with pytest.raises(RecordError, match="counting changes a variable of a function around it"):
+        multifold.batched(counting)(XS)
+    with pytest.raises(RecordError, match="logging changes a dict"):
+        multifold.batched(logging)(XS)
+    assert (n, log) == (0, {})
+
+
+DRAWS = {
+    "random": random.random,
+    "numpy": np.random.rand,
+    "a generator": GENERATOR.random,
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_cell_that_draws_of_python_draws_for_each_example(name):
+    draw, lin = DRAWS[name], nn.Linear(3, 3)
+
+    @multifold.op
+    def noisy(y):
+        return y + draw()
+
+    run = multifold.batched(lambda x: noisy(lin(x)))
+    with pytest.warns(UserWarning, match="noisy draws random numbers of Python or NumPy"):
+        found = run(torch.ones(5, 3))
+    assert len(found[:, 0].unique()) == 5
+    assert "row by row, as it draws random numbers of Python" in str(run.explain())
+    with pytest.raises(RecordError, match="noisy draws random numbers of Python or NumPy"):
+        multifold.batched(lambda x: noisy(lin(x)), seed=0)(XS)
