@@ -445,6 +445,15 @@ def tensors_of(module: nn.Module) -> Iterable[Tensor]:
     return (*module.parameters(), *module.buffers())
 
 
+def parameters_of(parts: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among ``parts``, and the parameters of the modules among them."""
+    for part in parts:
+        if isinstance(part, nn.Module):
+            yield from part.parameters()
+        elif isinstance(part, Tensor):
+            yield part
+
+
 def read_by(module: nn.Module) -> list[Tensor]:
     """Return the tensors that a module may read.
 

@@ -122,7 +122,8 @@ def seen_data(data: Any) -> Any:
     """
 
     def get(self: Tensor) -> Tensor:
-        return data.__get__(self) if CURRENT.recording is None else self.detach()
+        is_real = CURRENT.recording is not None and not is_pending(self)
+        return self.detach() if is_real else data.__get__(self)
 
     def give(self: Tensor, value: Tensor) -> None:
         if CURRENT.recording is not None:

@@ -10,7 +10,7 @@ Programs have bound the names of `torch.func` long before, so what is replaced i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -26,9 +26,10 @@ from multifold.lazy.current import CURRENT, refusal
 from multifold.lazy.patches import Replacements
 from multifold_torch.lazy.answers import holds_pending
 from multifold_torch.lazy.calls import CellCall
-from multifold_torch.lazy.changes import VERSIONS
+from multifold_torch.lazy.changes import VERSIONS, CellFunction
 from multifold_torch.lazy.pending import AS_CELL, version_of, with_values
 from multifold_torch.lazy.taken import Maker, Putting, take_apart
+from multifold_torch.lazy.weights import OtherWeights
 from multifold_torch.lazy.written import is_pending
 
 RETURN = "return what it computes: with has_aux=True a function returns more than is differentiated."
@@ -65,14 +66,14 @@ class Transform:
         What the leaves are put together to: ``args`` and ``kwargs`` of ``run``.
     functions : tuple of function
         Those in the plan that are of the program, each bound to nothing.
-    learns : tuple
-        For each of them, which parameters learn that it can reach.
+    weights : tuple
+        For each of them, which parameters it can reach, and which of these learn.
     """
 
     run: Any
     plan: Any
     functions: tuple[FunctionType, ...]
-    learns: tuple[Any, ...]
+    weights: tuple[Any, ...]
 
     @property
     def __name__(self) -> str:
@@ -94,13 +95,12 @@ class Transform:
 class TransformCall(CellCall):
     """A recorded call of a `Transform`, which is a cell."""
 
+    def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
+        super().__init__(func, structure, leaves, places)
+        self.held += map(CellFunction, func.functions)
+
     def owners(self) -> list[Any]:
         return [*self.func.functions, *super().owners()]
-
-    def refuse_changed(self) -> None:
-        super().refuse_changed()
-        for function in self.func.functions:
-            VERSIONS.refuse_rebound(function)
 
 
 def record(run: Any, *args: Any, **kwargs: Any) -> Any:
@@ -114,11 +114,17 @@ def record(run: Any, *args: Any, **kwargs: Any) -> Any:
     functions = tuple([x for x in taken.functions if is_of_program(x)])
     for function in functions:
         VERSIONS.refuse_rebound(function)
-    learns = tuple([VERSIONS.learns(x) for x in functions])
-    if run is VMAP and not any(learns) and not any(map(is_of_model, taken.leaves)):
+    try:
+        around = [VERSIONS.weights_around(x) for x in functions]
+    except OtherWeights:
+        raise refusal(
+            f"{run.__name__} of torch.func is called while a module has weights that are no parameters.",
+            "call functional_call inside of the function that is differentiated; " + AS_CELL,
+        ) from None
+    if run is VMAP and not any(map(len, around)) and not any(map(is_of_model, taken.leaves)):
         with recording.paused():
             return run(*args, **kwargs)
-    transform = Transform(run, taken.plan, functions, learns)
+    transform = Transform(run, taken.plan, functions, tuple([x.identity for x in around]))
     return recording.recorder.recorded(recording, TransformCall, transform, tuple(taken.leaves), {})
 
 

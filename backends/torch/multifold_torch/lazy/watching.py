@@ -21,18 +21,15 @@ from multifold_torch.lazy.answers import (
     NEW,
     READS,
     READS_WITHOUT_GRADIENT,
-    changed,
     getters,
     has_mask,
     is_number,
-    may_stand,
     methods,
-    out_of_place,
     row_at,
-    with_item,
     with_known_numbers,
     without_masks,
 )
+from multifold_torch.lazy.in_place import changed, may_stand, out_of_place, with_item
 from multifold_torch.lazy.pending import Pending, refuse_real
 from multifold_torch.lazy.written import is_pending
 

@@ -62,6 +62,10 @@ class Weights:
         found = [x for x in self.tensors if isinstance(x, Tensor)]
         self.identity = (*map(id, self.tensors), *[x.requires_grad for x in (*found, *alone)])
 
+    def __len__(self) -> int:
+        """How many tensors there are."""
+        return len(self.identity) - 1
+
     def are_now(self) -> bool:
         """Return whether the modules have the same tensors; who needs gradients is not looked at."""
         # It is asked at each recorded call of a layer, and runs without a step of Python's interpreter.
