@@ -122,8 +122,9 @@ def seen_data(data: Any) -> Any:
     """
 
     def get(self: Tensor) -> Tensor:
-        is_real = CURRENT.recording is not None and not is_pending(self)
-        return self.detach() if is_real else data.__get__(self)
+        if is_pending(self):  # PyTorch would look for this replacement, by its name
+            return type(self).__torch_function__(data.__get__, (), (self,))
+        return data.__get__(self) if CURRENT.recording is None else self.detach()
 
     def give(self: Tensor, value: Tensor) -> None:
         if CURRENT.recording is not None:
