@@ -211,6 +211,7 @@ class Batched:
         taken: dict[int, Left] = {}
         owners: dict[int, int] = {}
         raised: dict[int, Exception] = {}
+        variables: dict[Any, Any] = {}  # of the context, as examples have left them
         shared_arrays = in_all_copies(backend, self.fn) if self.own else {}
 
         async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
@@ -225,6 +226,7 @@ class Batched:
                 # The others go on: in the loop, the first example that fails is the one that raises.
                 raised[number] = error
                 result, pending = None, recorder.unsettled(None, made)
+            variables.update(run.sharing.variables)
             taken[number] = Left(recorder, owners, number, result, pending)
             return taken[number]
 
@@ -237,6 +239,8 @@ class Batched:
                 if type(x) is recorder.pending:  # several may have returned it
                     recorder.settle(x, row)  # also if it has raised: what it has kept is that of the loop
         results = [recorder.settled(left.result, {}) for left in kept if left.number not in raised]
+        for variable, value in variables.items():
+            variable.set(value)
         failures = {**failures, **raised}
         if raised and self.on_error == "raise":
             raise raised[min(raised)]

@@ -309,13 +309,17 @@ class LazyRun:
         self.started += 1
         if not self.are_known:
             self.sharing.take(number, arguments)
+        context, variables = self.sharing.context()
+        code = partial(context.run, code)
         try:
             result = await drive(self.recording, self.sharing, self.fold, number, code, made)
+            self.sharing.leave(number, context, variables)
             if self.recording.is_trace:
                 for x in recorder.flatten(result)[0]:
                     recorder.refuse_constant(x)
             return result, recorder.unsettled(result, made)
         except Exception as cause:
+            self.sharing.keep(context, variables)
             error = recorder.explained(cause)
             if error is cause:
                 raise

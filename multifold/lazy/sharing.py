@@ -17,6 +17,7 @@ draws the same numbers as in a loop that has them, too.
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import functools
 import sys
@@ -32,12 +33,18 @@ from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend, owner_of
 from multifold.errors import RecordError
 from multifold.lazy.current import refusal
-from multifold.lazy.watched import Reading, Watched
+from multifold.lazy.watched import OWN_VARIABLE, Reading, Watched
 from multifold.lazy.writes import functions_in
 
 WATCHED, TURNS = 8, 16
 """So many examples of a run, and so many turns of each, are watched for random numbers that they draw: to
 ask takes longer than to record some calls."""
+
+Variables = dict[contextvars.ContextVar[Any], Any]
+"""Context variables, and what they stand for."""
+
+OWN_VARIABLES = {"decimal_context", "numpy.ufunc.extobj"}
+"""Names of context variables that hold what a thread sets up when it first needs it."""
 
 State = list[Reading]
 """What stands in each place that is watched."""
@@ -105,6 +112,7 @@ class Sharing:
         self.came: State | None = None
         self.last: State | None = None
         self.last_begun = 0
+        self.variables: Variables = {}
 
     def take(self, example: int, arguments: Sequence[Any]) -> None:
         """Store the arguments of an example: objects that several examples have are watched."""
@@ -128,12 +136,11 @@ class Sharing:
             roots = [self.fn, *objects.values(), *inside]
             functions = [*functions_in(roots, is_written_here, self.is_known)]
             watched = self.watched = Watched(
-                backend, self.recorder.pending, functions, self.recorder.settings
+                backend, self.recorder.pending, functions, self.recorder.settings, is_written_here
             )
-            if not watched.is_idle:
-                watched.add_objects(objects.values())
-                watched.add_named()
-        if self.arguments and not watched.is_idle:
+            watched.add_objects(objects.values())
+            watched.add_named()
+        if self.arguments and watched.writes:
             for example, arguments in self.arguments.items():
                 own = self.objects[example] = objects_in(self.backend, arguments)
                 watched.add_objects([own[key] for key in own.keys() & self.known.keys()])
@@ -172,8 +179,12 @@ class Sharing:
 
         Too late means: it has waited, and an example that comes later in the loop has begun meanwhile.
         """
-        if self.came is not None and self.turns[example] > 1 and example < self.last_begun:
+        if self.came is not None and self.is_late(example):
             self.refuse(self.came, self.state(), LATE)
+
+    def is_late(self, example: int) -> bool:
+        """Return whether an example has waited, and one that comes later in the loop has begun."""
+        return self.turns[example] > 1 and example < self.last_begun
 
     def refuse_changes(self, left: State | None) -> None:
         """Raise a `RecordError` if others have changed what is shared since an example began to wait.
@@ -191,6 +202,34 @@ class Sharing:
         place = self.watch().changed(before, after)
         if place is not None:
             raise refusal(f"The examples share {place.text}, and {why}.", place.hint)
+
+    def context(self) -> tuple[contextvars.Context, Variables]:
+        """Return the context of an example that begins, and a copy of its variables.
+
+        It is a copy of that of the run, with what examples before have left in variables.
+        """
+        found = contextvars.copy_context()
+        for variable, value in self.variables.items():
+            found.run(variable.set, value)
+        return found, dict(found)
+
+    def leave(self, example: int, context: contextvars.Context, before: Variables) -> None:
+        """Keep what an example that ends has left in context variables, for those that come later.
+
+        Raise a `RecordError` if it has waited, and a later one has begun meanwhile and would have seen it.
+        """
+        left = [x.name for x in self.keep(context, before) if x.name not in OWN_VARIABLES]
+        if left and self.is_late(example):
+            raise refusal(f"The examples share the context variable {left[0]!r}, and {LATE}.", OWN_VARIABLE)
+
+    def keep(self, context: contextvars.Context, before: Variables) -> Variables:
+        """Keep what an example has left in context variables, and return it.
+
+        ``before`` is what they stood for when it began.
+        """
+        left = {x: value for x, value in context.items() if before.get(x, self) is not value}
+        self.variables |= left
+        return left
 
     def begin(self, example: int) -> None:
         """Begin a turn of an example: count it, and with a seed set its own random streams.

@@ -12,7 +12,6 @@ all reads where the package greenlet is missing, or where its stacks are not saf
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -81,7 +80,6 @@ async def drive(
         Gets weak references to the pending values that it makes.
     """
     step = partial(go_on, recording, sharing, example, made)
-    code = partial(contextvars.copy_context().run, code)
     if recording.is_trace:
         return step(refuse_read_in_trace, code)
     if not can_wait(recording.recorder):

@@ -30,6 +30,9 @@ from multifold.lazy.writes import (
     written_by,
 )
 
+MODES = {"train", "eval"}
+"""Methods of a framework's models that change their modes."""
+
 LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore)
 """Types whose ``repr`` says whether they are held."""
 
@@ -85,6 +88,8 @@ class Watched:
         The functions of the program.
     settings : dict
         Settings of the framework, besides `OF_PROCESS`; see `multifold.lazy.writes`.
+    is_of_user : callable
+        Takes the name of a Python module; returns whether the user has written it.
 
     Attributes
     ----------
@@ -93,10 +98,16 @@ class Watched:
     """
 
     def __init__(
-        self, backend: Backend, pending: type, functions: Sequence[FunctionType], settings: Settings
+        self,
+        backend: Backend,
+        pending: type,
+        functions: Sequence[FunctionType],
+        settings: Settings,
+        is_of_user: Callable[[str], bool],
     ) -> None:
         self.backend = backend
         self.pending: Any = pending
+        self.is_of_user = is_of_user
         self.functions = functions
         self.places: list[WatchedPlace] = []
         self.seen: dict[tuple[int, str], Any] = {}
@@ -116,17 +127,9 @@ class Watched:
             self.add(f"the setting that {name} changes", "", OWN_VARIABLE, partial(one_of, probe))
 
     @property
-    def is_idle(self) -> bool:
-        """Whether the code of the program writes nothing that examples could share."""
-        return not (
-            self.places
-            or self.names
-            or self.contents
-            or self.seeds
-            or self.locks
-            or self.any_name
-            or "next" in self.called
-        )
+    def writes(self) -> bool:
+        """Whether the code of the program may change an object that it is given."""
+        return bool(self.names or self.contents or self.any_name)
 
     def add(self, text: str, where: str, hint: str, read: Callable[[], Reading]) -> None:
         """Look at one more place; see `WatchedPlace`."""
@@ -205,6 +208,9 @@ class Watched:
             self.add(f"{text}, an iterator", "", OWN_VARIABLE, lambda: (object(),))
         elif hasattr(x, "__dict__"):
             self.add_attributes(x, root)
+            if self.backend.hosts(x):
+                self.add_arrays(x)
+                self.add_modes(x)
 
     def add_attributes(self, x: Any, root: str | None) -> None:
         """Look at the attributes that code may give an object, class, function or Python module."""
@@ -221,11 +227,37 @@ class Watched:
             ):
                 table = Attributes(x) if isinstance(x, type) else own
                 self.add_name(table, store, f"attribute {store.name!r} of {whose}", OWN_COPY)
-        if self.any_name and not isinstance(x, (FunctionType, ModuleType)):
+        if (self.any_name or self.is_foreign(x)) and not isinstance(x, (FunctionType, ModuleType)):
             self.add(f"an attribute of {whose}", "", OWN_COPY, lambda: (*vars(x), *vars(x).values()))
         for name in own.keys() & self.called:
             if type(own[name]) in CONTAINERS:
                 self.add_object(own[name], None, f"attribute {name!r} of {whose}")
+
+    def add_arrays(self, x: Any) -> None:
+        """Look at the parameters and buffers of a model that the code names, in the tables that it has."""
+        own: Mapping[str, Any] = vars(x)
+        tables = [own[name] for name in self.backend.reserved(x) if type(own.get(name)) is dict]
+        for table in tables:
+            for name in table.keys() & self.called:
+                if self.backend.owns(table[name]):
+                    text = f"attribute {name!r} of {type(x).__name__}"
+                    if name in self.names and self.is_new(x, name):
+                        self.add_name(table, NameStore(name, None, self.lines[name]), text, OWN_COPY)
+                    self.add_object(table[name], None, text)
+
+    def is_foreign(self, x: Any) -> bool:
+        """Return whether the code that may change an object is not looked at, as that of a logger."""
+        package = package_of(x)
+        return not (self.backend.hosts(x) or self.is_of_user(type(x).__module__) or package == "builtins")
+
+    def add_modes(self, x: Any) -> None:
+        """Look at the modes of a model of the framework, as those of training, if code may change them.
+
+        The framework's own methods do, which are no code of the program.
+        """
+        if not MODES.isdisjoint(self.called):
+            text = f"the mode of {type(x).__name__}"
+            self.add(text, "", OWN_COPY, lambda: (self.backend.modes([x]),))
 
     def reading(self, x: Any) -> Reading:
         """Return what stands in a place: the object, what it holds as a container, and marks of changes.

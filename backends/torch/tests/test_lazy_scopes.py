@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import ctypes.util
 import decimal
 import io
 import itertools
+import logging
 import os
 import sys
 import tempfile
@@ -149,6 +151,9 @@ class Meter:
 
 Meter.__module__ = "meters"
 METER = Meter()
+NET = nn.Sequential(nn.Linear(4, 4))
+LOGGER = logging.Logger("one", 20)
+VAR = contextvars.ContextVar("var", default=0)
 IDS = itertools.count()
 
 
@@ -173,12 +178,32 @@ def of_a_class(x, i):
     return read(x) + LIN(x) * Keeps.found["last"]
 
 
+def level_of_a_logger(x, i):
+    LOGGER.setLevel(10 + i)
+    y = read(x) + LIN(x) * LOGGER.level
+    LOGGER.setLevel(20)
+    return y
+
+
+def mode_of_a_model(x, i):
+    NET.train(i % 2 == 0)
+    y = read(x) + LIN(x) * NET[0].training
+    NET.train()
+    return y
+
+
+def context_variable(x, i):
+    VAR.set(VAR.get() + i)
+    return LIN(x) * VAR.get()
+
+
 def from_an_iterator(x, i):
     n = read(x)
     return n + LIN(x) * (next(IDS) % 8)
 
 
 SEEN = [
+    *(level_of_a_logger, mode_of_a_model),
     *(meter, set_by_name, of_a_class, from_an_iterator),
     *(on_a_stack, lock, lock_without_with, class_attribute, of_a_function, thread_local, patched),
     *(caught_warnings, output, dtype, environment, folder, seed, one_of_several_contexts, counter),
@@ -254,6 +279,15 @@ def test_examples_wait_where_others_cannot_tell(fn):
     wanted, found, run = both(fn)
     torch.testing.assert_close(torch.stack(found), torch.stack(wanted))
     assert not run.explain().read_alone and len(run.explain().rounds) <= 3
+
+
+def test_context_variables_are_left_as_the_loop_leaves_them():
+    VAR.set(0)
+    wanted = [context_variable(x, i) for i, x in enumerate(XS)], VAR.get()
+    VAR.set(0)
+    found = multifold.batched(context_variable, join="list")(XS, range(8))
+    torch.testing.assert_close(torch.stack(found), torch.stack(wanted[0]))
+    assert VAR.get() == wanted[1] == 28
 
 
 def test_explain_says_which_line_makes_examples_go_on_alone():
