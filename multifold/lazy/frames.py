@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multifold._engine.ops.reach import module_of
+
 OWN_CONTEXTS = [contextlib.nullcontext, contextlib.suppress, contextlib.closing, decimal.localcontext, open]
 """What makes contexts that no other example sees; each has a `contextvars` context of its own."""
 
@@ -133,12 +135,12 @@ class OpenFrames:
             return False
         if isinstance(called, types.BuiltinFunctionType):
             own = called.__self__
-            module = own.__name__ if isinstance(own, types.ModuleType) else type(own).__module__
+            module = own.__name__ if isinstance(own, types.ModuleType) else module_of(type(own))
             module = called.__module__ or module
-        elif type(called).__module__ == "builtins" and type(called) not in BUILTIN_TYPES:
+        elif module_of(type(called)) == "builtins" and type(called) not in BUILTIN_TYPES:
             return True
         else:
-            module = getattr(called, "__module__", None) or type(called).__module__
+            module = module_of(called) or module_of(type(called))
         return not (module.partition(".")[0] in SAFE or f"{module}.".startswith(self.inner))
 
 

@@ -80,6 +80,9 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         Tells whether the code of an example may be left where it stands.
     alone : Counter of str
         Why examples of the last run went on alone where they read values, and how often.
+    leaves : str or None
+        What examples of this program leave changed for later ones; "" if nothing, and None if none has
+        ended yet. See `multifold.lazy.sharing`.
     """
 
     package: ClassVar[str]
@@ -101,6 +104,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.inner = ("multifold.", "multifold_", f"{self.package}.")
         self.frames = OpenFrames(self.inner, self.own_contexts)
         self.alone: Counter[str] = Counter()
+        self.leaves: str | None = None
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         """Return the leaves of a nested value, None among them, and its structure."""

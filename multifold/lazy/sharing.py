@@ -7,8 +7,10 @@ containers and arrays, locks, settings, which are known from the code (`multifol
 nothing differs, it waits; else it goes on alone, as in the loop, until it has put back what it has changed,
 or ends.
 
-What remains is an error: that others have changed for good what an example that waits has seen already, or
-that one which has waited changes what later ones have seen.
+The first example of a program whose code may write such things goes on alone in any case. If it leaves
+something changed when it ends, all examples after it go on alone, in the order of the loop; so do they in
+later runs. What remains is an error: that others have changed for good what an example that waits has seen
+already, or that one which has waited changes what later ones have seen.
 
 Random generators are handled in another way. An example that draws from one waits all the same: a warning
 says so, if the first examples of a run show it. With a seed each example has random streams of its own, and
@@ -27,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import Any
 
-from multifold._engine.ops.reach import CONTAINERS, owners_of, reached
+from multifold._engine.ops.reach import CONTAINERS, module_of, owners_of, reached
 from multifold._engine.ops.state import KeptState
 from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend, owner_of
@@ -170,17 +172,30 @@ class Sharing:
         state = self.state()
         place = self.watch().changed(self.came, state)
         if place is not None:
-            return f"{place.text}, which {place.where} changes" if place.where else place.text
+            return place.described()
+        if self.recorder.leaves is None and self.watch().writes:
+            return "the first example, to see what it leaves for later ones"
+        if self.recorder.leaves:
+            return f"{self.recorder.leaves}, and examples leave that for later ones"
         self.last = state
         return None
 
     def end(self, example: int) -> None:
-        """Raise a `RecordError` if an example has changed what is shared in its last turn, too late.
+        """Note whether an example that ends leaves something changed, which later ones see.
 
-        Too late means: it has waited, and an example that comes later in the loop has begun meanwhile.
+        Raise a `RecordError` if it has changed it in its last turn, too late: it has waited, and an example
+        that comes later in the loop has begun meanwhile.
         """
-        if self.came is not None and self.is_late(example):
-            self.refuse(self.came, self.state(), LATE)
+        if self.came is None:
+            return
+        self.last = self.state()
+        place = self.watch().changed(self.came, self.last)
+        if place is None:
+            self.recorder.leaves = self.recorder.leaves or ""
+            return
+        self.recorder.leaves = place.described()
+        if self.is_late(example):
+            raise refusal(f"The examples share {place.text}, and {LATE}.", place.hint)
 
     def is_late(self, example: int) -> bool:
         """Return whether an example has waited, and one that comes later in the loop has begun."""
@@ -298,7 +313,7 @@ def is_of_user(x: Any) -> bool:
     >>> is_of_user(Counter()), is_of_user(sys)
     (False, False)
     """
-    return is_written_here(type(x).__module__)
+    return is_written_here(module_of(type(x)))
 
 
 @functools.lru_cache(maxsize=1024)

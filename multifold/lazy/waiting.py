@@ -125,9 +125,9 @@ def go_on(
     before does so again then. Both happen, too, if the code raises. Raise a `RecordError` if the code has
     caught an error of multifold during this call.
     """
+    sharing.begin(example)
     recording.goes_on(made, wait)
     before = CURRENT.switch(recording)
-    sharing.begin(example)
     REFUSALS.forget()
     try:
         found = code(*arguments)

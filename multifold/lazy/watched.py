@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES, package_of
+from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES, module_of, package_of
 from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.backend import Backend
 from multifold.lazy.writes import (
@@ -73,6 +73,10 @@ class WatchedPlace(NamedTuple):
     hint: str
     read: Callable[[], Reading]
 
+    def described(self) -> str:
+        """Return the text with the line, as "attribute 'state' of Model, which model.py:12 changes"."""
+        return f"{self.text}, which {self.where} changes" if self.where else self.text
+
 
 class Watched:
     """The places that the code of a program may write and that its examples share.
@@ -122,14 +126,15 @@ class Watched:
         self.locks = not LOCKS.isdisjoint(self.called)
         for function, one in zip(functions, written, strict=True):
             self.add_variables(function, one)
+        self.stores_names = bool(self.places)
         known = {**OF_PROCESS, **settings}
         for probe, name in {known[name]: name for name in self.called if name in known}.items():
             self.add(f"the setting that {name} changes", "", OWN_VARIABLE, partial(one_of, probe))
 
     @property
     def writes(self) -> bool:
-        """Whether the code of the program may change an object that it is given."""
-        return bool(self.names or self.contents or self.any_name)
+        """Whether the code of the program may change what it has not made itself."""
+        return self.stores_names or bool(self.names or self.contents or self.any_name)
 
     def add(self, text: str, where: str, hint: str, read: Callable[[], Reading]) -> None:
         """Look at one more place; see `WatchedPlace`."""
@@ -208,7 +213,7 @@ class Watched:
             self.add(f"{text}, an iterator", "", OWN_VARIABLE, lambda: (object(),))
         elif hasattr(x, "__dict__"):
             self.add_attributes(x, root)
-            if self.backend.hosts(x):
+            if not isinstance(x, type) and self.backend.hosts(x):
                 self.add_arrays(x)
                 self.add_modes(x)
 
@@ -227,7 +232,7 @@ class Watched:
             ):
                 table = Attributes(x) if isinstance(x, type) else own
                 self.add_name(table, store, f"attribute {store.name!r} of {whose}", OWN_COPY)
-        if (self.any_name or self.is_foreign(x)) and not isinstance(x, (FunctionType, ModuleType)):
+        if (is_object and self.is_foreign(x)) or (self.any_name and (is_object or isinstance(x, type))):
             self.add(f"an attribute of {whose}", "", OWN_COPY, lambda: (*vars(x), *vars(x).values()))
         for name in own.keys() & self.called:
             if type(own[name]) in CONTAINERS:
@@ -248,7 +253,7 @@ class Watched:
     def is_foreign(self, x: Any) -> bool:
         """Return whether the code that may change an object is not looked at, as that of a logger."""
         package = package_of(x)
-        return not (self.backend.hosts(x) or self.is_of_user(type(x).__module__) or package == "builtins")
+        return not (self.backend.hosts(x) or self.is_of_user(module_of(type(x))) or package == "builtins")
 
     def add_modes(self, x: Any) -> None:
         """Look at the modes of a model of the framework, as those of training, if code may change them.

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from multifold._engine.ops.reach import VALUES, globals_of
+from multifold._engine.ops.reach import VALUES, globals_of, module_of
 from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.lazy.frames import Steps, where
 
@@ -243,7 +243,7 @@ def functions_in(
             continue
         elif isinstance(x, FunctionType):
             seen.add(id(x))
-            if is_of_user(x.__module__ or ""):
+            if is_of_user(module_of(x)):
                 yield x
                 todo += [part for _, part in named_by(x)]
         else:
@@ -251,9 +251,9 @@ def functions_in(
             kinds = x.__mro__ if isinstance(x, type) else type(x).__mro__
             for kind in kinds:
                 parts = [part for part in vars(kind).values() if is_code(part)]
-                if is_of_user(kind.__module__):
+                if is_of_user(module_of(kind)):
                     todo += parts
-                elif not (isinstance(x, type) or is_known(kind.__module__)):
+                elif not (isinstance(x, type) or is_known(module_of(kind))):
                     yield from [part for part in parts if isinstance(part, FunctionType)]
 
 

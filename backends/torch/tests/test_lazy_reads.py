@@ -193,13 +193,14 @@ def test_a_program_catches_the_error_of_a_launch_where_it_reads():
 
 def test_an_interrupt_ends_the_run_and_the_programs_that_wait():
     ended = []
+    note = ended.append  # a change of the list that is not seen in the code
 
     def fn(x):
         try:
             if LIN(x).sum() > -100 and not ended:
                 raise KeyboardInterrupt
         finally:
-            ended.append(1)
+            note(1)
 
     with pytest.raises(KeyboardInterrupt):
         multifold.batched(fn, backend="torch")(XS)
@@ -208,6 +209,7 @@ def test_an_interrupt_ends_the_run_and_the_programs_that_wait():
 
 def test_finally_of_an_example_that_waits_runs_when_another_one_ends_the_run():
     ended = []
+    note = ended.append  # a change of the list that is not seen in the code
 
     def fn(x, fails):
         with torch.no_grad():
@@ -216,7 +218,7 @@ def test_finally_of_an_example_that_waits_runs_when_another_one_ends_the_run():
                     if fails:
                         raise KeyboardInterrupt
             finally:
-                ended.append(fails)
+                note(fails)
         return x
 
     with pytest.raises(KeyboardInterrupt):

@@ -278,6 +278,7 @@ def put_back(x, i):
 def test_examples_wait_where_others_cannot_tell(fn):
     wanted, found, run = both(fn)
     torch.testing.assert_close(torch.stack(found), torch.stack(wanted))
+    run(XS, range(8))  # in the first run one example may have gone on alone
     assert not run.explain().read_alone and len(run.explain().rounds) <= 3
 
 
@@ -317,13 +318,23 @@ def test_an_example_goes_on_alone_inside_of_compiled_code_that_calls_it_back():
 
 def test_a_change_that_an_example_has_missed_while_it_waited_is_refused():
     def fn(x, i):
-        if i == 0:
-            return read(x) + LIN(x) * Settings.factor  # in the loop this is before all changes
-        Settings.factor += 1
-        return read(x) + LIN(x)
+        if i > 1:
+            Settings.factor += 1
+        return read(x) + LIN(x) * Settings.factor  # example 1 reads before all changes, in the loop
 
     with pytest.raises(RecordError, match="share attribute 'factor' of Settings, and others changed it"):
         multifold.batched(fn)(XS, range(8))
+
+
+def test_examples_go_on_in_the_order_of_the_loop_once_one_has_left_something():
+    def fn(x, i):
+        y = read(x) + LIN(x)
+        Settings.factor += i + 1
+        return y * Settings.factor
+
+    wanted, found, run = both(fn)
+    torch.testing.assert_close(torch.stack(found), torch.stack(wanted))
+    assert "and examples leave that for later ones" in str(run.explain())
 
 
 def test_a_server_answers_requests_whose_reads_run_alone():

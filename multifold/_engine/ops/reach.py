@@ -191,8 +191,13 @@ def package_of(x: Any) -> str:
     >>> package_of(np.ones(2)), package_of(package_of)
     ('numpy', 'multifold')
     """
-    module = x.__module__ if isinstance(x, FunctionType) else type(x).__module__
-    return (module or "").partition(".")[0]
+    return module_of(x if isinstance(x, FunctionType) else type(x)).partition(".")[0]
+
+
+def module_of(x: Any) -> str:
+    """Return the name of the Python module of a function or class; "" where that is not said."""
+    found = getattr(x, "__module__", None)
+    return found if isinstance(found, str) else ""
 
 
 def around(function: FunctionType) -> Iterator[Any]:
