@@ -127,9 +127,7 @@ class Sharing:
             inside = [x for owner in objects.values() for x in vars_of(owner)]
             roots = [self.fn, *objects.values(), *inside]
             functions = [*functions_in(roots, is_written_here, self.is_known)]
-            watched = self.watched = Watched(
-                backend, self.recorder.pending, functions, self.recorder.settings
-            )
+            watched = self.watched = Watched(backend, self.recorder, functions, self.recorder.settings)
             if not watched.is_idle:
                 watched.add_objects(objects.values())
                 watched.add_named()
@@ -270,7 +268,9 @@ def is_written_here(module: str) -> bool:
     notebook, or what `exec` runs.
     """
     top = module.partition(".")[0]
-    if top == "multifold" or top in STDLIB:  # the former may be installed so that its code can be changed
+    if (
+        f"{module}.".startswith(("multifold.", "multifold_")) or top in STDLIB
+    ):  # the former may be installed so that its code can be changed
         return False
     where = getattr(sys.modules.get(module), "__file__", None)
     installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]

@@ -405,12 +405,45 @@ def test_errors_of_the_program_are_those_of_the_loop():
         multifold.batched(lambda x: layer(x).nothing)(XS)
 
 
-def test_handling_of_errors_is_that_of_where_a_call_is_recorded():
+def test_errors_that_a_program_lets_numpy_raise_are_raised_at_the_line():
     def program(x):
-        with np.errstate(divide="raise"):
-            return layer(x) / (layer(x) * 0)
+        y = layer(x)
+        try:
+            with np.errstate(divide="raise"):
+                y += 1
+                return y / (layer(x) * 0)
+        except FloatingPointError:
+            return y
 
-    with pytest.raises(LaunchError, match="divide by zero"):
+    same(multifold.batched(program, join="list")(XS), [program(x) for x in XS])
+
+
+def test_handling_of_errors_is_that_of_the_run():
+    with np.errstate(divide="raise"), pytest.raises(LaunchError, match="divide by zero"):
+        multifold.batched(lambda x: layer(x) / (layer(x) * 0))(XS)
+
+
+def test_numbers_that_runs_before_have_left_can_be_added_to():
+    stats = {"loss": 0.0}
+
+    def program(x):
+        stats["loss"] += layer(x)[1]
+        return stats["loss"]
+
+    wanted = [program(x) for x in (*XS, *XS)]
+    stats["loss"] = 0.0
+    run = multifold.batched(program, join="list")
+    same([*run(XS), *run(XS)], wanted)
+
+
+def test_an_error_that_a_program_makes_of_a_refusal_is_the_refusal():
+    def program(x):
+        try:
+            np.add.at(layer(x), 0, 1.0)
+        except RecordError as error:
+            raise ValueError("masked") from error
+
+    with pytest.raises(RecordError, match="has caught an error of multifold"):
         multifold.batched(program)(XS)
 
 

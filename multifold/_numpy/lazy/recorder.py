@@ -14,7 +14,9 @@ from multifold._engine.frameworks import registry
 from multifold._engine.ops.reach import reached
 from multifold._numpy.lazy.calls import ArrayCall, ArrayCell, ArrayRowsCell, stand_in
 from multifold._numpy.lazy.pending import ANSWERS, PendingArray, SettledArray, form_of, own_value
+from multifold.errors import MultifoldError
 from multifold.lazy.current import Recording
+from multifold.lazy.pending_array import with_reads
 from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
 from multifold.lazy.seen import Seen
 from multifold.operands import shared
@@ -35,6 +37,15 @@ class NumpyRecorder(LazyRecorder):
         super().__init__(PendingArray, SettledArray, ANSWERS, (error_handling,))
         self.fn = fn
         self.seen: dict[int, Seen] = {}
+        self.outside = error_handling()
+
+    def raises(self) -> bool:
+        """Return whether the program has told NumPy to raise floating-point errors.
+
+        It may catch them, so what it calls runs at once, as in the loop.
+        """
+        handling = error_handling()
+        return "raise" in handling and handling != self.outside
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
@@ -42,13 +53,14 @@ class NumpyRecorder(LazyRecorder):
             self.known = {}
         arrays = [*arrays_around(self.fn), *optree.tree_leaves([*same])]
         self.shared = {id(x): x for x in arrays if type(x) is np.ndarray}
-        before, self.seen = self.seen, {}
+        before = self.seen, self.outside
+        self.seen, self.outside = {}, error_handling()
         try:
             yield
             for seen in self.seen.values():
                 seen.refuse_changed()
         finally:
-            self.seen = before
+            self.seen, self.outside = before
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         kind = type(x)
@@ -69,6 +81,8 @@ class NumpyRecorder(LazyRecorder):
         return self.constant_key(x, operands)
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.raises():
+            return self.at_once(func, args, kwargs)
         try:
             return super().dispatch_unknown(func, args, kwargs)
         except np.linalg.LinAlgError:  # a matrix of ones is singular, and that of values may be none
@@ -77,7 +91,14 @@ class NumpyRecorder(LazyRecorder):
     def call(
         self, recording: Recording, fn: Any, rows: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if not rows and self.raises():
+            return fn(*with_reads(args), **with_reads(kwargs))
         return self.recorded(recording, ArrayRowsCell if rows else ArrayCell, fn, args, kwargs)
+
+    def explained(self, error: Exception) -> Exception:
+        # NumPy raises this from whatever a read of a number raises, as in x[0] = y.
+        is_masked = isinstance(error.__cause__, MultifoldError) and "array element" in str(error)
+        return error.__cause__ if is_masked else error
 
     def own_row(self, recording: Recording, x: Any) -> Any:
         return shared(x) if id(x) in self.shared else x[None].copy()
@@ -131,7 +152,7 @@ def arrays_around(x: Any) -> list[Any]:
     return [part for part, _ in reached(registry.load_backend("numpy"), [x]) if type(part) is np.ndarray]
 
 
-def error_handling() -> Hashable:
+def error_handling() -> tuple[str, ...]:
     """Return the words of `numpy.geterr`, as ``"warn"``, for divide, over, under and invalid, as a tuple.
 
     They say how NumPy treats floating-point errors in this thread.
