@@ -26,6 +26,8 @@ from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from multifold._engine.ops.reach import CONTAINERS, owners_of, reached
 from multifold._engine.ops.state import KeptState
 from multifold._engine.record.lines import warn_user
@@ -241,9 +243,10 @@ def objects_in(backend: Backend, roots: Sequence[Any]) -> dict[int, Any]:
     """Return ``id`` -> object, for what is reached from ``roots`` and belongs to the user's program.
 
     Reached are attributes, entries, and what functions find around them. Objects are left out that the
-    framework or an installed library made for itself; see `is_of_user`.
+    framework or an installed library made for itself; see `is_of_user`. Arrays come if they are roots.
     """
-    return {id(x): x for x, inside in reached(backend, roots, is_home=is_of_user) if inside}
+    arrays = {id(x): x for x in roots if isinstance(x, np.ndarray) or backend.owns(x)}
+    return arrays | {id(x): x for x, inside in reached(backend, roots, is_home=is_of_user) if inside}
 
 
 def vars_of(x: Any) -> Iterable[Any]:

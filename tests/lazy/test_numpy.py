@@ -436,6 +436,47 @@ def test_numbers_that_runs_before_have_left_can_be_added_to():
     same([*run(XS), *run(XS)], wanted)
 
 
+def test_each_call_gets_what_a_shared_array_holds_then():
+    def program(x, shared):
+        y = layer(x)
+        shared += x
+        found = shared * y
+        shared[0] = 0.5
+        return found + shared * y
+
+    one, other = np.zeros(4), np.zeros(4)
+    run = multifold.batched(program, join="list")
+    same(run(XS, shared=one), [program(x, other) for x in XS])
+    same(one, other)
+
+
+@pytest.mark.parametrize("by_keyword", [False, True])
+def test_an_example_that_has_waited_changes_no_shared_array(by_keyword):
+    def program(x, shared):
+        y = layer(x)
+        if y[0] < 2:
+            shared += y
+        return shared * y
+
+    run = multifold.batched(program, join="list")
+    run([XS[0]], shared=np.zeros(4))
+    one = np.zeros(4)
+    with pytest.raises(RecordError, match="share a ndarray"):
+        run(XS, shared=one) if by_keyword else run(XS, [one] * len(XS))
+
+
+def test_a_large_shared_array_that_changes_after_a_call_has_got_it_is_refused():
+    table = np.zeros((200, 4))
+
+    def program(x):
+        found = layer(x) * table
+        table[0] += 1
+        return found
+
+    with pytest.raises(RecordError, match="that the examples share was changed"):
+        multifold.batched(program)(XS)
+
+
 def test_an_error_that_a_program_makes_of_a_refusal_is_the_refusal():
     def program(x):
         try:

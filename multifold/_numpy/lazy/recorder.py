@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -15,10 +16,12 @@ from multifold._engine.ops.reach import reached
 from multifold._numpy.lazy.calls import ArrayCall, ArrayCell, ArrayRowsCell, stand_in
 from multifold._numpy.lazy.pending import ANSWERS, PendingArray, SettledArray, form_of, own_value
 from multifold.errors import MultifoldError
-from multifold.lazy.current import Recording
+from multifold.lazy.current import Recording, refusal
 from multifold.lazy.pending_array import with_reads
-from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
+from multifold.lazy.recorder import FEW_NUMBERS, MANY, SMALL, KnownCall, LazyRecorder, known_call
 from multifold.lazy.seen import Seen
+from multifold.lazy.sharing import is_written_here
+from multifold.lazy.writes import functions_in, written_by
 from multifold.operands import shared
 
 
@@ -38,6 +41,7 @@ class NumpyRecorder(LazyRecorder):
         self.fn = fn
         self.seen: dict[int, Seen] = {}
         self.outside = error_handling()
+        self.copies: dict[int, tuple[Any, int]] = {}
 
     def raises(self) -> bool:
         """Return whether the program has told NumPy to raise floating-point errors.
@@ -53,20 +57,25 @@ class NumpyRecorder(LazyRecorder):
             self.known = {}
         arrays = [*arrays_around(self.fn), *optree.tree_leaves([*same])]
         self.shared = {id(x): x for x in arrays if type(x) is np.ndarray}
-        before = self.seen, self.outside
-        self.seen, self.outside = {}, error_handling()
+        before = self.seen, self.outside, self.copies
+        self.seen, self.outside, self.copies = {}, error_handling(), {}
         try:
             yield
+            self.refuse_changed()
             for seen in self.seen.values():
                 seen.refuse_changed()
         finally:
-            self.seen, self.outside = before
+            self.seen, self.outside, self.copies = before
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         kind = type(x)
         if kind is np.ndarray:
-            operands.append(x)
-            return (kind, id(x)) if id(x) in self.shared else form_of(x)
+            if id(x) not in self.shared:
+                operands.append(x)
+                return form_of(x)
+            copied, number = self.of_now(x) if self.writes else (x, 0)
+            operands.append(copied)
+            return kind, id(x), number
         container = self.container_key(x, operands)
         if container is not None:
             return container
@@ -79,6 +88,35 @@ class NumpyRecorder(LazyRecorder):
             self.seen[id(x)].refuse_rebound()
             return kind, x
         return self.constant_key(x, operands)
+
+    @functools.cached_property
+    def writes(self) -> bool:
+        """Whether the code of the program may change arrays that it has not made."""
+        functions = functions_in([self.fn], is_written_here, lambda module: True)
+        return any(written_by(x.__code__).contents for x in functions)
+
+    def of_now(self, x: Any) -> tuple[Any, int]:
+        """Return what a shared array holds now, in a copy for all calls until it is changed, and a number.
+
+        The number says how often a small array was seen to have changed in this run. A larger one is
+        compared at the end of the run.
+        """
+        copied, number = self.copies.get(id(x), (None, -1))
+        if copied is None or (x.nbytes <= SMALL and x.tobytes() != copied.tobytes()):
+            copied, number = x.copy(), number + 1
+            self.shared[id(copied)] = copied
+            self.copies[id(x)] = copied, number
+        return copied, number
+
+    def refuse_changed(self) -> None:
+        """Raise a `RecordError` if a larger shared array has changed since a call of this run got it."""
+        for key, (copied, _) in self.copies.items():
+            if copied.nbytes > SMALL and self.shared[key].tobytes() != copied.tobytes():
+                raise refusal(
+                    f"An array {copied.shape} that the examples share was changed after a call was "
+                    "recorded that uses it.",
+                    "write the change out of place: x = x + y for x += y.",
+                )
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.raises():

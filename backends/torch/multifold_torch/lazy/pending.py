@@ -132,7 +132,7 @@ class Settled(Pending):
             torch._C._swap_tensor_impl(value, copied)
         except RuntimeError as error:
             raise refusal(
-                "A tensor that a run before has computed is changed in place, and is needed for a gradient.",
+                "A tensor of a run before is changed in place, and is needed for a gradient.",
                 "write the change out of place: x = x + y for x += y.",
             ) from error
         self.rows = None
