@@ -29,6 +29,8 @@ from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from multifold._engine.ops.reach import CONTAINERS, module_of, owners_of, reached
 from multifold._engine.ops.state import KeptState
 from multifold._engine.record.lines import warn_user
@@ -138,7 +140,7 @@ class Sharing:
             roots = [self.fn, *objects.values(), *inside]
             functions = [*functions_in(roots, is_written_here, self.is_known)]
             watched = self.watched = Watched(
-                backend, self.recorder.pending, functions, self.recorder.settings, is_written_here
+                backend, self.recorder, functions, self.recorder.settings, is_written_here
             )
             watched.add_objects(objects.values())
             watched.add_named()
@@ -297,9 +299,10 @@ def objects_in(backend: Backend, roots: Sequence[Any]) -> dict[int, Any]:
     """Return ``id`` -> object, for what is reached from ``roots`` and belongs to the user's program.
 
     Reached are attributes, entries, and what functions find around them. Objects are left out that the
-    framework or an installed library made for itself; see `is_of_user`.
+    framework or an installed library made for itself; see `is_of_user`. Arrays come if they are roots.
     """
-    return {id(x): x for x, inside in reached(backend, roots, is_home=is_of_user) if inside}
+    arrays = {id(x): x for x in roots if isinstance(x, np.ndarray) or backend.owns(x)}
+    return arrays | {id(x): x for x, inside in reached(backend, roots, is_home=is_of_user) if inside}
 
 
 def vars_of(x: Any) -> Iterable[Any]:
@@ -324,7 +327,9 @@ def is_written_here(module: str) -> bool:
     notebook, or what `exec` runs.
     """
     top = module.partition(".")[0]
-    if top == "multifold" or top in STDLIB:  # the former may be installed so that its code can be changed
+    if (
+        f"{module}.".startswith(("multifold.", "multifold_")) or top in STDLIB
+    ):  # the former may be installed so that its code can be changed
         return False
     where = getattr(sys.modules.get(module), "__file__", None)
     installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]

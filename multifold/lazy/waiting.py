@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from multifold._engine import compiled
-from multifold.errors import RecordError
+from multifold.errors import MultifoldError, RecordError
 from multifold.lazy.current import CURRENT, REFUSALS, Recording
 from multifold.lazy.sharing import Sharing
 
@@ -133,6 +133,10 @@ def go_on(
         found = code(*arguments)
         REFUSALS.refuse_caught()
         return found
+    except Exception as error:
+        if not isinstance(recording.recorder.explained(error), MultifoldError):
+            REFUSALS.refuse_caught()  # the loop would have no such error
+        raise
     finally:
         sharing.rest(example)
         CURRENT.switch(before)

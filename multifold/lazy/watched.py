@@ -8,6 +8,7 @@ around them, classes, Python modules, and arguments that several examples have.
 from __future__ import annotations
 
 import threading
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import CellType, FunctionType, ModuleType
@@ -86,8 +87,8 @@ class Watched:
     backend : Backend
         The adapter of the framework, which knows the attributes that the framework keeps for itself, and
         how often its arrays were changed.
-    pending : type
-        The class of pending values, each of which has a ``version``.
+    recorder : LazyRecorder
+        Has the class of pending values, each of which has a ``version``, and tells that of others.
     functions : sequence of function
         The functions of the program.
     settings : dict
@@ -104,13 +105,14 @@ class Watched:
     def __init__(
         self,
         backend: Backend,
-        pending: type,
+        recorder: Any,
         functions: Sequence[FunctionType],
         settings: Settings,
         is_of_user: Callable[[str], bool],
     ) -> None:
         self.backend = backend
-        self.pending: Any = pending
+        self.pending: Any = recorder.pending
+        self.version_of: Callable[[Any], int] = recorder.version_of
         self.is_of_user = is_of_user
         self.functions = functions
         self.places: list[WatchedPlace] = []
@@ -200,12 +202,14 @@ class Watched:
         ``root`` is the name by which functions find it, or None for one that is found by others: then code
         may give it any attribute.
         """
-        if not self.is_new(x) or package_of(x).startswith("multifold"):
+        if not self.is_new(x):
             return
-        if type(x) in CONTAINERS or isinstance(x, np.ndarray) or self.backend.owns(x):
+        if self.is_changeable(x):
             if self.contents:
                 hint = OWN_VARIABLE if root else OWN_COPY
                 self.add(text, self.contents, hint, lambda: self.reading(x))
+        elif package_of(x).startswith("multifold"):
+            return
         elif isinstance(x, LOCK_TYPES):
             if self.locks:
                 self.add(text, "", OWN_VARIABLE, lambda: (repr(x),))
@@ -214,13 +218,16 @@ class Watched:
         elif hasattr(x, "__dict__"):
             self.add_attributes(x, root)
             if not isinstance(x, type) and self.backend.hosts(x):
-                self.add_arrays(x)
                 self.add_modes(x)
+
+    def is_changeable(self, x: Any) -> bool:
+        """Return whether something is a container, or an array, pending or computed."""
+        return type(x) in CONTAINERS or isinstance(x, np.ndarray) or self.backend.owns(x)
 
     def add_attributes(self, x: Any, root: str | None) -> None:
         """Look at the attributes that code may give an object, class, function or Python module."""
-        own: Mapping[str, Any] = vars(x)
         is_object = not isinstance(x, (FunctionType, ModuleType, type))
+        own = self.table_of(x) if is_object else vars(x)
         reserved = self.backend.reserved(x) if is_object else ()
         whose = type(x).__name__ if is_object else getattr(x, "__qualname__", x.__name__)
         for store in self.stores:
@@ -235,20 +242,17 @@ class Watched:
         if (is_object and self.is_foreign(x)) or (self.any_name and (is_object or isinstance(x, type))):
             self.add(f"an attribute of {whose}", "", OWN_COPY, lambda: (*vars(x), *vars(x).values()))
         for name in own.keys() & self.called:
-            if type(own[name]) in CONTAINERS:
+            if self.is_changeable(own[name]):
                 self.add_object(own[name], None, f"attribute {name!r} of {whose}")
 
-    def add_arrays(self, x: Any) -> None:
-        """Look at the parameters and buffers of a model that the code names, in the tables that it has."""
-        own: Mapping[str, Any] = vars(x)
-        tables = [own[name] for name in self.backend.reserved(x) if type(own.get(name)) is dict]
-        for table in tables:
-            for name in table.keys() & self.called:
-                if self.backend.owns(table[name]):
-                    text = f"attribute {name!r} of {type(x).__name__}"
-                    if name in self.names and self.is_new(x, name):
-                        self.add_name(table, NameStore(name, None, self.lines[name]), text, OWN_COPY)
-                    self.add_object(table[name], None, text)
+    def table_of(self, x: Any) -> Mapping[str, Any]:
+        """Return the attributes of an object by name, with those that the framework keeps for it elsewhere.
+
+        A module of PyTorch has its buffers in a dictionary of its own, for instance.
+        """
+        own: dict[str, Any] = vars(x)
+        inner = [own[name] for name in self.backend.reserved(x) if type(own.get(name)) is dict]
+        return ChainMap(own, *inner) if any(inner) else own
 
     def is_foreign(self, x: Any) -> bool:
         """Return whether the code that may change an object is not looked at, as that of a logger."""
@@ -278,10 +282,10 @@ class Watched:
                 continue
             if kind is self.pending:
                 marks.append(y.version)
-            elif kind is np.ndarray:
+            elif isinstance(y, np.ndarray):
                 marks.append(y.tobytes() if y.nbytes <= SMALL else None)
             elif self.backend.counts_changes and self.backend.owns(y):
-                marks.append(self.backend.version(y))
+                marks.append(self.version_of(y))
         return found + marks
 
     def reading_of(self, cell: CellType) -> Reading:

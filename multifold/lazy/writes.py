@@ -35,9 +35,24 @@ CHANGERS = {
     *("append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "popitem", "remove"),
     *("clear", "add", "discard", "update", "setdefault", "sort", "reverse", "rotate", "subtract"),
     *("move_to_end", "intersection_update", "difference_update", "symmetric_difference_update"),
-    *("fill", "put", "itemset", "resize"),
+    *("fill", "put", "itemset", "resize", "partition"),
+    *("copyto", "place", "putmask", "put_along_axis", "fill_diagonal", "at", "shuffle"),
+    *(
+        "heappush",
+        "heappop",
+        "heapify",
+        "heapreplace",
+        "heappushpop",
+        "insort",
+        "insort_left",
+        "insort_right",
+    ),
+    *("setitem", "delitem", "iadd", "isub", "imul", "itruediv"),
 }
-"""Methods that change what a container holds, or an array of NumPy."""
+"""Methods and functions that change what a container holds, or an array."""
+
+OPTIONS = {"out", "inplace"}
+"""Keywords that let a function change one of its arguments."""
 
 MAKERS = {"list", "dict", "set", "deque", "Counter", "defaultdict", "OrderedDict", "sorted", "bytearray"}
 """Functions whose result is a new container."""
@@ -128,6 +143,8 @@ def written_by(code: CodeType) -> CodeWrites:
             variables.append(NameStore(step.value, None, at))
         elif changes_contents(steps, number, fresh):
             contents = contents or at
+    if any(isinstance(x, tuple) and not OPTIONS.isdisjoint(x) for x in code.co_consts):  # names of keywords
+        contents = contents or where(code, code.co_firstlineno)
     inner = [written_by(x) for x in code.co_consts if isinstance(x, CodeType)]
     return CodeWrites(
         (*attributes, *[x for one in inner for x in one.attributes]),
@@ -162,6 +179,8 @@ def changes_contents(steps: Steps, number: int, fresh: frozenset[str]) -> bool:
     if step.name in ("LOAD_METHOD", "LOAD_ATTR"):
         is_changer = step.value in CHANGERS or (step.value.endswith("_") and not step.value.endswith("__"))
         return is_changer and root_of(steps, number - 1) not in fresh
+    if step.name in ("LOAD_GLOBAL", "LOAD_NAME"):
+        return step.value in CHANGERS
     if step.name == "BINARY_OP" and step.value is not None:
         return is_in_place(step) and steps.steps[number - 1].name != "LOAD_CONST"
     return False

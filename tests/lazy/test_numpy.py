@@ -405,12 +405,86 @@ def test_errors_of_the_program_are_those_of_the_loop():
         multifold.batched(lambda x: layer(x).nothing)(XS)
 
 
-def test_handling_of_errors_is_that_of_where_a_call_is_recorded():
+def test_errors_that_a_program_lets_numpy_raise_are_raised_at_the_line():
     def program(x):
-        with np.errstate(divide="raise"):
-            return layer(x) / (layer(x) * 0)
+        y = layer(x)
+        try:
+            with np.errstate(divide="raise"):
+                y += 1
+                return y / (layer(x) * 0)
+        except FloatingPointError:
+            return y
 
-    with pytest.raises(LaunchError, match="divide by zero"):
+    same(multifold.batched(program, join="list")(XS), [program(x) for x in XS])
+
+
+def test_handling_of_errors_is_that_of_the_run():
+    with np.errstate(divide="raise"), pytest.raises(LaunchError, match="divide by zero"):
+        multifold.batched(lambda x: layer(x) / (layer(x) * 0))(XS)
+
+
+def test_numbers_that_runs_before_have_left_can_be_added_to():
+    stats = {"loss": 0.0}
+
+    def program(x):
+        stats["loss"] += layer(x)[1]
+        return stats["loss"]
+
+    wanted = [program(x) for x in (*XS, *XS)]
+    stats["loss"] = 0.0
+    run = multifold.batched(program, join="list")
+    same([*run(XS), *run(XS)], wanted)
+
+
+def test_each_call_gets_what_a_shared_array_holds_then():
+    def program(x, shared):
+        y = layer(x)
+        shared += x
+        found = shared * y
+        shared[0] = 0.5
+        return found + shared * y
+
+    one, other = np.zeros(4), np.zeros(4)
+    run = multifold.batched(program, join="list")
+    same(run(XS, shared=one), [program(x, other) for x in XS])
+    same(one, other)
+
+
+@pytest.mark.parametrize("by_keyword", [False, True])
+def test_an_example_that_has_waited_changes_no_shared_array(by_keyword):
+    def program(x, shared):
+        y = layer(x)
+        if y[0] < 2:
+            shared += y
+        return shared * y
+
+    run = multifold.batched(program, join="list")
+    run([XS[0]], shared=np.zeros(4))
+    one = np.zeros(4)
+    with pytest.raises(RecordError, match="share a ndarray"):
+        run(XS, shared=one) if by_keyword else run(XS, [one] * len(XS))
+
+
+def test_a_large_shared_array_that_changes_after_a_call_has_got_it_is_refused():
+    table = np.zeros((200, 4))
+
+    def program(x):
+        found = layer(x) * table
+        table[0] += 1
+        return found
+
+    with pytest.raises(RecordError, match="that the examples share was changed"):
+        multifold.batched(program)(XS)
+
+
+def test_an_error_that_a_program_makes_of_a_refusal_is_the_refusal():
+    def program(x):
+        try:
+            np.add.at(layer(x), 0, 1.0)
+        except RecordError as error:
+            raise ValueError("masked") from error
+
+    with pytest.raises(RecordError, match="has caught an error of multifold"):
         multifold.batched(program)(XS)
 
 

@@ -190,3 +190,69 @@ def test_traces_of_examples_that_add_into_a_shared_place_are_refused(program):
     run = multifold.batched(lambda x: program(box, x), backend="torch")
     with pytest.raises(RecordError, match="read its own nodes"):
         run.traces(XS)
+
+
+def reads_and_averages(box, x):
+    y = LIN(x)
+    box.average.mul_(0.9).add_(0.1 * y.detach())
+    return box.average * y.sum().item()
+
+
+def reads_and_keeps_the_largest(box, x):
+    y = LIN(x).detach()
+    torch.maximum(box.average, y, out=box.average)
+    return box.average * float(y[0])
+
+
+def reads_and_fills_a_buffer(box, x):
+    box.unit.kept = box.unit.kept * 0.5 + LIN(x).detach()
+    return box.unit.kept * float(box.unit.kept[0])
+
+
+@pytest.mark.parametrize(
+    "program", [reads_and_averages, reads_and_keeps_the_largest, reads_and_fills_a_buffer]
+)
+def test_runs_go_on_with_what_runs_before_have_left(program):
+    box, found = box_of_all(), box_of_all()
+    run = multifold.batched(lambda x: program(found, x), join="list")
+    for _ in range(3):
+        torch.testing.assert_close(run(XS), [program(box, x) for x in XS])
+
+
+def box_of_all():
+    """Return what examples share: a tensor, and a module with a buffer."""
+    unit = nn.Module()
+    unit.register_buffer("kept", torch.ones(4))
+    return SimpleNamespace(average=torch.ones(4), unit=unit)
+
+
+def test_what_a_run_has_left_is_changed_in_place_by_the_next_one():
+    def program(held, x):
+        y = LIN(x)
+        held.append(y * 1)
+        held[0][1] = 0.5
+        held[-1] += y.detach()
+        return held[0] * 1
+
+    kept, found = [], []
+    run = multifold.batched(lambda x: program(found, x), join="list")
+    for _ in range(3):
+        torch.testing.assert_close(run(XS), [program(kept, x) for x in XS])
+    assert same_gradient(sum(found).sum(), sum(kept).sum())
+
+
+def test_a_result_and_what_is_held_of_it_are_one_object():
+    held = []
+
+    def program(x):
+        held.append(LIN(x))
+        return held[-1]
+
+    found = multifold.batched(program, join="list")(XS)
+    held[0] += 1
+    torch.testing.assert_close(found, [LIN(XS[0]) + 1, *LIN(XS[1:])])
+
+
+def same_gradient(x, y):
+    """Return whether two losses have the same gradient."""
+    return torch.allclose(*[torch.autograd.grad(loss, LIN.weight)[0] for loss in (x, y)])

@@ -198,7 +198,10 @@ class SettledArray(PendingArray):
         return type(self.value)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return getattr(ufunc, method)(*with_values(inputs), **with_values(kwargs))
+        kwargs = with_values(kwargs)
+        if any(issubclass(type(x), np.generic) for x in kwargs.get("out", ())):  # as in x += 1
+            del kwargs["out"]  # the name gets another number
+        return getattr(ufunc, method)(*with_values(inputs), **kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return func(*with_values(args), **with_values(kwargs))
@@ -310,17 +313,18 @@ def changed(x: Any, func: Any, inputs: Any, kwargs: Any) -> Any:
     """
     if type(x) is not PendingArray:
         return func(*with_reads(inputs), **with_reads(kwargs), out=(x,))
-    found = record(func, *inputs, **kwargs)
+    runs_at_once = recording_of().recorder.raises()
+    found = dispatch(func, inputs, kwargs) if runs_at_once else record(func, *inputs, **kwargs)
     if x.form.is_number:
         return found  # the name gets another number
-    if found.form.dtype != x.form.dtype:
-        if not np.can_cast(found.form.dtype, x.form.dtype, "same_kind"):
+    if found.dtype != x.form.dtype:
+        if not np.can_cast(found.dtype, x.form.dtype, "same_kind"):
             raise TypeError(
-                f"Cannot cast ufunc {func.__name__!r} output from {found.form.dtype!r} to {x.form.dtype!r} "
+                f"Cannot cast ufunc {func.__name__!r} output from {found.dtype!r} to {x.form.dtype!r} "
                 "with casting rule 'same_kind'"
             )
-        found = record(converted, found, x.form.dtype)
-    return x._becomes(found)
+        found = record(converted, found, x.form.dtype) if type(found) is PendingArray else found
+    return x._becomes(found if type(found) is PendingArray else record(with_item, x, ..., found))
 
 
 def refuse(what: str) -> NoReturn:

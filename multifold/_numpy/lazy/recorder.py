@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -14,9 +15,13 @@ from multifold._engine.frameworks import registry
 from multifold._engine.ops.reach import reached
 from multifold._numpy.lazy.calls import ArrayCall, ArrayCell, ArrayRowsCell, stand_in
 from multifold._numpy.lazy.pending import ANSWERS, PendingArray, SettledArray, form_of, own_value
-from multifold.lazy.current import Recording
-from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
+from multifold.errors import MultifoldError
+from multifold.lazy.current import Recording, refusal
+from multifold.lazy.pending_array import with_reads
+from multifold.lazy.recorder import FEW_NUMBERS, MANY, SMALL, KnownCall, LazyRecorder, known_call
 from multifold.lazy.seen import Seen
+from multifold.lazy.sharing import is_written_here
+from multifold.lazy.writes import functions_in, written_by
 from multifold.operands import shared
 
 
@@ -35,6 +40,16 @@ class NumpyRecorder(LazyRecorder):
         super().__init__(PendingArray, SettledArray, ANSWERS, (error_handling,))
         self.fn = fn
         self.seen: dict[int, Seen] = {}
+        self.outside = error_handling()
+        self.copies: dict[int, tuple[Any, int]] = {}
+
+    def raises(self) -> bool:
+        """Return whether the program has told NumPy to raise floating-point errors.
+
+        It may catch them, so what it calls runs at once, as in the loop.
+        """
+        handling = error_handling()
+        return "raise" in handling and handling != self.outside
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
@@ -42,19 +57,25 @@ class NumpyRecorder(LazyRecorder):
             self.known = {}
         arrays = [*arrays_around(self.fn), *optree.tree_leaves([*same])]
         self.shared = {id(x): x for x in arrays if type(x) is np.ndarray}
-        before, self.seen = self.seen, {}
+        before = self.seen, self.outside, self.copies
+        self.seen, self.outside, self.copies = {}, error_handling(), {}
         try:
             yield
+            self.refuse_changed()
             for seen in self.seen.values():
                 seen.refuse_changed()
         finally:
-            self.seen = before
+            self.seen, self.outside, self.copies = before
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         kind = type(x)
         if kind is np.ndarray:
-            operands.append(x)
-            return (kind, id(x)) if id(x) in self.shared else form_of(x)
+            if id(x) not in self.shared:
+                operands.append(x)
+                return form_of(x)
+            copied, number = self.of_now(x) if self.writes else (x, 0)
+            operands.append(copied)
+            return kind, id(x), number
         container = self.container_key(x, operands)
         if container is not None:
             return container
@@ -68,7 +89,38 @@ class NumpyRecorder(LazyRecorder):
             return kind, x
         return self.constant_key(x, operands)
 
+    @functools.cached_property
+    def writes(self) -> bool:
+        """Whether the code of the program may change arrays that it has not made."""
+        functions = functions_in([self.fn], is_written_here, lambda module: True)
+        return any(written_by(x.__code__).contents for x in functions)
+
+    def of_now(self, x: Any) -> tuple[Any, int]:
+        """Return what a shared array holds now, in a copy for all calls until it is changed, and a number.
+
+        The number says how often a small array was seen to have changed in this run. A larger one is
+        compared at the end of the run.
+        """
+        copied, number = self.copies.get(id(x), (None, -1))
+        if copied is None or (x.nbytes <= SMALL and x.tobytes() != copied.tobytes()):
+            copied, number = x.copy(), number + 1
+            self.shared[id(copied)] = copied
+            self.copies[id(x)] = copied, number
+        return copied, number
+
+    def refuse_changed(self) -> None:
+        """Raise a `RecordError` if a larger shared array has changed since a call of this run got it."""
+        for key, (copied, _) in self.copies.items():
+            if copied.nbytes > SMALL and self.shared[key].tobytes() != copied.tobytes():
+                raise refusal(
+                    f"An array {copied.shape} that the examples share was changed after a call was "
+                    "recorded that uses it.",
+                    "write the change out of place: x = x + y for x += y.",
+                )
+
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.raises():
+            return self.at_once(func, args, kwargs)
         try:
             return super().dispatch_unknown(func, args, kwargs)
         except np.linalg.LinAlgError:  # a matrix of ones is singular, and that of values may be none
@@ -77,7 +129,14 @@ class NumpyRecorder(LazyRecorder):
     def call(
         self, recording: Recording, fn: Any, rows: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if not rows and self.raises():
+            return fn(*with_reads(args), **with_reads(kwargs))
         return self.recorded(recording, ArrayRowsCell if rows else ArrayCell, fn, args, kwargs)
+
+    def explained(self, error: Exception) -> Exception:
+        # NumPy raises this from whatever a read of a number raises, as in x[0] = y.
+        is_masked = isinstance(error.__cause__, MultifoldError) and "array element" in str(error)
+        return error.__cause__ if is_masked else error
 
     def own_row(self, recording: Recording, x: Any) -> Any:
         return shared(x) if id(x) in self.shared else x[None].copy()
@@ -131,7 +190,7 @@ def arrays_around(x: Any) -> list[Any]:
     return [part for part, _ in reached(registry.load_backend("numpy"), [x]) if type(part) is np.ndarray]
 
 
-def error_handling() -> Hashable:
+def error_handling() -> tuple[str, ...]:
     """Return the words of `numpy.geterr`, as ``"warn"``, for divide, over, under and invalid, as a tuple.
 
     They say how NumPy treats floating-point errors in this thread.

@@ -18,6 +18,7 @@ from multifold.lazy.current import recording_of, refusal
 from multifold.lazy.pending_array import with_reads
 from multifold_torch.lazy.forms import form_of_tensor
 from multifold_torch.lazy.pending import (
+    STATEMENTS,
     Pending,
     needs_gradient,
     record,
@@ -98,10 +99,6 @@ def out_of_place(func: Any) -> Any:
     if name.endswith("_") and not name.endswith("__"):
         return getattr(Tensor, name[:-1], None) or refuse(f"changed by {name}")
     return None
-
-
-OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
-STATEMENTS = {f"__i{name}__" for name in OPERATORS}
 
 
 def changed(func: Any, other: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Any) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -115,10 +115,35 @@ class Settled(Pending):
                 self.host = first_of(self.rows, self.form.requires_grad)
         return self.host
 
+    def own(self) -> None:
+        """Give its value memory of its own, before it is changed in place.
+
+        It is a row of a launch until then, whose other rows are the values of others, and whose changes
+        PyTorch counts together. The value stays the same object. Raises `RecordError` if PyTorch keeps it.
+        """
+        if self.rows is None:
+            return
+        value = self.value
+        with torch.inference_mode(False):  # it turns gradients on, too
+            copied = value.clone()
+            for _ in range(0 if value.is_inference() else value._version):  # the count of changes goes on
+                copied.detach().copy_(value.detach())
+        try:
+            torch._C._swap_tensor_impl(value, copied)
+        except RuntimeError as error:
+            raise refusal(
+                "A tensor of a run before is changed in place, and is needed for a gradient.",
+                "write the change out of place: x = x + y for x += y.",
+            ) from error
+        self.rows = None
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        for x in changed_by(func, args, kwargs):
+            if type(x) is Settled:
+                x.own()
         return func(*with_values(args), **with_values(kwargs or {}))
 
     @classmethod
@@ -135,6 +160,26 @@ class Settled(Pending):
 
     def __deepcopy__(self, memo: Any) -> Any:
         return copy.deepcopy(self.value, memo)
+
+
+def changed_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Iterable[Any]:
+    """Return the arguments of a function that it changes in place: the first one, or those at ``out=``."""
+    name = getattr(func, "__name__", "")
+    if kwargs and kwargs.get("out") is not None:
+        out = kwargs["out"]
+        return out if isinstance(out, (tuple, list)) else (out,)
+    is_method = name.endswith("_") and not name.endswith("__")
+    if args and (is_method or name in CHANGERS or (kwargs and kwargs.get("inplace"))):
+        return args[:1]
+    return ()
+
+
+OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
+STATEMENTS = {f"__i{name}__" for name in OPERATORS}
+"""Operators in place, by the names of their methods."""
+
+CHANGERS = {*STATEMENTS, "__setitem__"}
+"""Methods that change their tensor, besides those with an underscore at the end of the name."""
 
 
 def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

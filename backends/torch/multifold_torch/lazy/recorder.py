@@ -18,12 +18,12 @@ from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
 from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
 from multifold_torch.lazy.answers import ANSWERS
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
-from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_of
+from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_of, version_now
 from multifold_torch.lazy.forms import Modes, TensorForm, form_of_tensor
 from multifold_torch.lazy.in_place import changed, out_of_place, written_to
 from multifold_torch.lazy.numbers import ValuesNeeded, computed_by_values
 from multifold_torch.lazy.patches import PATCHES
-from multifold_torch.lazy.pending import Pending, Settled, first_of, settle, version_of
+from multifold_torch.lazy.pending import Pending, Settled, first_of, settle
 from multifold_torch.lazy.transforms import TRANSFORMS
 from multifold_torch.lazy.watching import tracing
 from multifold_torch.lazy.weights import OtherWeights, Weights
@@ -301,7 +301,8 @@ class TorchRecorder(LazyRecorder):
         return row.numpy(force=True)
 
     def version_of(self, x: Any) -> int:
-        return version_of(x)
+        x = x.pending if type(x) is Written else x
+        return x.version if type(x) is Pending else version_now(x)
 
     def learn(
         self,
