@@ -86,6 +86,7 @@ class ProgramStores:
         self.any_name = not NAMING.isdisjoint(called)
         self.contents = any(one.contents for one in found)
         self.variables = not called.isdisjoint({"set", "reset", "run"})
+        self.methods: dict[type, list[FunctionType]] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -95,6 +96,14 @@ class ProgramStores:
     def may_store(self, name: str) -> bool:
         """Return whether the program may store to an attribute, a global or a variable of this name."""
         return self.any_name or name in self.names
+
+
+def every_store() -> ProgramStores:
+    """Return stores of a program that may change everything."""
+    stores = ProgramStores([])
+    stores.any_name = stores.contents = stores.variables = True
+    return stores
+
 
 
 class Place(NamedTuple):
@@ -146,12 +155,20 @@ class Beyond:
         todo = [*roots]
         for root in roots:
             if not isinstance(root, FunctionType):
-                todo += functions_in([root], is_written_here, is_known)
+                todo += self.methods_of(type(root))
         named = -1
         while len(self.names) > named:  # what is found may name more attributes of what was found before
             named = len(self.names)
             self.look(todo)
             todo = [part for x in self.holders for part in self.held(x)]
+
+    def methods_of(self, kind: type) -> Sequence[FunctionType]:
+        """Return the methods of a class that the user has written, and functions that these may call."""
+        found = self.stores.methods.get(kind)
+        if found is None:
+            found = [*functions_in([kind], is_written_here, self.is_known)]
+            self.stores.methods[kind] = found
+        return found
 
     def change(self) -> str | None:
         """Return what is not as it was, as "attribute 'factor' of Settings"; None if all is."""
@@ -274,15 +291,22 @@ class Slots:
         return getattr(self.owner, name, default) if isinstance(kind, MemberDescriptorType) else default
 
 
-def beyond_of(recording: Recording, part: Any, version_of: Callable[[Any], int | None]) -> Beyond:
-    """Return the `Beyond` of a cell's function, or of an object that it takes, in a run.
+def beyond_of(
+    recording: Recording, roots: Sequence[Any], version_of: Callable[[Any], int | None] = lambda x: None
+) -> Beyond:
+    """Return the `Beyond` of a cell's function, or of objects that it takes, in a run.
 
     What the program may store is found out at the first call in a run.
     """
-    is_known = partial(is_known_module, recording.recorder.inner)
+    is_known = known_to(recording)
     if recording.stores is None:
         recording.stores = ProgramStores(roots_of(recording), is_known)
-    return Beyond([part], recording.stores, is_known, version_of)
+    return Beyond(roots, recording.stores, is_known, version_of)
+
+
+def known_to(recording: Recording) -> Callable[[str], bool]:
+    """Return what tells whether a module is of Python, NumPy, multifold or the framework, by its name."""
+    return partial(is_known_module, recording.recorder.inner)
 
 
 def roots_of(recording: Recording) -> list[Any]:

@@ -138,6 +138,13 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """
         return contextlib.nullcontext()
 
+    def refuse_rebound(self) -> None:
+        """Raise a `RecordError` if what a recorded cell finds around it has changed, before it is launched.
+
+        It is asked where an example reads a value. The default does nothing.
+        """
+        return
+
     def modes(self) -> Hashable:
         """Return what the program has set in this thread that calls depend on, as the mode of gradients.
 

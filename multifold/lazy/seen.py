@@ -137,6 +137,11 @@ class Seen:
         they do not count their changes.
     attributes : callable
         ``attributes(x)`` returns the attributes of an object that are compared, by name; `vars` by default.
+
+    Attributes
+    ----------
+    beyond : Beyond or None
+        What it finds beyond that in this run; see `multifold.lazy.beyond`.
     """
 
     def __init__(
@@ -148,6 +153,7 @@ class Seen:
         self.object = x
         self.parts = parts
         self.of = attributes
+        self.beyond: Any = None
         self.look()
 
     def look(self) -> None:
@@ -169,15 +175,19 @@ class Seen:
 
         Such a name is an attribute, a variable that a function binds (a loop's ``i``, say) or an entry of a
         container. What is inside of ``parts``, and numbers in arrays, are not compared: see
-        `refuse_changed`.
+        `refuse_changed`. What is ``beyond`` is.
         """
         if not self.bound.is_now():
             self.refuse()
+        if self.beyond is not None:
+            self.beyond.refuse_changed(self.object)
 
     def refuse_changed(self) -> None:
         """Raise a `RecordError` unless `is_now`: something has changed since `look`."""
         if not self.is_now():
             self.refuse()
+        if self.beyond is not None:
+            self.beyond.refuse_changed(self.object)
 
     def refuse(self) -> NoReturn:
         """Raise the `RecordError` which says that something that a cell uses has changed."""

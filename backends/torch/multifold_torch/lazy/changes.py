@@ -154,18 +154,18 @@ class Versions(threading.local):
             )
         self.refuse_beyond(function)
 
-    def refuse_beyond(self, part: Any) -> None:
+    def refuse_beyond(self, part: Any, more: Iterable[Any] = ()) -> None:
         """Raise `RecordError` if what a cell finds beyond its own names was changed in this run.
 
-        ``part`` is the cell's function, or a module or object that it takes. When a run meets that first,
-        this only keeps what it finds.
+        ``part`` is the cell's function, or a module or object that it takes, with ``more`` inside of it.
+        When a run meets that first, this only keeps what it finds.
         """
         key = "beyond", id(part)
         known = self.first.get(key)
         if known is None:
             if CURRENT.recording is None:  # a launch of a trace
                 return
-            self.first[key] = known = part, beyond_of(CURRENT.recording, part, version_if_tensor)
+            self.first[key] = known = part, beyond_of(CURRENT.recording, [part, *more], version_if_tensor)
         known[1].refuse_changed(part)
 
     def written(self, x: Tensor) -> None:
@@ -252,7 +252,7 @@ class Called:
 
     def refuse_beyond(self) -> None:
         """Raise `RecordError` if what the module's code finds beyond its own attributes was changed."""
-        VERSIONS.refuse_beyond(self.module)
+        VERSIONS.refuse_beyond(self.module, self.module.modules())
 
     def refuse_changed(self, cell: str) -> None:
         """Raise `RecordError` if attributes or tensors of the module were changed since it was recorded.
