@@ -105,7 +105,6 @@ def every_store() -> ProgramStores:
     return stores
 
 
-
 class Place(NamedTuple):
     """Something that a cell reads and the program may change: ``read()`` was ``value``."""
 
@@ -149,6 +148,8 @@ class Beyond:
         self.names = set[str]()
         self.objects: dict[int, Any] = {}
         self.holders: list[Any] = []
+        # Attributes of the roots are compared by others.
+        self.own = {id(x) for x in roots if not isinstance(x, FunctionType)}
         self.kept = set[tuple[int, str]]()
         if stores.is_idle:
             return
@@ -179,15 +180,14 @@ class Beyond:
 
     def refuse_changed(self, part: Any) -> None:
         """Raise a `RecordError` if something is not as it was; ``part`` is what finds it."""
-        if self.places:
-            text = self.change()
-            if text is not None:
-                name = getattr(part, "__qualname__", type(part).__name__)
-                raise refusal(
-                    f"What the cell {name} uses was changed during the run: {text}. Recorded calls run "
-                    "later than in the loop.",
-                    "pass what changes as an argument of the cell, and change the rest after the run.",
-                )
+        text = self.change()
+        if text is not None:
+            name = getattr(part, "__qualname__", type(part).__name__)
+            raise refusal(
+                f"What the cell {name} uses was changed during the run: {text}. Recorded calls run later "
+                "than in the loop.",
+                "pass what changes as an argument of the cell, and change the rest after the run.",
+            )
 
     def look(self, todo: list[Any]) -> None:
         """Look at objects, and at what leads on from each of them; ``todo`` is empty then."""
@@ -223,8 +223,7 @@ class Beyond:
         own = function.__globals__
         for name in globals_of(function.__code__):
             self.keep_name(own, own, name, f"the variable {name!r}")
-        for _, x in named_by(function):
-            yield x
+        yield from [x for _, x in named_by(function)]
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if self.stores.may_store(name):
                 self.keep(f"the variable {name!r}", partial(one_in, cell))
@@ -245,7 +244,7 @@ class Beyond:
                 yield from [part for name, part in table.items() if is_special(name, part)]
 
     def tables(self, x: Any) -> Iterator[tuple[Any, str, Any]]:
-        """Yield ``(owner, name, table)`` for where attributes of an object are: itself, class and bases."""
+        """Yield ``(owner, its name, table)`` for where attributes are: an object, its class and bases."""
         if isinstance(x, (ModuleType, FunctionType)):
             if isinstance(x, FunctionType) or not self.is_known(x.__name__):
                 yield x, x.__name__, vars(x)
@@ -260,7 +259,7 @@ class Beyond:
 
     def keep_name(self, owner: Any, table: Any, name: str, text: str) -> None:
         """Keep what a name stands for in the table of names of ``owner``, if the program may store to it."""
-        if self.stores.may_store(name):
+        if id(owner) not in self.own and self.stores.may_store(name):
             key = id(owner), name
             if key not in self.kept:
                 self.kept.add(key)
@@ -293,15 +292,20 @@ class Slots:
 
 def beyond_of(
     recording: Recording, roots: Sequence[Any], version_of: Callable[[Any], int | None] = lambda x: None
-) -> Beyond:
-    """Return the `Beyond` of a cell's function, or of objects that it takes, in a run.
+) -> Beyond | None:
+    """Return the `Beyond` of a cell's function, or of objects that it takes; None if nothing is kept.
 
-    What the program may store is found out at the first call in a run.
+    What the program may store is found out once for arguments of the same classes.
     """
     is_known = known_to(recording)
     if recording.stores is None:
-        recording.stores = ProgramStores(roots_of(recording), is_known)
-    return Beyond(roots, recording.stores, is_known, version_of)
+        known = recording.recorder.stores
+        key = tuple(map(type, recording.program))
+        if not recording.program or key not in known:
+            known[key] = ProgramStores(roots_of(recording), is_known)
+        recording.stores = known[key]
+    found = Beyond(roots, recording.stores, is_known, version_of)
+    return found if found.places else None
 
 
 def known_to(recording: Recording) -> Callable[[str], bool]:

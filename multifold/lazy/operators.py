@@ -13,14 +13,15 @@ import operator
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from multifold._engine.ops.state import KeptState
 from multifold.errors import MultifoldError, RecordError
-from multifold.lazy.calls import LazyCall
 from multifold.lazy.beyond import Beyond, beyond_of, every_store, known_to
+from multifold.lazy.calls import LazyCall
 from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.forms import PendingForm, PendingForms
 from multifold.lazy.keeping import Watch, keeps

@@ -50,6 +50,11 @@ class Around:
     version_of : callable
         ``version_of(x)`` returns how often an array was changed in place, and None for anything else.
 
+    Attributes
+    ----------
+    beyond : Beyond or None
+        What is beyond that, where someone looks at it; `is_now` does not.
+
     Examples
     --------
     >>> scale = [2]
@@ -66,6 +71,7 @@ class Around:
     def __init__(self, function: FunctionType, version_of: Callable[[Any], int | None]) -> None:
         own = function.__globals__
         self.version_of = version_of
+        self.beyond: Any = None
         self.cells = [(cell, read_cell(cell)) for cell in function.__closure__ or ()]
         self.names = [(own, name, own.get(name, MISSING)) for name in globals_of(function.__code__)]
         found = [x for *_, x in (*self.cells, *self.names)]

@@ -68,7 +68,7 @@ WRITTEN = -1
 First = dict[Hashable, tuple[Any, Any]]
 """Tensors, modules and functions by ``id``, with what a run knew of each when it first met it.
 
-What is beyond a function or an object is found by ``("beyond", id)``.
+What is beyond a module or an object is found by ``("beyond", id)``.
 """
 
 
@@ -145,19 +145,24 @@ class Versions(threading.local):
         """
         known = self.first.get(id(function))
         if known is None:
-            self.first[id(function)] = function, Around(function, version_if_tensor)
-        elif not known[1].is_now():
+            around = Around(function, version_if_tensor)
+            if CURRENT.recording is not None:  # else a trace is launched
+                around.beyond = beyond_of(CURRENT.recording, [function], version_if_tensor)
+            self.first[id(function)] = function, around
+            return
+        if not known[1].is_now():
             raise refusal(
                 f"A variable that the cell {function.__name__} uses was changed during the run. Recorded "
                 "calls run later than in the loop.",
                 "pass what changes as an argument of the cell.",
             )
-        self.refuse_beyond(function)
+        if known[1].beyond is not None:
+            known[1].beyond.refuse_changed(function)
 
     def refuse_beyond(self, part: Any, more: Iterable[Any] = ()) -> None:
         """Raise `RecordError` if what a cell finds beyond its own names was changed in this run.
 
-        ``part`` is the cell's function, or a module or object that it takes, with ``more`` inside of it.
+        ``part`` is a module that is a cell, or an object that one takes, with ``more`` inside of it.
         When a run meets that first, this only keeps what it finds.
         """
         key = "beyond", id(part)
@@ -165,8 +170,10 @@ class Versions(threading.local):
         if known is None:
             if CURRENT.recording is None:  # a launch of a trace
                 return
-            self.first[key] = known = part, beyond_of(CURRENT.recording, [part, *more], version_if_tensor)
-        known[1].refuse_changed(part)
+            found = beyond_of(CURRENT.recording, [part, *more], version_if_tensor)
+            self.first[key] = known = part, found
+        if known[1] is not None:
+            known[1].refuse_changed(part)
 
     def written(self, x: Tensor) -> None:
         """Note that a tensor was written, by a launch say: `refuse_changed` of it raises in this run."""
@@ -259,11 +266,11 @@ class Called:
 
         ``cell`` is the name that the error gives.
         """
-        self.refuse_beyond()
         if self.sets != ATTRIBUTE_SETS.total and ATTRIBUTE_SETS.within(self.module) != self.changes:
             refuse_set(type(self.module).__name__, cell)
         for x in self.reads:
             VERSIONS.refuse_changed(x)
+        self.refuse_beyond()
 
 
 @contextlib.contextmanager
@@ -410,9 +417,9 @@ class Held:
 
     def refuse_changed(self, cell: str) -> None:
         """Raise `RecordError` if an attribute of the object was changed; ``cell`` is the cell's name."""
-        VERSIONS.refuse_beyond(self.value)
         if not all_same(self.attributes, marks(vars(self.value).items())):
             refuse_set(type(self.value).__name__, cell)
+        VERSIONS.refuse_beyond(self.value)
 
 
 class CellFunction:
