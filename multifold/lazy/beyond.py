@@ -227,8 +227,7 @@ class Beyond:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if self.stores.may_store(name):
                 self.keep(f"the variable {name!r}", partial(one_in, cell))
-        for part in (*(function.__kwdefaults__ or {}).values(), getattr(function, "__wrapped__", None)):
-            yield part
+        yield from (*(function.__kwdefaults__ or {}).values(), getattr(function, "__wrapped__", None))
 
     def held(self, x: Any) -> Iterator[Any]:
         """Yield what attributes of an object stand for that the code names; keep those that may be stored.
@@ -258,7 +257,7 @@ class Beyond:
             yield x, type(x).__name__, Slots(x)
 
     def keep_name(self, owner: Any, table: Any, name: str, text: str) -> None:
-        """Keep what a name stands for in the table of names of ``owner``, if the program may store to it."""
+        """Keep what a name of ``owner`` stands for in its ``table``, if the program may store to it."""
         if id(owner) not in self.own and self.stores.may_store(name):
             key = id(owner), name
             if key not in self.kept:
@@ -334,7 +333,7 @@ def roots_of(recording: Recording) -> list[Any]:
 
 
 def is_known_module(inner: tuple[str, ...], module: str) -> bool:
-    """Return whether a module is of Python, NumPy, multifold or the framework, whose parts are ``inner``."""
+    """Return whether a module is of Python, NumPy, or in ``inner``: multifold and the framework."""
     return f"{module}.".startswith((*inner, "numpy.")) or module.partition(".")[0] in STDLIB
 
 
