@@ -16,7 +16,8 @@ from multifold._engine.ops.reach import reached
 from multifold._numpy.lazy.calls import ArrayCall, ArrayCell, ArrayRowsCell, stand_in
 from multifold._numpy.lazy.pending import ANSWERS, PendingArray, SettledArray, form_of, own_value
 from multifold.errors import MultifoldError
-from multifold.lazy.current import Recording, refusal
+from multifold.lazy.beyond import beyond_of
+from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.pending_array import with_reads
 from multifold.lazy.recorder import FEW_NUMBERS, MANY, SMALL, KnownCall, LazyRecorder, known_call
 from multifold.lazy.seen import Seen
@@ -85,6 +86,7 @@ class NumpyRecorder(LazyRecorder):
         if kind is FunctionType or is_object:
             if id(x) not in self.seen:
                 self.seen[id(x)] = Seen(x, arrays_around(x))
+                self.seen[id(x)].beyond = beyond_of(recording_of(), [x])
             self.seen[id(x)].refuse_rebound()
             return kind, x
         return self.constant_key(x, operands)
@@ -117,6 +119,10 @@ class NumpyRecorder(LazyRecorder):
                     "recorded that uses it.",
                     "write the change out of place: x = x + y for x += y.",
                 )
+
+    def refuse_rebound(self) -> None:
+        for seen in self.seen.values():
+            seen.refuse_rebound()
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.raises():
