@@ -7,6 +7,7 @@ reads.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import jax
@@ -26,6 +27,10 @@ class PendingJax(PendingOperators):
     def T(self) -> Any:  # noqa: N802 - as JAX calls it
         """The transposed array, as a new pending array: the call of `jnp.transpose` is recorded."""
         return record(jnp.transpose, self)
+
+    def _beyond(self, index: int) -> Any:
+        # Such an index is no error in JAX, which takes the entry next to it.
+        return record(operator.getitem, self, index)
 
     def __getattr__(self, name: str) -> Any:
         if name in RECORDED:
