@@ -203,6 +203,14 @@ def test_an_index_out_of_range_takes_the_entry_next_to_it_as_in_jax():
     as_loop(lambda x: (layer(x)[4], layer(x)[-9], layer(x)[-4]), XS)
 
 
+def test_a_pending_array_is_an_array_to_a_program_and_none_to_jax():
+    def program(x):
+        y = layer(x)
+        return x + y, isinstance(y, jax.Array), isinstance(y, (int, np.ndarray)), jnp.asarray(y)
+
+    as_loop(program, XS)
+
+
 def test_an_example_waits_inside_of_settings_that_no_other_one_sees():
     def program(x):
         with jax.enable_x64(True), jax.default_matmul_precision("highest"):
