@@ -56,8 +56,18 @@ class PendingOperators(PendingNumbers):
         if type(index) is int and self.form.shape:
             recording = recording_of()
             form = recording.recorder.forms.get(self.form.shape[1:], self.form.dtype)
-            return recording.recorder.entry(recording, self, index, form)
+            try:
+                return recording.recorder.entry(recording, self, index, form)
+            except IndexError:
+                return self._beyond(index)
         return record(operator.getitem, self, index)
+
+    def _beyond(self, index: int) -> Any:
+        """Return ``self[index]`` for an index that is out of range, as the framework does.
+
+        The default raises IndexError.
+        """
+        raise IndexError(f"index {index} is out of bounds for axis 0 with size {len(self)}")
 
     def _settle(self, kind: type, value: Any) -> None:
         """Become an object of ``kind``, a subclass of `SettledOperators`, which stands for ``value``.

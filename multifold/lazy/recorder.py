@@ -66,8 +66,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
 
     Attributes
     ----------
-    package : str
-        The framework's package, whose lines are no lines of the program.
+    packages : tuple of str
+        The framework's packages, whose lines are no lines of the program.
     walks_stacks : bool
         Whether the framework walks over all C frames of the stack, as PyTorch does when it makes an error.
     own_contexts : tuple of callable
@@ -87,7 +87,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         ended yet. See `multifold.lazy.sharing`.
     """
 
-    package: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]]
     walks_stacks: ClassVar[bool] = False
     own_contexts: ClassVar[tuple[Any, ...]] = ()
     settings: ClassVar[Settings] = {}
@@ -103,7 +103,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         super().__init__(pending, answers, probes, alarms)
         self.settled_type: Any = settled
         self.reads: dict[int, CodeType] = {}
-        self.inner = ("multifold.", "multifold_", f"{self.package}.")
+        self.inner = ("multifold.", "multifold_", *[f"{name}." for name in self.packages])
         self.frames = OpenFrames(self.inner, self.own_contexts)
         self.alone: Counter[str] = Counter()
         self.leaves: str | None = None

@@ -61,7 +61,10 @@ BUILDS = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_CONST_KEY_MAP", "LIST_E
 """Instructions after which there is a new container on the stack."""
 
 LOCKS = {"acquire", "release"}
-SEEDERS = {"seed", "manual_seed", "set_state", "setstate", "set_rng_state"}
+SEEDERS = {
+    *("seed", "set_seed", "manual_seed", "manual_seed_all", "set_random_seed"),
+    *("set_state", "setstate", "set_rng_state", "set_global_generator"),
+}
 """Methods that change a lock, and those that set a random generator."""
 
 NAMELESS = {"setattr", "delattr", "vars", "globals", "__dict__", "__setattr__"}

@@ -199,9 +199,51 @@ def test_an_array_of_numpy_is_taken_as_it_is_when_it_is_recorded():
     as_loop(program, XS)
 
 
-def test_an_index_out_of_range_is_an_error_where_it_is_known():
-    with pytest.raises(IndexError, match="out of bounds"):
-        multifold.batched(lambda x: layer(x)[4], backend="jax")(XS)
+def test_an_index_out_of_range_takes_the_entry_next_to_it_as_in_jax():
+    as_loop(lambda x: (layer(x)[4], layer(x)[-9], layer(x)[-4]), XS)
+
+
+def test_a_pending_array_is_an_array_to_a_program_and_none_to_jax():
+    def program(x):
+        y = layer(x)
+        return x + y, isinstance(y, jax.Array), isinstance(y, (int, np.ndarray)), jnp.asarray(y)
+
+    as_loop(program, XS)
+
+
+def test_an_example_waits_inside_of_settings_that_no_other_one_sees():
+    def program(x):
+        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+            y = layer(jnp.asarray(np.asarray(x), jnp.float64) / 3)
+            y = y * 3 if y[0] > 0 else y
+        return y, layer(x), jnp.arange(2)
+
+    assert "read alone" not in str(as_loop(program, XS).explain())
+
+
+def test_a_call_runs_in_the_settings_that_it_is_made_in():
+    @multifold.op
+    def counted(x):
+        return x + jnp.arange(4)
+
+    def program(x):
+        y = counted(x)
+        with jax.numpy_dtype_promotion("strict"):
+            return counted(y)
+
+    with pytest.raises(ValueError, match="strict"):
+        multifold.batched(program, backend="jax")(XS)
+
+
+def test_settings_that_an_example_changes_for_good_are_seen_by_those_after_it():
+    def program(x):
+        before = jax.config.jax_default_matmul_precision
+        jax.config.update("jax_default_matmul_precision", "highest" if x[0] > 0 else None)
+        own = bool(layer(x)[1] > 0), jax.config.jax_default_matmul_precision == "highest"
+        jax.config.update("jax_default_matmul_precision", before)
+        return own
+
+    as_loop(program, XS)
 
 
 def test_what_an_example_keeps_stands_for_its_value_afterwards():

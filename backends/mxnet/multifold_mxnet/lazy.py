@@ -250,7 +250,7 @@ class MxnetRecorder(OperatorRecorder):
         The program.
     """
 
-    package = "mxnet"
+    packages = ("mxnet",)
     arrays = (mx.nd.NDArray,)
     calls = MxnetOperator, MxnetCell, MxnetCell
     replaced = SEEN

@@ -351,9 +351,49 @@ def test_what_cannot_be_recorded_is_refused_with_a_hint(name):
     assert "\n\nHint: " in str(raised.value)
 
 
-def test_an_index_out_of_range_is_an_error_where_it_is_known():
-    with pytest.raises(IndexError, match="out of bounds"):
+def test_an_index_out_of_range_is_an_error_of_tensorflow_where_it_is_known():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="out of bounds"):
         multifold.batched(lambda x: layer(x)[4], backend="tensorflow")(XS)
+
+
+def doubled(x):
+    return x * 2 if tf.reduce_sum(layer(x)) > 0 else x
+
+
+class Doubled(keras.layers.Layer):
+    def call(self, x):
+        return doubled(x)
+
+
+def test_an_example_waits_inside_of_scopes_that_no_other_one_sees():
+    inner = Doubled()
+
+    def program(x):
+        with tf.device("/CPU:0"), tf.name_scope("outer"), keras.name_scope("inner"):
+            y = inner(doubled(x))
+            return y, tf.Variable(0.0, name="v").name, keras.Variable(0.0, name="w").path
+
+    assert "read alone" not in str(as_loop(program, XS).explain())
+    assert keras.Variable(0.0, name="w").path == "w"
+
+
+@pytest.mark.parametrize("seed", [tf.random.set_seed, keras.utils.set_random_seed])
+def test_an_example_that_sets_a_seed_goes_on_alone(seed):
+    def program(x):
+        (tf.random.set_seed if seed is tf.random.set_seed else keras.utils.set_random_seed)(3)
+        return doubled(x) + tf.random.normal((1, 4))
+
+    as_loop(program, XS)
+
+
+def test_an_example_that_changes_a_setting_goes_on_alone():
+    def program(x):
+        tf.config.run_functions_eagerly(bool(x[0, 0] > 0))
+        y, eagerly = doubled(x), tf.config.functions_run_eagerly()
+        tf.config.run_functions_eagerly(False)
+        return y, eagerly
+
+    assert "run_functions_eagerly" in str(as_loop(program, XS).explain())
 
 
 def test_what_an_example_keeps_stands_for_its_value_afterwards():

@@ -35,7 +35,7 @@ class NumpyRecorder(LazyRecorder):
         The program. The arrays that it holds or finds around it are the same for all examples.
     """
 
-    package = "numpy"
+    packages = ("numpy",)
 
     def __init__(self, fn: Any) -> None:
         super().__init__(PendingArray, SettledArray, ANSWERS, (error_handling,))

@@ -2,11 +2,13 @@
 
 JAX lets no other class answer its functions, so ``jnp.tanh(x)`` of a pending array is an error, whose hint
 names cells. Operators, indexing and the methods of arrays are recorded. Conditions, numbers and NumPy are
-reads.
+reads. To ``isinstance`` in a program a pending array is one of JAX.
 """
 
 from __future__ import annotations
 
+import operator
+import sys
 from typing import Any
 
 import jax
@@ -22,10 +24,18 @@ class PendingJax(PendingOperators):
 
     __slots__ = ()
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return jax.Array if is_asked_by_program(sys._getframe(1)) else type(self)
+
     @property
     def T(self) -> Any:  # noqa: N802 - as JAX calls it
         """The transposed array, as a new pending array: the call of `jnp.transpose` is recorded."""
         return record(jnp.transpose, self)
+
+    def _beyond(self, index: int) -> Any:
+        # Such an index is no error in JAX, which takes the entry next to it.
+        return record(operator.getitem, self, index)
 
     def __getattr__(self, name: str) -> Any:
         if name in RECORDED:
@@ -50,6 +60,19 @@ class SettledJax(SettledOperators, PendingJax):
         """The transposed value, an array of JAX."""
         return self.value.T
 
+
+def is_asked_by_program(frame: Any) -> bool:
+    """Return whether a frame is one of a program; JAX itself must not take a pending array for its own.
+
+    Frames of the module ``abc``, which answer `isinstance`, stand for those that have called them.
+    """
+    while frame.f_globals.get("__name__") == "abc":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")).partition(".")[0] not in INNER
+
+
+INNER = ("jax", "jaxlib", "multifold", "multifold_jax")
+"""Packages whose code knows what a pending array is, or must not take one for an array."""
 
 IN_A_FUNCTION = "A function of JAX has met an array that is not computed yet, and cannot be recorded."
 

@@ -19,6 +19,7 @@ from multifold.lazy.forms import PendingForm
 from multifold.lazy.keeping import Watch
 from multifold.lazy.operators import CompiledCall, OperatorRecorder
 from multifold_jax.lazy.pending import IN_A_FUNCTION, PendingJax, SettledJax
+from multifold_jax.lazy.settings import STATES, applied, settings_now
 
 transforms_now = getattr(jax.extend.core, "get_opaque_trace_state", None) or jax.core.get_opaque_trace_state
 """Returns what is equal to itself as long as no transform of JAX, as `jax.grad`, is entered or left."""
@@ -33,6 +34,7 @@ class JaxCall(CompiledCall):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.run = jax.jit(self.on_rows)
+        self.settings = settings_now()
 
     def on_rows(self, *operands: Any) -> Any:
         """Run the function under `jax.vmap`; return the leaves of its result, each ``(n, *s)``.
@@ -60,7 +62,11 @@ class JaxCall(CompiledCall):
         return results, None if found is results[0] else structure
 
     def __call__(self, *operands: Any) -> Any:
-        found = self.run(*operands)
+        if settings_now() == self.settings:
+            found = self.run(*operands)
+        else:
+            with applied(self.settings):
+                found = self.run(*operands)
         return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -83,29 +89,34 @@ class JaxRecorder(OperatorRecorder):
         The program.
     """
 
-    package = "jax"
+    packages = ("jax",)
     arrays = (jax.Array,)
     calls = JaxCall, JaxCall, RowsCall
     in_a_function = IN_A_FUNCTION
+    own_contexts = STATES
+    settings = {"config": settings_now}  # noqa: RUF012 - declared as a ClassVar where it comes from
 
     def __init__(self, fn: Any) -> None:
-        super().__init__(PendingJax, SettledJax)
+        super().__init__(PendingJax, SettledJax, {}, (settings_now,))
         self.transforms: Any = transforms_now()
+        self.outside = settings_now()
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
-        before, self.transforms = self.transforms, transforms_now()
+        before = self.transforms, self.outside
+        self.transforms, self.outside = transforms_now(), settings_now()
         try:
             with super().recording(same):
                 yield
         finally:
-            self.transforms = before
+            self.transforms, self.outside = before
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
         if self.is_transformed():
             raise refusal(f"A value is read inside of a transform of JAX. {IN_A_FUNCTION}", self.cells)
-        yield
+        with applied(self.outside):
+            yield
 
     def is_transformed(self) -> bool:
         """Return whether the program is inside of a transform that it has entered, as `jax.grad`."""

@@ -26,6 +26,7 @@ from multifold_tensorflow.lazy.calls import (
 )
 from multifold_tensorflow.lazy.layers import SEEN
 from multifold_tensorflow.lazy.pending import ANSWERS, IN_A_FUNCTION, PendingTensor, SettledTensor
+from multifold_tensorflow.lazy.scopes import Scopes
 from multifold_tensorflow.lazy.tracing import FromVariables
 from multifold_tensorflow.trials import RESERVED, SEEDS, layers_of, make_generator
 
@@ -39,7 +40,18 @@ class TensorflowRecorder(OperatorRecorder):
         The program.
     """
 
-    package = "tensorflow"
+    packages = ("tensorflow", "keras")
+    own_contexts = (tf.device, tf.name_scope, keras.name_scope)
+    settings = {  # noqa: RUF012 - declared as a ClassVar where it comes from
+        "run_functions_eagerly": tf.config.functions_run_eagerly,
+        "set_soft_device_placement": tf.config.get_soft_device_placement,
+        "enable_tensor_float_32_execution": tf.config.experimental.tensor_float_32_execution_enabled,
+        "set_floatx": keras.config.floatx,
+        "set_epsilon": keras.config.epsilon,
+        "set_image_data_format": keras.config.image_data_format,
+        "set_dtype_policy": keras.config.dtype_policy,
+        "set_global_policy": keras.config.dtype_policy,
+    }
     arrays = (tf.Tensor,)
     calls = TensorCall, TensorCell, TensorRows
     replaced = SEEN
@@ -49,6 +61,7 @@ class TensorflowRecorder(OperatorRecorder):
         super().__init__(PendingTensor, SettledTensor, ANSWERS, (modes,))
         self.program = fn
         self.outside = LayerModes()
+        self.scopes = Scopes()
         self.from_variables = FromVariables()
         self.graph: Any = None
         self.used: dict[int, Any] = {}
@@ -58,12 +71,13 @@ class TensorflowRecorder(OperatorRecorder):
         graph = graph_now()
         if graph is not self.graph:  # calls hold tensors of the graph in which they were recorded
             self.graph, self.known, self.seen_before, self.beyond = graph, {}, {}, {}
-        before, self.outside = self.outside, LayerModes()
+        before = self.outside, self.scopes
+        self.outside, self.scopes = LayerModes(), Scopes()
         try:
             with super().recording(same):
                 yield
         finally:
-            self.outside = before
+            self.outside, self.scopes = before
 
     def tracing(self, recording: Recording) -> contextlib.AbstractContextManager[Any]:
         parts = recording.reached(self.program)
@@ -73,8 +87,10 @@ class TensorflowRecorder(OperatorRecorder):
     def refuse_constant(self, x: Any) -> None:
         self.from_variables.refuse(x)
 
-    def apart(self) -> contextlib.AbstractContextManager[None]:
-        return self.outside.applied()
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        with self.outside.applied(), self.scopes.applied():
+            yield
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         if is_variable(x):

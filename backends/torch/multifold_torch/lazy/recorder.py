@@ -88,7 +88,7 @@ class TorchRecorder(LazyRecorder):
         The program. The parameters and buffers of a module are the same for all examples.
     """
 
-    package = "torch"
+    packages = ("torch",)
     walks_stacks = True
     own_contexts = (
         *(torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode),
