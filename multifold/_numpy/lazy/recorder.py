@@ -141,8 +141,8 @@ class NumpyRecorder(LazyRecorder):
 
     def explained(self, error: Exception) -> Exception:
         # NumPy raises this from whatever a read of a number raises, as in x[0] = y.
-        is_masked = isinstance(error.__cause__, MultifoldError) and "array element" in str(error)
-        return error.__cause__ if is_masked else error
+        cause = error.__cause__
+        return cause if isinstance(cause, MultifoldError) and "array element" in str(error) else error
 
     def own_row(self, recording: Recording, x: Any) -> Any:
         return shared(x) if id(x) in self.shared else x[None].copy()
@@ -201,4 +201,4 @@ def error_handling() -> tuple[str, ...]:
 
     They say how NumPy treats floating-point errors in this thread.
     """
-    return tuple(np.geterr().values())
+    return tuple(map(str, np.geterr().values()))
