@@ -17,7 +17,8 @@ How an example runs:
 - `waiting`: lets the code of an example wait where it reads a computed value.
 - `frames`: what the code of an example holds open, so that it must not be left there.
 - `sharing`: what examples share while they take turns; `watched`: where that is; `writes`: what code may
-  write, told from its bytecode. `seen`: what a recorded call finds around it.
+  write, told from its bytecode. `seen`: what a recorded call finds around it; `beyond`: what functions
+  that it calls find.
 
 What the adapters build on, `_numpy.lazy` among them:
 

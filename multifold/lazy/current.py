@@ -54,6 +54,11 @@ class Recording:
         The pending values that the example has made whose code runs now.
     handed : dict of int to pending value
         Results of examples that were handed to the fold already, by ``id``.
+    program : sequence of object
+        The program, and the arguments of the example that has begun last; of a `multifold.pending` block
+        nothing.
+    stores : ProgramStores or None
+        What the code of the program may store, once a cell was recorded; see `multifold.lazy.beyond`.
     wait : callable
         Takes nodes; returns their values on the host, once a round has run. Other examples go on meanwhile.
     """
@@ -76,6 +81,8 @@ class Recording:
         self.seed = seed
         self.alarmed = any(alarm() for alarm in recorder.alarms)
         self.lines: dict[int, tuple[CodeType, bool]] = {}
+        self.program: Sequence[Any] = ()
+        self.stores: Any = None
         self.made: list[weakref.ref[Any]] = []
         self.handed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.wait: Callable[[Sequence[Any]], list[Any]] = refuse_wait

@@ -281,6 +281,7 @@ class LazyRun:
     ) -> None:
         backend: Any = function.backend
         self.backend = backend
+        self.fn = function.fn
         self.recorder = function.recorder
         self.fold = fold
         self.recording = Recording(
@@ -307,6 +308,7 @@ class LazyRun:
         recorder = self.recorder
         number = self.started
         self.started += 1
+        self.recording.program = self.fn, *arguments
         if not self.are_known:
             self.sharing.take(number, arguments)
         try:

@@ -13,12 +13,14 @@ import operator
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from multifold._engine.ops.state import KeptState
 from multifold.errors import MultifoldError, RecordError
+from multifold.lazy.beyond import Beyond, beyond_of, every_store, known_to
 from multifold.lazy.calls import LazyCall
 from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.forms import PendingForm, PendingForms
@@ -242,11 +244,12 @@ class OperatorRecorder(LazyRecorder):
         self.forms = PendingForms(partial(PendingForm, pending))
         self.seen: dict[int, Seen] = {}
         self.seen_before: dict[int, Seen] = {}
+        self.beyond: dict[int, Beyond] = {}
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         if len(self.known) > MANY:
-            self.known, self.seen_before = {}, {}
+            self.known, self.seen_before, self.beyond = {}, {}, {}
         before = self.shared, self.seen
         self.shared = {id(x): x for x in self.flatten([*same])[0] if isinstance(x, self.arrays)}
         self.seen = {}
@@ -281,11 +284,24 @@ class OperatorRecorder(LazyRecorder):
         seen = self.seen.get(id(x))
         if seen is None:
             seen = self.seen_before.get(id(x))
-            if seen is None or not seen.is_now():
-                seen = self.look_at(recording_of(), x)
+            recording = recording_of()
+            if seen is None or not seen.is_now() or not self.is_same_beyond(x):
+                seen = self.look_at(recording, x)
+                if type(x) is FunctionType:  # it is compiled with what it finds, whoever changes that
+                    self.beyond[id(x)] = Beyond([x], every_store(), known_to(recording))
+            seen.beyond = beyond_of(recording, [x])
             self.seen[id(x)] = self.seen_before[id(x)] = seen
         seen.refuse_rebound()
         return seen
+
+    def is_same_beyond(self, x: Any) -> bool:
+        """Return whether what a function finds beyond its own names is what its calls are compiled with."""
+        beyond = self.beyond.get(id(x))
+        return beyond is None or beyond.change() is None
+
+    def refuse_rebound(self) -> None:
+        for seen in self.seen.values():
+            seen.refuse_rebound()
 
     def look_at(self, recording: Recording, x: Any) -> Seen:
         """Return a new `Seen` of a function or an object: what it, and all it reaches, holds now.

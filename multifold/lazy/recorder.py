@@ -78,6 +78,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         The code of functions that have read values, by its ``id``.
     frames : OpenFrames
         Tells whether the code of an example may be left where it stands.
+    stores : dict
+        What the code of the program may store, for the classes of its arguments; see `beyond_of`.
     alone : Counter of str
         Why examples of the last run went on alone where they read values, and how often.
     """
@@ -101,6 +103,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.inner = ("multifold.", "multifold_", f"{self.package}.")
         self.frames = OpenFrames(self.inner, self.own_contexts)
         self.alone: Counter[str] = Counter()
+        self.stores: dict[tuple[type, ...], Any] = {}
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         """Return the leaves of a nested value, None among them, and its structure."""
@@ -137,6 +140,13 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         and puts back those of the example on leaving. The default does nothing.
         """
         return contextlib.nullcontext()
+
+    def refuse_rebound(self) -> None:
+        """Raise a `RecordError` if what a recorded cell finds around it has changed, before it is launched.
+
+        It is asked where an example reads a value. The default does nothing.
+        """
+        return
 
     def modes(self) -> Hashable:
         """Return what the program has set in this thread that calls depend on, as the mode of gradients.

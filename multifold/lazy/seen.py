@@ -50,6 +50,11 @@ class Around:
     version_of : callable
         ``version_of(x)`` returns how often an array was changed in place, and None for anything else.
 
+    Attributes
+    ----------
+    beyond : Beyond or None
+        What is beyond that, where someone looks at it; `is_now` does not.
+
     Examples
     --------
     >>> scale = [2]
@@ -66,6 +71,7 @@ class Around:
     def __init__(self, function: FunctionType, version_of: Callable[[Any], int | None]) -> None:
         own = function.__globals__
         self.version_of = version_of
+        self.beyond: Any = None
         self.cells = [(cell, read_cell(cell)) for cell in function.__closure__ or ()]
         self.names = [(own, name, own.get(name, MISSING)) for name in globals_of(function.__code__)]
         found = [x for *_, x in (*self.cells, *self.names)]
@@ -137,6 +143,11 @@ class Seen:
         they do not count their changes.
     attributes : callable
         ``attributes(x)`` returns the attributes of an object that are compared, by name; `vars` by default.
+
+    Attributes
+    ----------
+    beyond : Beyond or None
+        What it finds beyond that in this run; see `multifold.lazy.beyond`.
     """
 
     def __init__(
@@ -148,6 +159,7 @@ class Seen:
         self.object = x
         self.parts = parts
         self.of = attributes
+        self.beyond: Any = None
         self.look()
 
     def look(self) -> None:
@@ -169,15 +181,19 @@ class Seen:
 
         Such a name is an attribute, a variable that a function binds (a loop's ``i``, say) or an entry of a
         container. What is inside of ``parts``, and numbers in arrays, are not compared: see
-        `refuse_changed`.
+        `refuse_changed`. What is ``beyond`` is.
         """
         if not self.bound.is_now():
             self.refuse()
+        if self.beyond is not None:
+            self.beyond.refuse_changed(self.object)
 
     def refuse_changed(self) -> None:
         """Raise a `RecordError` unless `is_now`: something has changed since `look`."""
         if not self.is_now():
             self.refuse()
+        if self.beyond is not None:
+            self.beyond.refuse_changed(self.object)
 
     def refuse(self) -> NoReturn:
         """Raise the `RecordError` which says that something that a cell uses has changed."""

@@ -157,10 +157,12 @@ def waited(recording: Recording, sharing: Sharing, stack: Any, nodes: Sequence[A
 
     They do not if they would see what the example holds open or has changed: then it goes on `alone`. Else
     it leaves its stack, handing ``nodes`` to `drive`, until that resumes it. Raise a `RecordError` if this
-    is called in another greenlet or thread, or if others have changed meanwhile what it shares with them.
+    is called in another greenlet or thread, or if others have changed meanwhile what it shares with them,
+    or it has changed what a recorded cell finds.
     """
     if greenlet.getcurrent() is not stack:
         raise RecordError("A value is read in another greenlet or thread than the one of its example.")
+    recording.recorder.refuse_rebound()
     reason = recording.recorder.frames.reason(sys._getframe(1)) or sharing.change()
     if reason is not None:
         return alone(recording, reason, nodes)

@@ -209,7 +209,10 @@ def is_maker(steps: Sequence[Any], call: Any) -> bool:
 
 
 def functions_in(
-    roots: Sequence[Any], is_of_user: Callable[[str], bool], is_known: Callable[[str], bool]
+    roots: Sequence[Any],
+    is_of_user: Callable[[str], bool],
+    is_known: Callable[[str], bool],
+    is_end: Callable[[Any], bool] = lambda x: False,
 ) -> Iterator[FunctionType]:
     """Yield the functions of the user that code which begins at ``roots`` may call, as far as names tell.
 
@@ -226,6 +229,9 @@ def functions_in(
     is_known : callable
         Takes the name of a module; returns whether it is one of Python or the framework, whose functions
         are left out.
+    is_end : callable
+        Takes a function or an object; returns whether it is left out, with what leads on from it. The
+        default leaves out none.
     """
     seen = set[int]()
     todo = [*roots]
@@ -239,7 +245,7 @@ def functions_in(
             todo += (x.fget, x.fset)
         elif isinstance(x, (staticmethod, classmethod)):
             todo.append(x.__func__)
-        elif id(x) in seen or isinstance(x, (ModuleType, *VALUES)):
+        elif id(x) in seen or isinstance(x, (ModuleType, *VALUES)) or is_end(x):
             continue
         elif isinstance(x, FunctionType):
             seen.add(id(x))

@@ -320,6 +320,32 @@ def turned(x):
     return x * (TURN + 1)
 
 
+class Settings:
+    """A class whose attribute programs change."""
+
+    factor = 1.0
+
+
+def scaled(x):
+    return np.tanh(x) * Settings.factor
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_an_attribute_that_a_function_called_by_a_cell_finds_must_stay_as_it_is(reads, monkeypatch):
+    cell = multifold.op(lambda x: scaled(x) + 1)
+    monkeypatch.setattr(Settings, "factor", 1.0)
+
+    def program(x):
+        y = cell(x)
+        Settings.factor = 3.0
+        z = float(np.tanh(layer(x))[0]) if reads else cell(x)  # to read launches the cell
+        Settings.factor = 1.0
+        return y + z
+
+    with pytest.raises(RecordError, match="attribute 'factor' of Settings"):
+        multifold.batched(program, backend="numpy")(XS)
+
+
 def test_a_variable_that_a_cell_uses_and_that_changes_between_its_calls_is_refused():
     def program(x):
         for turn in (0, 1, 0):

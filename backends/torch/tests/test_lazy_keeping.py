@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import random
+import types
 
 import numpy as np
 import pytest
@@ -162,3 +164,80 @@ def test_a_cell_that_draws_of_python_draws_for_each_example(name):
     assert "row by row, as it draws random numbers of Python" in str(run.explain())
     with pytest.raises(RecordError, match="noisy draws random numbers of Python or NumPy"):
         multifold.batched(lambda x: noisy(lin(x)), seed=0)(XS)
+
+
+class Settings:
+    """A class whose attribute programs change."""
+
+    factor = 1.0
+
+
+CONFIG = types.SimpleNamespace(factor=1.0)
+STACK: list[float] = []
+FACTOR = contextvars.ContextVar("FACTOR", default=1.0)
+NUMBER = 1.0
+
+
+def factor():
+    return Settings.factor * CONFIG.factor * (STACK[-1] if STACK else 1.0) * FACTOR.get() * NUMBER
+
+
+@multifold.op
+def scaled(x):
+    return torch.tanh(x) * factor()
+
+
+@multifold.op
+class Scaled(nn.Module):
+    """A module as a cell, which calls a function that finds what programs change."""
+
+    def forward(self, x):
+        return torch.tanh(x) * factor()
+
+
+def gradient(x):
+    return torch.func.grad(lambda x: scaled(x).sum())(x)
+
+
+def set_number(x):
+    global NUMBER  # noqa: PLW0603 - what programs do
+    NUMBER = x
+
+
+CHANGES = {
+    "an attribute of a class": lambda x: setattr(Settings, "factor", x),
+    "an attribute of an object": lambda x: setattr(CONFIG, "factor", x),
+    "a list": lambda x: STACK.append(x) if x != 1.0 else STACK.pop(),
+    "a context variable": lambda x: FACTOR.set(x),  # noqa: PLW0108 - code names what it calls
+    "a global": set_number,
+}
+
+
+@pytest.mark.parametrize("cell", [scaled, Scaled(), gradient], ids=["function", "module", "transform"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_functions_that_a_cell_calls_find_must_stay_as_it_is(name, cell):
+    change, linear = CHANGES[name], nn.Linear(3, 3)
+
+    def program(x):
+        x = linear(x)
+        change(2.0)
+        y = cell(x)
+        change(1.0)
+        return y
+
+    with pytest.raises(multifold.MultifoldError, match=r"What the cell .* uses was changed"):
+        multifold.batched(program)(XS)
+    set_back()
+
+
+def test_what_nobody_changes_is_not_looked_at_by_a_cell():
+    linear = nn.Linear(3, 3)
+    expected = torch.stack([torch.tanh(linear(x)) for x in XS])
+    torch.testing.assert_close(multifold.batched(lambda x: scaled(linear(x)))(XS), expected)
+
+
+def set_back():
+    Settings.factor = CONFIG.factor = 1.0
+    STACK.clear()
+    FACTOR.set(1.0)
+    set_number(1.0)

@@ -14,7 +14,8 @@ from multifold._engine.frameworks import registry
 from multifold._engine.ops.reach import reached
 from multifold._numpy.lazy.calls import ArrayCall, ArrayCell, ArrayRowsCell, stand_in
 from multifold._numpy.lazy.pending import ANSWERS, PendingArray, SettledArray, form_of, own_value
-from multifold.lazy.current import Recording
+from multifold.lazy.beyond import beyond_of
+from multifold.lazy.current import Recording, recording_of
 from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
 from multifold.lazy.seen import Seen
 from multifold.operands import shared
@@ -64,9 +65,14 @@ class NumpyRecorder(LazyRecorder):
         if kind is FunctionType or is_object:
             if id(x) not in self.seen:
                 self.seen[id(x)] = Seen(x, arrays_around(x))
+                self.seen[id(x)].beyond = beyond_of(recording_of(), [x])
             self.seen[id(x)].refuse_rebound()
             return kind, x
         return self.constant_key(x, operands)
+
+    def refuse_rebound(self) -> None:
+        for seen in self.seen.values():
+            seen.refuse_rebound()
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:

@@ -143,7 +143,8 @@ def stores(framework: Any) -> dict[str, Any]:
 def cells(framework: Any, names: dict[str, Any]) -> dict[str, Any]:
     """Return cells that count, keep, write and draw."""
     tanh, layer = framework.names["tanh"], framework.names["layer"]
-    tally, log, stats, page = [names[name] for name in ("tally", "LOG", "STATS", "PAGE")]
+    top, settings = names["top"], names["Settings"]
+    tally, log, stats = [names[name] for name in ("tally", "LOG", "STATS")]
 
     @multifold.op
     def counting(x):
@@ -166,11 +167,6 @@ def cells(framework: Any, names: dict[str, Any]) -> dict[str, Any]:
         return x * 2
 
     @multifold.op
-    def telling(x):
-        page.write("called")
-        return tanh(x)
-
-    @multifold.op
     def noting(x, node):
         node.table["noted"] = node.table.get("noted", 0) + 1
         return x * 1.5
@@ -185,11 +181,11 @@ def cells(framework: Any, names: dict[str, Any]) -> dict[str, Any]:
 
     @multifold.op
     def scaled_by_top(x):
-        return tanh(x) * names["top"]()
+        return tanh(x) * top()
 
     @multifold.op
     def scaled_by_settings(x):
-        return tanh(x) * names["Settings"].factor
+        return tanh(x) * settings.factor
 
     @multifold.op
     def chancy(x):
@@ -209,7 +205,7 @@ def cells(framework: Any, names: dict[str, Any]) -> dict[str, Any]:
             self.n += 1
             return tanh(x) + self.n
 
-    made = [counting, keeping, listing, summing, telling, noting, reading, branching, chancy, roughened]
+    made = [counting, keeping, listing, summing, noting, reading, branching, chancy, roughened]
     made += [scaled_by_top, scaled_by_settings]
     return {x.__name__: x for x in made} | {"block_of": Block()} | framework.cells()
 

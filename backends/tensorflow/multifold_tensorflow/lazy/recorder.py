@@ -57,7 +57,7 @@ class TensorflowRecorder(OperatorRecorder):
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         graph = graph_now()
         if graph is not self.graph:  # calls hold tensors of the graph in which they were recorded
-            self.graph, self.known, self.seen_before = graph, {}, {}
+            self.graph, self.known, self.seen_before, self.beyond = graph, {}, {}, {}
         before, self.outside = self.outside, LayerModes()
         try:
             with super().recording(same):

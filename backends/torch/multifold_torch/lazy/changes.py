@@ -17,6 +17,7 @@ from typing import Any, Self
 import optree
 from torch import Tensor, nn
 
+from multifold.lazy.beyond import beyond_of
 from multifold.lazy.current import CURRENT, refusal
 from multifold.lazy.seen import Around, entries_of, same_entries
 from multifold_torch.lazy.weights import Weights
@@ -64,17 +65,20 @@ ATTRIBUTE_SETS = AttributeSets()
 WRITTEN = -1
 """The version of a tensor whose changes are not counted, and which was changed: a buffer by a launch."""
 
-First = dict[int, tuple[Any, Any]]
-"""Tensors, modules and functions by ``id``, with what a run knew of each when it first met it."""
+First = dict[Hashable, tuple[Any, Any]]
+"""Tensors, modules and functions by ``id``, with what a run knew of each when it first met it.
+
+What is beyond a module or an object is found by ``("beyond", id)``.
+"""
 
 
-class NothingKnown(dict[int, tuple[Any, Any]]):
+class NothingKnown(dict[Hashable, tuple[Any, Any]]):
     """A dictionary that keeps nothing: `Versions.first` where no program runs, as in launches of traces."""
 
-    def __setitem__(self, key: int, value: tuple[Any, Any]) -> None:
+    def __setitem__(self, key: Hashable, value: tuple[Any, Any]) -> None:
         pass
 
-    def setdefault(self, key: int, default: Any = None) -> Any:
+    def setdefault(self, key: Hashable, default: Any = None) -> Any:
         """Return ``default``, and keep nothing."""
         return default
 
@@ -141,13 +145,35 @@ class Versions(threading.local):
         """
         known = self.first.get(id(function))
         if known is None:
-            self.first[id(function)] = function, Around(function, version_if_tensor)
-        elif not known[1].is_now():
+            around = Around(function, version_if_tensor)
+            if CURRENT.recording is not None:  # else a trace is launched
+                around.beyond = beyond_of(CURRENT.recording, [function], version_if_tensor)
+            self.first[id(function)] = function, around
+            return
+        if not known[1].is_now():
             raise refusal(
                 f"A variable that the cell {function.__name__} uses was changed during the run. Recorded "
                 "calls run later than in the loop.",
                 "pass what changes as an argument of the cell.",
             )
+        if known[1].beyond is not None:
+            known[1].beyond.refuse_changed(function)
+
+    def refuse_beyond(self, part: Any, more: Iterable[Any] = ()) -> None:
+        """Raise `RecordError` if what a cell finds beyond its own names was changed in this run.
+
+        ``part`` is a module that is a cell, or an object that one takes, with ``more`` inside of it.
+        When a run meets that first, this only keeps what it finds.
+        """
+        key = "beyond", id(part)
+        known = self.first.get(key)
+        if known is None:
+            if CURRENT.recording is None:  # a launch of a trace
+                return
+            found = beyond_of(CURRENT.recording, [part, *more], version_if_tensor)
+            self.first[key] = known = part, found
+        if known[1] is not None:
+            known[1].refuse_changed(part)
 
     def written(self, x: Tensor) -> None:
         """Note that a tensor was written, by a launch say: `refuse_changed` of it raises in this run."""
@@ -231,6 +257,10 @@ class Called:
     def __hash__(self) -> int:
         return id(self.module)
 
+    def refuse_beyond(self) -> None:
+        """Raise `RecordError` if what the module's code finds beyond its own attributes was changed."""
+        VERSIONS.refuse_beyond(self.module, self.module.modules())
+
     def refuse_changed(self, cell: str) -> None:
         """Raise `RecordError` if attributes or tensors of the module were changed since it was recorded.
 
@@ -240,6 +270,7 @@ class Called:
             refuse_set(type(self.module).__name__, cell)
         for x in self.reads:
             VERSIONS.refuse_changed(x)
+        self.refuse_beyond()
 
 
 @contextlib.contextmanager
@@ -291,6 +322,9 @@ class Layer(Called):
     def __init__(self, module: nn.Module, weights: Weights | None = None) -> None:
         super().__init__(module, weights)
         self.identity = type(module), module.extra_repr(), self.weights.identity
+
+    def refuse_beyond(self) -> None:
+        pass  # a layer of PyTorch finds nothing that a program changes
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -365,6 +399,7 @@ class Held:
     """
 
     def __init__(self, value: Any) -> None:
+        VERSIONS.refuse_beyond(value)
         self.value = value
         self.attributes = marks(vars(value).items())
         self.weights = VERSIONS.weights_around(value)
@@ -384,6 +419,7 @@ class Held:
         """Raise `RecordError` if an attribute of the object was changed; ``cell`` is the cell's name."""
         if not all_same(self.attributes, marks(vars(self.value).items())):
             refuse_set(type(self.value).__name__, cell)
+        VERSIONS.refuse_beyond(self.value)
 
 
 class CellFunction:

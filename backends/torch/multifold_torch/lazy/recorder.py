@@ -250,12 +250,14 @@ class TorchRecorder(LazyRecorder):
         """
         found = VERSIONS.called.get(id(module))
         if found is not None and type(found) is kind and found.is_now():
+            found.refuse_beyond()
             return found
         weights = Weights(module.modules())
         if weights.are_others():
             VERSIONS.others[id(module)] = module, weights
             raise OtherWeights
         found = kind(module, weights)
+        found.refuse_beyond()
         before = self.called_before.get(id(module))
         if before == found:  # keys of earlier runs have this one, and are compared faster so
             found = before.noted(found.sets)

@@ -1,0 +1,366 @@
+"""What a cell finds beyond its own names, as far as the code of the program may change it.
+
+A cell runs later than the program. So what it reads besides its arguments must stay what it is until then,
+and that is more than its own names, which `multifold.lazy.seen` keeps: functions that it calls find names
+of their modules, and its code reads attributes of classes, Python modules and other objects. Nearly all of
+that never changes. From the code of the program it is known what it may store, and only that is kept here:
+
+>>> class Settings:
+...     factor, size = 1.0, 4
+>>> def program(x):
+...     Settings.factor = 2.0
+...     return scaled(x)
+>>> def scaled(x):
+...     return x * Settings.factor * Settings.size
+>>> stores = ProgramStores([program])
+>>> beyond = Beyond([scaled], stores, lambda module: False)
+>>> [place.text for place in beyond.places], beyond.change()
+(["attribute 'factor' of Settings"], None)
+>>> Settings.factor = 3.0
+>>> beyond.change()
+"attribute 'factor' of Settings"
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from functools import partial
+from types import (
+    CellType,
+    FrameType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES, globals_of, names_of
+from multifold._engine.ops.state import NOTHING, read_cell
+from multifold.lazy.current import CELL, Recording, refusal
+from multifold.lazy.seen import entries_of
+from multifold.lazy.sharing import STDLIB, is_written_here
+from multifold.lazy.watched import SMALL, same
+from multifold.lazy.writes import NAMELESS, functions_in, named_by, written_by
+
+MOST = 1024
+"""Objects that are looked into at most."""
+
+NAMING = NAMELESS | {"patch", "monkeypatch"}
+"""Names in code which may store to any name."""
+
+
+class ProgramStores:
+    """What the code of a program may store, outside of its cells: those are looked at when they are tried.
+
+    Parameters
+    ----------
+    roots : sequence of object
+        Functions of the program, and objects whose methods it may call.
+    is_known : callable
+        Takes the name of a module; returns whether it is one of Python or the framework.
+
+    Attributes
+    ----------
+    names : frozenset of str
+        Attributes, globals and variables that it stores to.
+    any_name : bool
+        Whether it may store to other names, too, as by ``setattr``.
+    contents : bool
+        Whether it changes what a container or an array holds.
+    variables : bool
+        Whether it sets context variables.
+    """
+
+    def __init__(self, roots: Sequence[Any], is_known: Callable[[str], bool] = lambda _: False) -> None:
+        found = [written_by(x.__code__) for x in functions_in(roots, is_written_here, is_known, is_cell)]
+        stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
+        called = frozenset[str]().union(*[one.names for one in found])
+        self.names = frozenset([store.name for one in stores for store in one])
+        self.any_name = not NAMING.isdisjoint(called)
+        self.contents = any(one.contents for one in found)
+        self.variables = not called.isdisjoint({"set", "reset", "run"})
+        self.methods: dict[type, list[FunctionType]] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the program stores nothing that a cell could find."""
+        return not (self.names or self.any_name or self.contents or self.variables)
+
+    def may_store(self, name: str) -> bool:
+        """Return whether the program may store to an attribute, a global or a variable of this name."""
+        return self.any_name or name in self.names
+
+
+def every_store() -> ProgramStores:
+    """Return stores of a program that may change everything."""
+    stores = ProgramStores([])
+    stores.any_name = stores.contents = stores.variables = True
+    return stores
+
+
+class Place(NamedTuple):
+    """Something that a cell reads and the program may change: ``read()`` was ``value``."""
+
+    text: str
+    read: Callable[[], Sequence[Any]]
+    value: Sequence[Any]
+
+
+class Beyond:
+    """What functions and objects find beyond their own names, as of now.
+
+    Parameters
+    ----------
+    roots : sequence of object
+        The function of a cell, or an object whose methods it may call.
+    stores : ProgramStores
+        What the program stores: nothing else is kept.
+    is_known : callable
+        Takes the name of a module; returns whether it is one of Python or the framework, where nothing is
+        looked at.
+    version_of : callable
+        ``version_of(x)`` returns how often an array was changed in place, and None for anything else.
+
+    Attributes
+    ----------
+    places : list of Place
+        What is kept.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Any],
+        stores: ProgramStores,
+        is_known: Callable[[str], bool],
+        version_of: Callable[[Any], int | None] = lambda x: None,
+    ) -> None:
+        self.stores = stores
+        self.is_known = is_known
+        self.version_of = version_of
+        self.places: list[Place] = []
+        self.names = set[str]()
+        self.objects: dict[int, Any] = {}
+        self.holders: list[Any] = []
+        # Attributes of the roots are compared by others.
+        self.own = {id(x) for x in roots if not isinstance(x, FunctionType)}
+        self.kept = set[tuple[int, str]]()
+        if stores.is_idle:
+            return
+        todo = [*roots]
+        for root in roots:
+            if not isinstance(root, FunctionType):
+                todo += self.methods_of(type(root))
+        named = -1
+        while len(self.names) > named:  # what is found may name more attributes of what was found before
+            named = len(self.names)
+            self.look(todo)
+            todo = [part for x in self.holders for part in self.held(x)]
+
+    def methods_of(self, kind: type) -> Sequence[FunctionType]:
+        """Return the methods of a class that the user has written, and functions that these may call."""
+        found = self.stores.methods.get(kind)
+        if found is None:
+            found = [*functions_in([kind], is_written_here, self.is_known)]
+            self.stores.methods[kind] = found
+        return found
+
+    def change(self) -> str | None:
+        """Return what is not as it was, as "attribute 'factor' of Settings"; None if all is."""
+        for place in self.places:
+            if not same(place.read(), place.value):
+                return place.text
+        return None
+
+    def refuse_changed(self, part: Any) -> None:
+        """Raise a `RecordError` if something is not as it was; ``part`` is what finds it."""
+        text = self.change()
+        if text is not None:
+            name = getattr(part, "__qualname__", type(part).__name__)
+            raise refusal(
+                f"What the cell {name} uses was changed during the run: {text}. Recorded calls run later "
+                "than in the loop.",
+                "pass what changes as an argument of the cell, and change the rest after the run.",
+            )
+
+    def look(self, todo: list[Any]) -> None:
+        """Look at objects, and at what leads on from each of them; ``todo`` is empty then."""
+        while todo:
+            x = todo.pop()
+            if isinstance(x, VALUES) or x is NOTHING or id(x) in self.objects or len(self.objects) > MOST:
+                continue
+            self.objects[id(x)] = x
+            if isinstance(x, FunctionType):
+                todo += self.found_by(x)
+            elif isinstance(x, (MethodType, functools.partial, property, staticmethod, classmethod)):
+                todo += parts_of(x)
+            elif isinstance(x, ContextVar):
+                if self.stores.variables:
+                    self.keep(f"the context variable {x.name!r}", partial(value_of, x))
+            elif type(x) in CONTAINERS:
+                if self.stores.contents:
+                    self.keep(f"a {type(x).__name__}", partial(entries_of, x))
+                todo += entries_of(x)
+            elif isinstance(x, tuple):
+                todo += x[:FEW]
+            elif isinstance(x, np.ndarray) or self.version_of(x) is not None:
+                self.keep_array(x)
+            if isinstance(x, (FunctionType, ModuleType, type)) or type(x) not in CONTAINERS:
+                self.holders.append(x)
+                todo += self.held(x)
+
+    def found_by(self, function: FunctionType) -> Iterator[Any]:
+        """Yield what a function that the user has written finds; keep the names that may be stored to."""
+        if not is_written_here(function.__module__ or ""):
+            return
+        self.names.update(names_of(function.__code__))
+        own = function.__globals__
+        for name in globals_of(function.__code__):
+            self.keep_name(own, own, name, f"the variable {name!r}")
+        yield from [x for _, x in named_by(function)]
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            if self.stores.may_store(name):
+                self.keep(f"the variable {name!r}", partial(one_in, cell))
+        yield from (*(function.__kwdefaults__ or {}).values(), getattr(function, "__wrapped__", None))
+
+    def held(self, x: Any) -> Iterator[Any]:
+        """Yield what attributes of an object stand for that the code names; keep those that may be stored.
+
+        The attributes are those of the object itself, and of its class and the bases of that.
+        """
+        for owner, text, table in self.tables(x):
+            for name in [*self.names]:
+                if not isinstance(x, FunctionType) or name in table:
+                    self.keep_name(owner, table, name, f"attribute {name!r} of {text}")
+                    yield table.get(name, NOTHING)
+            if isinstance(table, MappingProxyType):  # of a class
+                yield from [part for name, part in table.items() if is_special(name, part)]
+
+    def tables(self, x: Any) -> Iterator[tuple[Any, str, Any]]:
+        """Yield ``(owner, its name, table)`` for where attributes are: an object, its class and bases."""
+        if isinstance(x, (ModuleType, FunctionType)):
+            if isinstance(x, FunctionType) or not self.is_known(x.__name__):
+                yield x, x.__name__, vars(x)
+            return
+        kinds = (x if isinstance(x, type) else type(x)).__mro__
+        own = [kind for kind in kinds if not self.is_known(kind.__module__) and kind is not object]
+        yield from [(kind, kind.__name__, vars(kind)) for kind in own]
+        if not isinstance(x, type) and hasattr(x, "__dict__"):
+            yield x, type(x).__name__, vars(x)
+        elif own and not isinstance(x, type):
+            yield x, type(x).__name__, Slots(x)
+
+    def keep_name(self, owner: Any, table: Any, name: str, text: str) -> None:
+        """Keep what a name of ``owner`` stands for in its ``table``, if the program may store to it."""
+        if id(owner) not in self.own and self.stores.may_store(name):
+            key = id(owner), name
+            if key not in self.kept:
+                self.kept.add(key)
+                self.keep(text, lambda: (table.get(name, NOTHING),))
+
+    def keep_array(self, x: Any) -> None:
+        """Keep how often an array was changed, or what a small array of NumPy holds."""
+        if self.stores.contents:
+            if not isinstance(x, np.ndarray):
+                self.keep("an array", lambda: (self.version_of(x),))
+            elif x.nbytes <= SMALL and not x.dtype.hasobject:
+                self.keep("an array", lambda: (x.tobytes(),))
+
+    def keep(self, text: str, read: Callable[[], Sequence[Any]]) -> None:
+        """Keep what ``read()`` returns."""
+        self.places.append(Place(text, read, read()))
+
+
+class Slots:
+    """The attributes of an object without a ``__dict__``, as a table of names."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return what an attribute in a slot stands for; ``default`` for any other."""
+        kind = getattr(type(self.owner), name, None)
+        return getattr(self.owner, name, default) if isinstance(kind, MemberDescriptorType) else default
+
+
+def beyond_of(
+    recording: Recording, roots: Sequence[Any], version_of: Callable[[Any], int | None] = lambda x: None
+) -> Beyond | None:
+    """Return the `Beyond` of a cell's function, or of objects that it takes; None if nothing is kept.
+
+    What the program may store is found out once for arguments of the same classes.
+    """
+    is_known = known_to(recording)
+    if recording.stores is None:
+        known = recording.recorder.stores
+        key = tuple(map(type, recording.program))
+        if not recording.program or key not in known:
+            known[key] = ProgramStores(roots_of(recording), is_known)
+        recording.stores = known[key]
+    found = Beyond(roots, recording.stores, is_known, version_of)
+    return found if found.places else None
+
+
+def known_to(recording: Recording) -> Callable[[str], bool]:
+    """Return what tells whether a module is of Python, NumPy, multifold or the framework, by its name."""
+    return partial(is_known_module, recording.recorder.inner)
+
+
+def roots_of(recording: Recording) -> list[Any]:
+    """Return the program of a run, with an object of each class that its arguments have.
+
+    Of a `multifold.pending` block these are functions like those of the user that run now.
+    """
+    if recording.program:
+        fn, *arguments = recording.program
+        parts = [x for part in arguments for x in recording.reached(part)]
+        return [fn, *{type(x): x for x in parts if not isinstance(x, FunctionType)}.values(), *parts[:FEW]]
+    found = list[Any]()
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if is_written_here(frame.f_globals.get("__name__", "")):
+            code = frame.f_code
+            cells = tuple([CellType() for _ in code.co_freevars])
+            found.append(FunctionType(code, frame.f_globals, code.co_name, None, cells))
+        frame = frame.f_back
+    return found
+
+
+def is_known_module(inner: tuple[str, ...], module: str) -> bool:
+    """Return whether a module is of Python, NumPy, or in ``inner``: multifold and the framework."""
+    return f"{module}.".startswith((*inner, "numpy.")) or module.partition(".")[0] in STDLIB
+
+
+def is_cell(x: Any) -> bool:
+    """Return whether a function, a class or an object of one was made a cell."""
+    return CELL in getattr(x, "__dict__", ()) or CELL in vars(type(x))
+
+
+def parts_of(x: Any) -> list[Any]:
+    """Return the functions and objects that a method, a partial or a property is made of."""
+    if isinstance(x, MethodType):
+        return [x.__func__, x.__self__]
+    if isinstance(x, functools.partial):
+        return [x.func, *x.args, *x.keywords.values()]
+    return [x.fget, x.fset] if isinstance(x, property) else [x.__func__]
+
+
+def is_special(name: str, x: Any) -> bool:
+    """Return whether an attribute of a class is a method that Python calls, as ``__add__``."""
+    return name.startswith("__") and isinstance(x, FunctionType) and name != "__init__"
+
+
+def one_in(cell: CellType) -> Sequence[Any]:
+    """Return what a variable of a function around stands for, alone."""
+    return (read_cell(cell),)
+
+
+def value_of(variable: ContextVar[Any]) -> Sequence[Any]:
+    """Return what a context variable stands for, alone."""
+    return (variable.get(NOTHING),)
