@@ -106,7 +106,7 @@ class OpenFrames:
             return None, True
         steps = Steps.of(frame.f_code)
         is_lasting = True
-        for number in steps.withs_around(frame.f_lasti):
+        for number in steps.statements_around(frame.f_lasti):
             context = steps.context(number, frame)
             if not self.is_own(context):
                 reason = f"the with statement at {where(frame.f_code, steps.line(number))}"
@@ -204,7 +204,7 @@ class Steps:
         """Return the number of the step at an offset, or of the first one after it; None at the end."""
         return next((i for i, step in enumerate(self.steps) if step.offset >= offset), None)
 
-    def withs_around(self, offset: int) -> Iterator[int]:
+    def statements_around(self, offset: int) -> Iterator[int]:
         """Yield the step that ends the set-up of each ``with`` statement around an offset, innermost first.
 
         Python's table of exceptions tells where the code goes if it raises at an offset. Around a ``with``

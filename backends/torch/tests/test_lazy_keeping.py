@@ -208,7 +208,7 @@ CHANGES = {
     "an attribute of a class": lambda x: setattr(Settings, "factor", x),
     "an attribute of an object": lambda x: setattr(CONFIG, "factor", x),
     "a list": lambda x: STACK.append(x) if x != 1.0 else STACK.pop(),
-    "a context variable": FACTOR.set,
+    "a context variable": lambda x: FACTOR.set(x),  # noqa: PLW0108 - code names what it calls
     "a global": set_number,
 }
 
