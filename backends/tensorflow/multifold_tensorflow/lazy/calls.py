@@ -165,7 +165,12 @@ class TensorCall(CompiledCall):
                 with quiet():
                     self.run = graph_of(self.together, specs)
             except (ValueError, NotImplementedError, TypeError) as error:
-                if isinstance(error, RecordError) or not self.results:  # what is wrong with the call itself
+                if isinstance(error, RecordError):
+                    raise
+                if not self.results:  # something is wrong with the call itself
+                    self.one(
+                        *ones(forms)
+                    )  # raises what TensorFlow raises in the loop, where it has no graph
                     raise
                 self.run = graph_of(self.one_by_one, specs)
                 self.runs_by_rows()
