@@ -168,9 +168,7 @@ class TensorCall(CompiledCall):
                 if isinstance(error, RecordError):
                     raise
                 if not self.results:  # something is wrong with the call itself
-                    self.one(
-                        *ones(forms)
-                    )  # raises what TensorFlow raises in the loop, where it has no graph
+                    self.one(*ones(forms))  # raises what it raises in the loop, without a graph
                     raise
                 self.run = graph_of(self.one_by_one, specs)
                 self.runs_by_rows()
