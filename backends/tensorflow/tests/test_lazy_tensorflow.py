@@ -356,6 +356,16 @@ def test_an_index_out_of_range_is_an_error_of_tensorflow_where_it_is_known():
         multifold.batched(lambda x: layer(x)[4], backend="tensorflow")(XS)
 
 
+def test_a_call_that_is_wrong_raises_what_it_raises_in_the_loop():
+    def program(x):
+        try:
+            return layer(x) + tf.ones(3)
+        except tf.errors.InvalidArgumentError:
+            return layer(x) * 2
+
+    as_loop(program, XS)
+
+
 def doubled(x):
     return x * 2 if tf.reduce_sum(layer(x)) > 0 else x
 

@@ -165,7 +165,10 @@ class TensorCall(CompiledCall):
                 with quiet():
                     self.run = graph_of(self.together, specs)
             except (ValueError, NotImplementedError, TypeError) as error:
-                if isinstance(error, RecordError) or not self.results:  # what is wrong with the call itself
+                if isinstance(error, RecordError):
+                    raise
+                if not self.results:  # something is wrong with the call itself
+                    self.one(*ones(forms))  # raises what it raises in the loop, without a graph
                     raise
                 self.run = graph_of(self.one_by_one, specs)
                 self.runs_by_rows()
