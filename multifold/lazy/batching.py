@@ -217,7 +217,7 @@ class Batched:
         async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
             number, arguments = numbered
             fn = own_copy(self.fn, shared_arrays) if self.own else function.program
-            run = function.run_of(fold, shared.values(), self.seed, examples)
+            run = function.run_of(fold, shared.values(), self.seed, examples, own=self.own)
             made: list[Any] = []
             try:
                 result, pending = await run.example(arguments, partial(fn, *arguments, **shared), made)

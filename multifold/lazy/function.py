@@ -202,12 +202,14 @@ class LazyFunction:
         same: Iterable[Any] = (),
         seed: int | None = None,
         examples: Sequence[Sequence[Any]] = (),
+        *,
+        own: bool = False,
     ) -> LazyRun:
         """Return the run of this program on ``fold`` in this thread; begin one if there is none.
 
         To begin enters the contexts that record, unless a run on another fold has. It ends when what the
         fold does ends, `Fold.run` for instance. ``same`` are arguments that are the same for all examples,
-        ``seed`` is that of `batched`, and ``examples`` has the arguments of each example, if known;
+        ``seed`` and ``own`` are those of `batched`, and ``examples`` has the arguments of each example;
         these count only where a run begins. Raise a `RecordError` if the
         fold is not inside of such a run, as if ``plain(fold, example)`` is called by itself.
         """
@@ -222,7 +224,7 @@ class LazyFunction:
             same = [*same]
             thread.begin(self.recorder.recording(same), CELLS.applied(self.ops))
             fold._meanwhile.push(partial(thread.end, fold))
-            run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples)
+            run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples, own)
             if run.recording.is_trace:
                 fold._meanwhile.enter_context(self.recorder.tracing(run.recording))
         return run
@@ -262,6 +264,8 @@ class LazyRun:
         As of `batched`.
     examples : sequence of sequence of object
         The arguments of each example, if they are known; else empty.
+    own : bool
+        Whether each example has a copy of the model.
 
     Attributes
     ----------
@@ -278,6 +282,7 @@ class LazyRun:
         same: Sequence[Any],
         seed: int | None,
         examples: Sequence[Sequence[Any]],
+        own: bool,
     ) -> None:
         backend: Any = function.backend
         self.backend = backend
@@ -287,7 +292,7 @@ class LazyRun:
         self.recording = Recording(
             self.recorder, backend, fold, is_trace=isinstance(fold, TraceRecorder), seed=seed
         )
-        self.sharing = Sharing(backend, self.recorder, function.fn, seed, same)
+        self.sharing = Sharing(backend, self.recorder, function.fn, seed, same, own=own)
         self.recorder.alone.clear()
         for number, arguments in enumerate(examples):
             self.sharing.take(number, arguments)

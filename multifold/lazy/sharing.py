@@ -81,6 +81,8 @@ class Sharing:
         Arguments that are the same for all examples.
     watches : bool
         Whether examples may wait, so that what they share is watched.
+    own : bool
+        Whether each example has a copy of the model, which then is not watched.
 
     Attributes
     ----------
@@ -97,11 +99,13 @@ class Sharing:
         same: Iterable[Any] = (),
         *,
         watches: bool = True,
+        own: bool = False,
     ) -> None:
         self.backend = backend
         self.recorder = recorder
         self.fn = fn
         self.same = [*same]
+        self.own = own
         self.seed = seed
         self.random = KeptState(backend, owners_of(backend, None, fn), only_random=True)
         self.streams: dict[int, list[Any]] = {}
@@ -135,7 +139,8 @@ class Sharing:
         if watched is None:
             backend = self.backend
             owners = owners_of(backend, None, self.fn)
-            objects = objects_in(backend, [*backend.stateful(owners), *self.same])
+            model = [] if self.own else [*backend.stateful(owners)]
+            objects = objects_in(backend, [*model, *self.same])
             inside = [x for owner in objects.values() for x in vars_of(owner)]
             roots = [self.fn, *objects.values(), *inside]
             functions = [*functions_in(roots, is_written_here, self.is_known)]
@@ -175,7 +180,7 @@ class Sharing:
         place = self.watch().changed(self.came, state)
         if place is not None:
             return place.described()
-        if self.recorder.leaves is None and self.watch().writes:
+        if self.recorder.leaves is None and state and self.watch().writes:
             return "the first example, to see what it leaves for later ones"
         if self.recorder.leaves:
             return f"{self.recorder.leaves}, and examples leave that for later ones"

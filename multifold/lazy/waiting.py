@@ -181,7 +181,7 @@ def alone(recording: Recording, reason: str, nodes: Sequence[Any]) -> list[Any]:
     ``reason`` says why, for `explain`.
     """
     recording.recorder.alone[reason] += 1
-    with recording.paused(), recording.recorder.apart():
+    with recording.recorder.apart(), recording.paused():
         found: list[Any] = recording.fold._values_at_once(nodes)
     return found
 

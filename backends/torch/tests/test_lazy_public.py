@@ -405,7 +405,7 @@ def test_state_that_examples_share_is_that_of_the_loop_where_they_read(where):
 
 
 def test_what_an_example_changes_after_others_have_run_is_an_error():
-    arguments = [with_state(0)] * 3, XS[:3], [True, False, False]
+    arguments = [with_state(0)] * 4, XS[:4], [False, True, False, False]
     with pytest.raises(RecordError, match="The examples share"):
         multifold.batched(changed_late)(*arguments)
 

@@ -303,7 +303,8 @@ class TorchRecorder(LazyRecorder):
         return row.numpy(force=True)
 
     def version_of(self, x: Any) -> int:
-        x = x.pending if type(x) is Written else x
+        while type(x) in (Written, Settled):  # what one run has left may be written into by the next
+            x = x.pending if type(x) is Written else x.value
         return x.version if type(x) is Pending else version_now(x)
 
     def learn(
