@@ -65,6 +65,8 @@ class ProgramStores:
         Functions of the program, and objects whose methods it may call.
     is_known : callable
         Takes the name of a module; returns whether it is one of Python or the framework.
+    everything : bool
+        Whether it is taken to store to everything.
 
     Attributes
     ----------
@@ -78,14 +80,20 @@ class ProgramStores:
         Whether it sets context variables.
     """
 
-    def __init__(self, roots: Sequence[Any], is_known: Callable[[str], bool] = lambda _: False) -> None:
+    def __init__(
+        self,
+        roots: Sequence[Any],
+        is_known: Callable[[str], bool] = lambda _: False,
+        *,
+        everything: bool = False,
+    ) -> None:
         found = [written_by(x.__code__) for x in functions_in(roots, is_written_here, is_known, is_cell)]
         stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
         called = frozenset[str]().union(*[one.names for one in found])
         self.names = frozenset([store.name for one in stores for store in one])
-        self.any_name = not NAMING.isdisjoint(called)
-        self.contents = any(one.contents for one in found)
-        self.variables = not called.isdisjoint({"set", "reset", "run"})
+        self.any_name = everything or not NAMING.isdisjoint(called)
+        self.contents = everything or any(one.contents for one in found)
+        self.variables = everything or not called.isdisjoint({"set", "reset", "run"})
         self.methods: dict[type, list[FunctionType]] = {}
 
     @property
@@ -100,12 +108,10 @@ class ProgramStores:
 
 def every_store() -> ProgramStores:
     """Return stores of a program that may change everything."""
-    stores = ProgramStores([])
-    stores.any_name = stores.contents = stores.variables = True
-    return stores
+    return ProgramStores([], everything=True)
 
 
-class Place(NamedTuple):
+class BeyondPlace(NamedTuple):
     """Something that a cell reads and the program may change: ``read()`` was ``value``."""
 
     text: str
@@ -130,7 +136,7 @@ class Beyond:
 
     Attributes
     ----------
-    places : list of Place
+    places : list of BeyondPlace
         What is kept.
     """
 
@@ -144,7 +150,7 @@ class Beyond:
         self.stores = stores
         self.is_known = is_known
         self.version_of = version_of
-        self.places: list[Place] = []
+        self.places: list[BeyondPlace] = []
         self.names = set[str]()
         self.objects: dict[int, Any] = {}
         self.holders: list[Any] = []
@@ -274,7 +280,7 @@ class Beyond:
 
     def keep(self, text: str, read: Callable[[], Sequence[Any]]) -> None:
         """Keep what ``read()`` returns."""
-        self.places.append(Place(text, read, read()))
+        self.places.append(BeyondPlace(text, read, read()))
 
 
 class Slots:
@@ -302,7 +308,7 @@ def beyond_of(
         key = tuple(map(type, recording.program))
         if not recording.program or key not in known:
             known[key] = ProgramStores(roots_of(recording), is_known)
-        recording.stores = known[key]
+        recording.note_stores(known[key])
     found = Beyond(roots, recording.stores, is_known, version_of)
     return found if found.places else None
 

@@ -138,6 +138,14 @@ class Recording:
             )
         self.made.append(weakref.ref(x))
 
+    def begins(self, program: Sequence[Any]) -> None:
+        """Keep the program, and the arguments of an example that begins; see ``program``."""
+        self.program = program
+
+    def note_stores(self, stores: Any) -> None:
+        """Keep what the code of the program may store; see ``stores``."""
+        self.stores = stores
+
     def goes_on(self, made: list[weakref.ref[Any]], wait: Callable[[Sequence[Any]], list[Any]]) -> None:
         """Store ``made`` and ``wait`` for the example whose code runs next; see the attributes."""
         self.made = made

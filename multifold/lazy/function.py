@@ -313,7 +313,7 @@ class LazyRun:
         recorder = self.recorder
         number = self.started
         self.started += 1
-        self.recording.program = self.fn, *arguments
+        self.recording.begins((self.fn, *arguments))
         if not self.are_known:
             self.sharing.take(number, arguments)
         context, variables = self.sharing.context()

@@ -13,7 +13,7 @@ The dry run, after which all is put back (`multifold._engine.ops.state`), shows 
 >>> from multifold._numpy.backend import NumpyBackend
 >>> model = Model()
 >>> with aside(NumpyBackend(), [model]) as kept:
-...     watch = Watch(kept)
+...     watch = KeepingWatch(kept)
 ...     _ = model.cell(np.ones(2))
 ...     watch.change()
 "attribute 'calls' of Model"
@@ -40,7 +40,7 @@ Entry = tuple[Any, Any, Any]
 """A name or a position, what is there, and what shows a change of it in place."""
 
 
-class Watch:
+class KeepingWatch:
     """What the objects that a cell reaches hold now, to be compared with what they hold later.
 
     Parameters
@@ -124,7 +124,11 @@ def text_of(owner: Any, name: Any) -> str:
 
 
 def keeps(
-    name: str, kept: KeptState, watch: Watch, again: Callable[[], Any], other: Callable[[], Any] | None
+    name: str,
+    kept: KeptState,
+    watch: KeepingWatch,
+    again: Callable[[], Any],
+    other: Callable[[], Any] | None,
 ) -> bool:
     """Return whether a cell caches something in its first call; raise `RecordError` if it keeps more.
 
@@ -132,7 +136,7 @@ def keeps(
     ----------
     name : str
         The name of the cell.
-    kept, watch : KeptState, Watch
+    kept, watch : KeptState, KeepingWatch
         The state, and what objects held before the dry run.
     again, other : callable
         Run the cell again as in its dry run, and on other values. Without ``other`` no array may be kept,
@@ -141,7 +145,7 @@ def keeps(
     what = watch.change()
     if what is None:
         return False
-    after = Watch(kept)
+    after = KeepingWatch(kept)
     again()
     is_cache = after.change() is None
     if is_cache and other is None:

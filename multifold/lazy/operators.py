@@ -24,7 +24,7 @@ from multifold.lazy.beyond import Beyond, beyond_of, every_store, known_to
 from multifold.lazy.calls import LazyCall
 from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.forms import PendingForm, PendingForms
-from multifold.lazy.keeping import Watch, keeps
+from multifold.lazy.keeping import KeepingWatch, keeps
 from multifold.lazy.patches import Replacements
 from multifold.lazy.pending_array import PendingNumbers
 from multifold.lazy.recorder import MANY, KnownCall, LazyRecorder
@@ -210,7 +210,7 @@ class CompiledCall(LazyCall):
             )
         return found
 
-    def refuse_keeping(self, kept: KeptState, watch: Watch, again: Callable[[], Any]) -> None:
+    def refuse_keeping(self, kept: KeptState, watch: KeepingWatch, again: Callable[[], Any]) -> None:
         """Raise a `RecordError` if a cell that was traced counts or keeps something, as a tracer.
 
         ``kept`` is the state that is put back, ``watch`` what objects held before, and ``again`` traces it
@@ -299,7 +299,7 @@ class OperatorRecorder(LazyRecorder):
                 seen = self.look_at(recording, x)
                 if type(x) is FunctionType:  # it is compiled with what it finds, whoever changes that
                     self.beyond[id(x)] = Beyond([x], every_store(), known_to(recording))
-            seen.beyond = beyond_of(recording, [x])
+            seen.look_beyond(beyond_of(recording, [x]))
             self.seen[id(x)] = self.seen_before[id(x)] = seen
         seen.refuse_rebound()
         return seen

@@ -109,6 +109,10 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.leaves: str | None = None
         self.stores: dict[tuple[type, ...], Any] = {}
 
+    def note_left(self, what: str) -> None:
+        """Note what an example that has ended leaves changed for later ones; see ``leaves``."""
+        self.leaves = what
+
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         """Return the leaves of a nested value, None among them, and its structure."""
         leaves, structure = optree.tree_flatten(x, none_is_leaf=True)

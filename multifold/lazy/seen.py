@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from multifold._engine.ops.reach import CONTAINERS, FEW, globals_of
-from multifold._engine.ops.state import read_cell
+from multifold._engine.ops.state import NOTHING as NOTHING
+from multifold._engine.ops.state import read_cell as read_cell
 from multifold._engine.record.lines import users_frame as users_frame
 from multifold.lazy.current import refusal
 
@@ -78,6 +79,10 @@ class Around:
         versions = [(x, version_of(x)) for x in found]
         self.versions = [(x, version) for x, version in versions if version is not None]
         self.entries = [(x, entries_of(x)) for x in found if type(x) in CONTAINERS]
+
+    def look_beyond(self, beyond: Any) -> None:
+        """Keep a `Beyond`, or None; see ``beyond``."""
+        self.beyond = beyond
 
     def is_now(self) -> bool:
         """Return whether variables and names stand for the same objects as at first, unchanged."""
@@ -161,6 +166,10 @@ class Seen:
         self.of = attributes
         self.beyond: Any = None
         self.look()
+
+    def look_beyond(self, beyond: Any) -> None:
+        """Keep a `Beyond`, or None; see ``beyond``."""
+        self.beyond = beyond
 
     def look(self) -> None:
         """Store what ``object`` and ``parts`` hold now, in the place of what was stored before."""

@@ -198,9 +198,9 @@ class Sharing:
         self.last = self.state()
         place = self.watch().changed(self.came, self.last)
         if place is None:
-            self.recorder.leaves = self.recorder.leaves or ""
+            self.recorder.note_left(self.recorder.leaves or "")
             return
-        self.recorder.leaves = place.described()
+        self.recorder.note_left(place.described())
         if self.is_late(example):
             raise refusal(f"The examples share {place.text}, and {LATE}.", place.hint)
 

@@ -22,7 +22,7 @@ from mxnet import autograd, gluon
 from multifold import trusted
 from multifold.lazy.current import CELL, CURRENT, KeptState, Recording, refusal
 from multifold.lazy.forms import PendingForm
-from multifold.lazy.keeping import Watch, draws_own
+from multifold.lazy.keeping import KeepingWatch, draws_own
 from multifold.lazy.operators import (
     ONE_SIDED,
     OPERATORS,
@@ -106,7 +106,7 @@ class MxnetCell(CompiledCall):
         ones = [make(form.shape, dtype=form.dtype) for make, form in zip(kinds, forms, strict=True)]
         owners = [self.func, *self.leaves]
         with recording.aside(owners) as kept, autograd.pause(self.modes[1]):
-            watch = Watch(kept)
+            watch = KeepingWatch(kept)
             found = self.one(*ones)
             self.refuse_keeping(kept, watch, lambda: self.one(*ones))
             self.refuse_draws(recording, kept, ones, found)

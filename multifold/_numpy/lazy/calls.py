@@ -24,7 +24,7 @@ from multifold._numpy.lazy.rules import of_arrays, on_rows
 from multifold.errors import RecordError
 from multifold.lazy.calls import LazyCall
 from multifold.lazy.current import Recording
-from multifold.lazy.keeping import AS_IT_DRAWS, Watch, draws_own, keeps, refuse_draws
+from multifold.lazy.keeping import AS_IT_DRAWS, KeepingWatch, draws_own, keeps, refuse_draws
 from multifold.marks import mark_of, trusted
 
 
@@ -49,7 +49,7 @@ class ArrayCall(LazyCall):
         args, kwargs = self.arguments(stand_ins)
         with recording.aside(self.owners()) as kept, np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            watch = Watch(kept)
+            watch = KeepingWatch(kept)
             found = self.func(*args, **kwargs)
             self.look_at(kept, watch, stand_ins)
         results = [x for x in optree.tree_leaves(found) if isinstance(x, (np.ndarray, np.generic))]
@@ -66,7 +66,7 @@ class ArrayCall(LazyCall):
         self.rule = None
         self.runs_by_rows(AS_IT_DRAWS)
 
-    def look_at(self, kept: KeptState, watch: Watch, stand_ins: Sequence[Any]) -> None:
+    def look_at(self, kept: KeptState, watch: KeepingWatch, stand_ins: Sequence[Any]) -> None:
         """Look at what a dry run on ``stand_ins`` has drawn and kept; a function of NumPy does nothing.
 
         ``kept`` is the state that is put back, and ``watch`` what objects held before the run.
@@ -144,7 +144,7 @@ class ArrayCell(ArrayCall):
     def owners(self) -> list[Any]:
         return [self.func, *[x for x in self.leaves if hasattr(x, "__dict__")]]
 
-    def look_at(self, kept: KeptState, watch: Watch, stand_ins: Sequence[Any]) -> None:
+    def look_at(self, kept: KeptState, watch: KeepingWatch, stand_ins: Sequence[Any]) -> None:
         self.draws = draws_own(kept)
 
         def again(by: float = 1) -> None:
@@ -180,7 +180,7 @@ class ArrayRowsCell(ArrayCell):
         if recording.seed is not None:
             refuse_draws(self.__name__, recording.seed)
 
-    def look_at(self, kept: KeptState, watch: Watch, stand_ins: Sequence[Any]) -> None:
+    def look_at(self, kept: KeptState, watch: KeepingWatch, stand_ins: Sequence[Any]) -> None:
         if mark_of(self.func) is None:  # else its author knows what it does
             super().look_at(kept, watch, stand_ins)
 

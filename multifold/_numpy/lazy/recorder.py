@@ -86,7 +86,7 @@ class NumpyRecorder(LazyRecorder):
         if kind is FunctionType or is_object:
             if id(x) not in self.seen:
                 self.seen[id(x)] = Seen(x, arrays_around(x))
-                self.seen[id(x)].beyond = beyond_of(recording_of(), [x])
+                self.seen[id(x)].look_beyond(beyond_of(recording_of(), [x]))
             self.seen[id(x)].refuse_rebound()
             return kind, x
         return self.constant_key(x, operands)

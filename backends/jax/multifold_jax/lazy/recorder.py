@@ -16,7 +16,7 @@ from multifold import trusted
 from multifold.errors import RecordError
 from multifold.lazy.current import Recording, refusal
 from multifold.lazy.forms import PendingForm
-from multifold.lazy.keeping import Watch
+from multifold.lazy.keeping import KeepingWatch
 from multifold.lazy.operators import CompiledCall, OperatorRecorder
 from multifold_jax.lazy.pending import IN_A_FUNCTION, PendingJax, SettledJax
 from multifold_jax.lazy.settings import STATES, applied, settings_now
@@ -53,7 +53,7 @@ class JaxCall(CompiledCall):
             return jax.eval_shape(partial(self.traced), *specs)
 
         with recording.aside([self.func, *self.leaves]) as kept:
-            watch = Watch(kept)
+            watch = KeepingWatch(kept)
             found = traced()
             self.refuse_keeping(kept, watch, traced)
         results, structure = jax.tree.flatten(found)

@@ -19,7 +19,7 @@ from multifold import trusted
 from multifold.errors import RecordError
 from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.forms import PendingForm
-from multifold.lazy.keeping import Watch
+from multifold.lazy.keeping import KeepingWatch
 from multifold.lazy.operators import CompiledCall
 from multifold_tensorflow.trials import (
     SEEDS,
@@ -160,7 +160,7 @@ class TensorCall(CompiledCall):
         pairs = zip(self.shared, forms, strict=True)
         specs = [tf.TensorSpec(form.shape if s else (None, *form.shape), form.dtype) for s, form in pairs]
         with recording.aside(self.owners()) as kept, self.modes.applied(), taped():
-            watch = Watch(kept)
+            watch = KeepingWatch(kept)
             try:
                 with quiet():
                     self.run = graph_of(self.together, specs)
@@ -238,7 +238,7 @@ class TensorRows(TensorCell):
         self.build(recording, forms)
         aside = recording.aside(self.owners())
         with aside as kept, self.modes.applied(), tf.GradientTape() as tape:
-            watch = Watch(kept)
+            watch = KeepingWatch(kept)
             self.checked(self.one(*ones(forms)))
             if recording.seed is not None and kept.drew(kept.before):
                 refuse_random(self.__name__)

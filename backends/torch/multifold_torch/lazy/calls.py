@@ -20,7 +20,7 @@ from multifold import trusted
 from multifold.errors import RecordError
 from multifold.lazy.calls import BY_ROWS, LazyCall
 from multifold.lazy.current import KeptState, Recording, reached, refusal
-from multifold.lazy.keeping import AS_IT_DRAWS, Watch, draws_own, keeps, refuse_draws
+from multifold.lazy.keeping import AS_IT_DRAWS, KeepingWatch, draws_own, keeps, refuse_draws
 from multifold.lazy.recorder import mark_of
 from multifold_torch.lazy.changes import (
     VERSIONS,
@@ -91,7 +91,7 @@ class RowCall(LazyCall):
         aside = recording.aside(self.owners())
         with torch.inference_mode(False), torch.set_grad_enabled(grad), aside as kept:
             stand_ins = [self.stand_in(form, device) for form in forms]
-            watch = Watch(kept)
+            watch = KeepingWatch(kept)
             with Draws() as draws:
                 found = self.dry_run(stand_ins)
             self.look_at(recording, kept, watch, stand_ins)
@@ -130,7 +130,7 @@ class RowCall(LazyCall):
         return found
 
     def look_at(
-        self, recording: Recording, kept: KeptState, watch: Watch, operands: Sequence[Tensor]
+        self, recording: Recording, kept: KeptState, watch: KeepingWatch, operands: Sequence[Tensor]
     ) -> None:
         """Look at what a dry run has drawn and kept; raise `RecordError` for what a launch cannot do.
 
@@ -402,7 +402,7 @@ class CellCall(RowCall):
             return super().__call__(*rows)
 
     def look_at(
-        self, recording: Recording, kept: KeptState, watch: Watch, operands: Sequence[Tensor]
+        self, recording: Recording, kept: KeptState, watch: KeepingWatch, operands: Sequence[Tensor]
     ) -> None:
         if isinstance(self.func, Layer):
             return

@@ -147,7 +147,7 @@ class Versions(threading.local):
         if known is None:
             around = Around(function, version_if_tensor)
             if CURRENT.recording is not None:  # else a trace is launched
-                around.beyond = beyond_of(CURRENT.recording, [function], version_if_tensor)
+                around.look_beyond(beyond_of(CURRENT.recording, [function], version_if_tensor))
             self.first[id(function)] = function, around
             return
         if not known[1].is_now():

@@ -56,6 +56,7 @@ class Pending(Tensor):
 
     node: Any
     form: Any  # a `TensorForm`, whose module knows this class
+    rows: Tensor | None
     host: Tensor | None
     base: Tensor | None
     place: tuple[Any, Any] | None

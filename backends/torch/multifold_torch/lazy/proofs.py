@@ -38,7 +38,7 @@ def kind_of(x: Any) -> Hashable:
     return type(x), id(x) if hasattr(x, "__dict__") else None
 
 
-class Outcome(NamedTuple):
+class ProofOutcome(NamedTuple):
     """What a function has come to: its results, and gradients for its operands and for parameters."""
 
     results: Sequence[Tensor]
@@ -46,7 +46,9 @@ class Outcome(NamedTuple):
     parameters: Sequence[Tensor] = ()
 
     @classmethod
-    def of(cls, run: Run, operands: Sequence[Tensor], parameters: Sequence[Tensor], rank: int) -> Outcome:
+    def of(
+        cls, run: Run, operands: Sequence[Tensor], parameters: Sequence[Tensor], rank: int
+    ) -> ProofOutcome:
         """Run a function; return what it comes to, gradients where an operand or parameter needs one.
 
         ``rank`` is the number of axes before those of one example, 0 or 1. The gradients are those of a sum
@@ -66,9 +68,9 @@ class Outcome(NamedTuple):
         count = sum(x.requires_grad for x in operands)
         return cls(results, grads[:count], grads[count:])
 
-    def row(self, index: int) -> Outcome:
+    def row(self, index: int) -> ProofOutcome:
         """Return what one row has come to, without gradients for parameters, which are of all rows."""
-        return Outcome([x[index] for x in self.results], [x[index] for x in self.own])
+        return ProofOutcome([x[index] for x in self.results], [x[index] for x in self.own])
 
 
 def agree(
@@ -109,9 +111,11 @@ def agree(
             for x, y in zip(some, others, strict=True)
         )
 
-    found = Outcome.of(together, leaves(both), parameters, 1)  # raises if vmap can't, and nothing has run
+    found = ProofOutcome.of(
+        together, leaves(both), parameters, 1
+    )  # raises if vmap can't, and nothing has run
     try:
-        alone = [Outcome.of(one, leaves([x[i] for x in both]), parameters, 0) for i in (0, 1)]
+        alone = [ProofOutcome.of(one, leaves([x[i] for x in both]), parameters, 0) for i in (0, 1)]
     except Exception:  # noqa: BLE001 - row by row the launch raises what the loop raises
         return False
     summed = [x + y for x, y in zip(*[own.parameters for own in alone], strict=True)]

@@ -26,9 +26,8 @@ from typing import Any, NamedTuple
 import optree
 from torch import Tensor
 
-from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.lazy.current import refusal
-from multifold.lazy.seen import same_entries
+from multifold.lazy.seen import NOTHING, read_cell, same_entries
 
 LEAF = "leaf"
 """The plan of what is not taken apart: a tensor, a number, another object."""
@@ -74,7 +73,7 @@ class Method(NamedTuple):
     owner: Any
 
 
-class Tree(NamedTuple):
+class TakenTree(NamedTuple):
     """The plan of nested containers: their structure, or the type of a list or tuple, and plans inside."""
 
     structure: Any
@@ -141,7 +140,7 @@ class Taking:
             self.leaves.append(x)
             return LEAF
         if kind is tuple or kind is list:
-            return Tree(kind, tuple([self.plan_of(part) for part in x]))
+            return TakenTree(kind, tuple([self.plan_of(part) for part in x]))
         if kind is FunctionType:
             is_compiled = x.__globals__.get("__name__", "").startswith("torch._dynamo")
             return self.closure(getattr(x, "_torchdynamo_orig_callable", x) if is_compiled else x)
@@ -157,7 +156,7 @@ class Taking:
         if len(parts) == 1 and parts[0] is x:
             self.leaves.append(x)
             return LEAF
-        return Tree(structure, tuple([self.plan_of(part) for part in parts]))
+        return TakenTree(structure, tuple([self.plan_of(part) for part in parts]))
 
     def closure(self, function: FunctionType) -> Any:
         """Return the plan of a function."""
