@@ -27,7 +27,7 @@ from multifold._engine.plan.schedule import Schedule, find_policy
 from multifold._engine.plan.wiring import Place
 from multifold._engine.record.lines import warn_user
 from multifold._engine.record.node import Node
-from multifold._engine.rounds.awaitables import Awaiting
+from multifold._engine.rounds.awaitables import Awaiting, refuse_values
 from multifold._engine.rounds.rounds import Rounds
 from multifold._engine.rounds.tasks import Tasks, collects_failures
 from multifold._engine.run.launch import Outcomes
@@ -358,7 +358,7 @@ class Fold(FrameworkRecorder, Awaiting):
                 yield rounds
                 self._graph.refuse_changed()
         finally:
-            del self._values_at_once
+            self._answer_at_once_by(refuse_values)
             self._last = rounds.rounds
             self._explained = len(self)
             self._passing = len(self) if passing else None

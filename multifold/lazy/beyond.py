@@ -3,22 +3,19 @@
 A cell runs later than the program. So what it reads besides its arguments must stay what it is until then,
 and that is more than its own names, which `multifold.lazy.seen` keeps: functions that it calls find names
 of their modules, and its code reads attributes of classes, Python modules and other objects. Nearly all of
-that never changes. From the code of the program it is known what it may store, and only that is kept here:
+that never changes. From the code of the program it is known what it may store, and only that is kept here::
 
->>> class Settings:
-...     factor, size = 1.0, 4
->>> def program(x):
-...     Settings.factor = 2.0
-...     return scaled(x)
->>> def scaled(x):
-...     return x * Settings.factor * Settings.size
->>> stores = ProgramStores([program])
->>> beyond = Beyond([scaled], stores, lambda module: False)
->>> [place.text for place in beyond.places], beyond.change()
-(["attribute 'factor' of Settings"], None)
->>> Settings.factor = 3.0
->>> beyond.change()
-"attribute 'factor' of Settings"
+    class Settings:
+        factor, size = 1.0, 4
+
+    def scaled(x):  # a cell
+        return x * Settings.factor * Settings.size
+
+    def program(x):
+        Settings.factor = 2.0
+        return scaled(x)
+
+Of what ``scaled`` reads, ``Settings.factor`` is kept, and ``Settings.size`` is not.
 """
 
 from __future__ import annotations

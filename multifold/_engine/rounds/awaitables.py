@@ -290,6 +290,11 @@ class Awaiting:
             )
 
 
+def refuse_values(nodes: Sequence[Node]) -> list[Any]:
+    """Raise an `AssertionError`: what returns values at once while no run is in progress."""
+    raise AssertionError("no run is in progress")
+
+
 def coroutines_of(awaitables: Sequence[Awaitable[Any]]) -> list[Coroutine[Any, Any, Any]]:
     """Return a coroutine for each awaitable, in order: itself, or one that awaits it.
 

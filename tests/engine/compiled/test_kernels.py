@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not compiled.in_use, reason=compiled.state())
 
 
 def test_every_name_of_the_door_is_compiled_and_has_a_reference():
-    names = set(compiled.__all__) - {"in_use", "missing", "state"}
+    names = set(compiled.__all__) - {"ends_stacks", "in_use", "missing", "state"}
     for name in names:
         (module,) = [x for x in REFERENCES.values() if defines(x, name)]
         found = getattr(compiled, name)
