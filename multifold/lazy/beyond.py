@@ -222,6 +222,9 @@ class Beyond:
         """Yield what a function that the user has written finds; keep the names that may be stored to."""
         if not is_written_here(function.__module__ or ""):
             return
+        if is_cell(function):  # the wrapper finds what records, and that is no one else's
+            yield getattr(function, "__wrapped__", None)
+            return
         self.names.update(names_of(function.__code__))
         own = function.__globals__
         for name in globals_of(function.__code__):

@@ -10,7 +10,7 @@ others.
 ...     return lambda x: x * scale
 >>> double, triple = take_apart(scaled(2)), take_apart(scaled(3))
 >>> double.plan == triple.plan, double.leaves, triple.leaves
-(True, [2], [3])
+(True, [None, None, 2], [None, None, 3])
 >>> Putting([5]).together(double.plan)(10)
 50
 """
