@@ -11,7 +11,7 @@ others.
 >>> double, triple = take_apart(scaled(2)), take_apart(scaled(3))
 >>> double.plan == triple.plan, double.leaves, triple.leaves
 (True, [None, None, 2], [None, None, 3])
->>> Putting([5]).together(double.plan)(10)
+>>> Putting([None, None, 5]).together(double.plan)(10)
 50
 """
 
