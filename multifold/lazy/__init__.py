@@ -15,6 +15,7 @@ How an example runs:
 
 - `current`: what records in this thread.
 - `waiting`: lets the code of an example wait where it reads a computed value.
+- `copies`: of a model, one for each example.
 - `frames`: what the code of an example holds open, so that it must not be left there.
 - `sharing`: what examples share while they take turns; `watched`: where that is; `writes`: what code may
   write, told from its bytecode. `seen`: what a recorded call finds around it; `beyond`: what functions

@@ -24,10 +24,11 @@ from multifold.backend import Backend
 from multifold.errors import MismatchError, RecordError, type_of
 from multifold.fold import Fold
 from multifold.lazy.comparing import differing
+from multifold.lazy.copies import in_all_copies, own_copy
 from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.function import LazyFunction
 from multifold.lazy.left import Left
-from multifold.lazy.sharing import Sharing, in_all_copies, own_copy
+from multifold.lazy.sharing import Sharing
 from multifold.lazy.waiting import resting_collector
 from multifold.operands import each
 

@@ -20,7 +20,6 @@ draws the same numbers as in a loop that has them, too.
 from __future__ import annotations
 
 import contextvars
-import copy
 import functools
 import sys
 import sysconfig
@@ -31,11 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from multifold._engine.ops.reach import CONTAINERS, module_of, owners_of, reached
+from multifold._engine.ops.reach import module_of, owners_of, reached
 from multifold._engine.ops.state import KeptState
 from multifold._engine.record.lines import warn_user
-from multifold.backend import Backend, owner_of
-from multifold.errors import RecordError
+from multifold.backend import Backend
 from multifold.lazy.current import refusal
 from multifold.lazy.watched import OWN_VARIABLE, Reading, Watched
 from multifold.lazy.writes import functions_in
@@ -339,57 +337,3 @@ def is_written_here(module: str) -> bool:
     where = getattr(sys.modules.get(module), "__file__", None)
     installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
     return module == "__main__" or where is None or not where.startswith(tuple(installed))
-
-
-def has_names(x: Any) -> bool:
-    """Return whether an object has a ``__dict__``, or is a container such as a list or dict."""
-    return hasattr(x, "__dict__") or type(x) in CONTAINERS
-
-
-def in_all_copies(backend: Backend, fn: Any) -> dict[int, Any]:
-    """Return the arrays that copies of a model share, by ``id``: parameters, and what can't be copied.
-
-    ``fn`` is a model, or a method of one. Raise a `RecordError` if a copy would have parameters of its own.
-    """
-    owner = owner_of(fn, fn)
-    parts = [x for x, _ in reached(backend, [owner])]
-    models = [owner, *[x for x in parts if backend.hosts(x)]]
-    shared = {id(x): x for model in models for x in backend.arrays_of(model)}
-    for x in parts:
-        if backend.owns(x) and id(x) not in shared:
-            try:
-                copy.deepcopy(x)
-            except RuntimeError:  # PyTorch copies no tensor that a gradient flows through
-                shared[id(x)] = x
-    refuse_unshared(backend, fn, shared)
-    return shared
-
-
-def refuse_unshared(backend: Backend, fn: Any, shared: dict[int, Any]) -> None:
-    """Copy a model; raise a `RecordError` if the copy has parameters that ``shared`` lacks.
-
-    Layers of Keras do, for example. ``shared`` has the parameters of ``fn`` by ``id``.
-    """
-    copied = own_copy(fn, shared)
-    owner = owner_of(copied, copied)
-    if any(id(x) not in shared for x in backend.arrays_of(owner)):
-        raise RecordError(
-            f"Copies of a {type(owner).__name__} do not share its parameters, as own=True wants them to.",
-            "keep what an example changes in variables of its own function, not on the model.",
-        )
-
-
-def own_copy(fn: Any, shared: dict[int, Any]) -> Any:
-    """Return a deep copy of a model, or of a method with its model, that has the ``shared`` arrays.
-
-    ``shared`` is a dictionary of arrays by ``id``. Raise a `RecordError` if the model cannot be copied.
-    """
-    owner = owner_of(fn, fn)
-    try:
-        copied = copy.deepcopy(owner, dict(shared))
-    except Exception as error:
-        raise RecordError(
-            f"A {type(owner).__name__} cannot be copied, as own=True wants it to be: {error}",
-            "keep what an example changes in variables of its own function, not on the model.",
-        ) from error
-    return copied if owner is fn else getattr(copied, fn.__name__)
