@@ -45,6 +45,9 @@ LOOKED_AT = 16
 SMALL = 4096
 """Values of up to so many numbers are read beside others."""
 
+SURE = 4
+"""So many examples have to leave all as it was, before it is taken for what examples do."""
+
 
 class LazyRecorder(LazyRecorderBase, abc.ABC):
     """Records what a program does with the pending values of one framework, for `multifold.batched`.
@@ -83,8 +86,10 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     alone : Counter of str
         Why examples of the last run went on alone where they read values, and how often.
     leaves : str or None
-        What examples of this program leave changed for later ones; "" if nothing, and None if none has
-        ended yet. See `multifold.lazy.sharing`.
+        What examples of this program leave changed for later ones; "" if nothing, and None while that is
+        not known. See `multifold.lazy.sharing`.
+    unchanged : int
+        How many examples have ended that left everything as it was.
     """
 
     packages: ClassVar[tuple[str, ...]]
@@ -107,11 +112,18 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.frames = OpenFrames(self.inner, self.own_contexts)
         self.alone: Counter[str] = Counter()
         self.leaves: str | None = None
+        self.unchanged = 0
         self.stores: dict[tuple[type, ...], Any] = {}
 
     def note_left(self, what: str) -> None:
-        """Note what an example that has ended leaves changed for later ones; see ``leaves``."""
-        self.leaves = what
+        """Note what an example that has ended leaves changed for later ones; "" for nothing.
+
+        By chance a counter that begins anew in each example ends at the number of before. So several
+        examples have to leave nothing, before it is taken for what all do.
+        """
+        self.unchanged += not what
+        if what or self.unchanged >= SURE:
+            self.leaves = what
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         """Return the leaves of a nested value, None among them, and its structure."""

@@ -7,10 +7,10 @@ containers and arrays, locks, settings, which are known from the code (`multifol
 nothing differs, it waits; else it goes on alone, as in the loop, until it has put back what it has changed,
 or ends.
 
-The first example of a program whose code may write such things goes on alone in any case. If it leaves
-something changed when it ends, all examples after it go on alone, in the order of the loop; so do they in
-later runs. What remains is an error: that others have changed for good what an example that waits has seen
-already, or that one which has waited changes what later ones have seen.
+The first four examples of a program whose code may write such things go on alone in any case. If one of
+them leaves something changed when it ends, all examples after it go on alone, in the order of the loop; so
+do they in later runs. What remains is an error: that others have changed for good what an example that
+waits has seen already, or that one which has waited changes what later ones have seen.
 
 Random generators are handled in another way. An example that draws from one waits all the same: a warning
 says so, if the first examples of a run show it. With a seed each example has random streams of its own, and
@@ -179,7 +179,7 @@ class Sharing:
         if place is not None:
             return place.described()
         if self.recorder.leaves is None and state and self.watch().writes:
-            return "the first example, to see what it leaves for later ones"
+            return "one of the first examples, to see what they leave for later ones"
         if self.recorder.leaves:
             return f"{self.recorder.leaves}, and examples leave that for later ones"
         self.last = state

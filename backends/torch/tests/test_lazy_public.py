@@ -405,7 +405,7 @@ def test_state_that_examples_share_is_that_of_the_loop_where_they_read(where):
 
 
 def test_what_an_example_changes_after_others_have_run_is_an_error():
-    arguments = [with_state(0)] * 4, XS[:4], [False, True, False, False]
+    arguments = [with_state(0)] * 8, [*XS[:4], *XS[:4]], [i == 5 for i in range(8)]
     with pytest.raises(RecordError, match="The examples share"):
         multifold.batched(changed_late)(*arguments)
 

@@ -318,9 +318,9 @@ def test_an_example_goes_on_alone_inside_of_compiled_code_that_calls_it_back():
 
 def test_a_change_that_an_example_has_missed_while_it_waited_is_refused():
     def fn(x, i):
-        if i > 1:
+        if i > 5:
             Settings.factor += 1
-        return read(x) + LIN(x) * Settings.factor  # example 1 reads before all changes, in the loop
+        return read(x) + LIN(x) * Settings.factor  # example 5 reads before all changes, in the loop
 
     with pytest.raises(RecordError, match="share attribute 'factor' of Settings, and others changed it"):
         multifold.batched(fn)(XS, range(8))
@@ -335,6 +335,19 @@ def test_examples_go_on_in_the_order_of_the_loop_once_one_has_left_something():
     wanted, found, run = both(fn)
     torch.testing.assert_close(torch.stack(found), torch.stack(wanted))
     assert "and examples leave that for later ones" in str(run.explain())
+
+
+def test_a_counter_that_ends_by_chance_where_it_began_is_still_one():
+    def fn(x, i):
+        Settings.factor = 0
+        while read(x) * 0 + Settings.factor < (2, 2, 3, 1, 4, 2, 5, 1)[i]:
+            Settings.factor += 1
+        return LIN(x) * Settings.factor
+
+    wanted = [fn(x, i) for i, x in enumerate(XS)]
+    Settings.factor = 2  # which is what the first two examples leave
+    found = multifold.batched(fn)(XS, range(8))
+    torch.testing.assert_close(found, torch.stack(wanted))
 
 
 def test_a_server_answers_requests_whose_reads_run_alone():
