@@ -23,6 +23,7 @@ import optree
 
 from multifold._engine.compiled import KnownCall as KnownCall
 from multifold._engine.compiled import LazyRecorderBase
+from multifold._engine.compiled import hold as hold
 from multifold._engine.record.freezing import freeze
 from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, Recording, recording_of, refusal

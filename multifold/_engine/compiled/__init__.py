@@ -51,7 +51,7 @@ try:
     )  # fmt: skip
     from multifold._engine.compiled._covers import beam, cover
     from multifold._engine.compiled._foot import at_foot
-    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase
+    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, hold
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._recording import GraphBase, NodeBase, RecorderBase, recorded
     from multifold._engine.compiled._rows import plan, wire
@@ -73,7 +73,7 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase
+    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, hold
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._rows import plan, wire
     from multifold._engine.compiled._table import TableBase, distinct
@@ -103,6 +103,7 @@ __all__ = [
     "distinct",
     "edges",
     "ends_stacks",
+    "hold",
     "in_use",
     "located",
     "merge",

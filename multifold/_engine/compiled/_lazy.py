@@ -366,6 +366,26 @@ class LazyRecorderBase:
         return None
 
 
+def hold(tables: list, objects: list) -> bool:
+    """Return whether the values of some dictionaries, one after another, are these very objects.
+
+    An adapter asks it of the weights of a layer at each call that is recorded.
+
+    >>> hold([{"weight": Ellipsis}, {"mean": NotImplemented}], [Ellipsis, NotImplemented])
+    True
+    >>> hold([{"weight": Ellipsis}], [Ellipsis, NotImplemented])
+    False
+    """
+    count: cython.Py_ssize_t = len(objects)
+    i: cython.Py_ssize_t = 0
+    for table in tables:
+        for x in table.values():
+            if i >= count or x is not objects[i]:
+                return False
+            i += 1
+    return i == count
+
+
 @cython.cfunc
 def line_of_program(recording: Any) -> Any:
     """Return the innermost frame that is of the program, and not of a library; None if there is none."""

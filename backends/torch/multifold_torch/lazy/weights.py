@@ -17,18 +17,14 @@ True
 from __future__ import annotations
 
 import contextlib
-import itertools
-import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from multifold.lazy.recorder import hold
 from multifold_torch.lazy.written import is_pending
-
-END = object()
-"""Stands after the last tensor, so that lists of different lengths differ."""
 
 
 class OtherWeights(Exception):
@@ -57,19 +53,17 @@ class Weights:
         self.buffers = [x._buffers for x in modules if x._buffers]
         self.tables: list[dict[str, Any]] = [*self.parameters, *self.buffers]
         self.kept = [dict(table) for table in self.tables]
-        self.values: list[Iterable[Any]] = [*[table.values() for table in self.tables], (END,)]
-        self.tensors = [*itertools.chain.from_iterable(self.values)]
+        self.tensors = [x for table in self.tables for x in table.values()]
         found = [x for x in self.tensors if isinstance(x, Tensor)]
         self.identity = (*map(id, self.tensors), *[x.requires_grad for x in (*found, *alone)])
 
     def __len__(self) -> int:
         """How many tensors there are."""
-        return len(self.identity) - 1
+        return len(self.identity)
 
     def are_now(self) -> bool:
         """Return whether the modules have the same tensors; who needs gradients is not looked at."""
-        # It is asked at each recorded call of a layer, and runs without a step of Python's interpreter.
-        return all(map(operator.is_, itertools.chain.from_iterable(self.values), self.tensors))
+        return hold(self.tables, self.tensors)
 
     def are_others(self) -> bool:
         """Return whether a parameter is a tensor that is no `nn.Parameter`, or a buffer is pending."""
