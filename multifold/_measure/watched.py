@@ -23,7 +23,7 @@ import optree
 from multifold._engine.ops.reach import package_of
 from multifold.backend import Backend, owner_of
 from multifold.lazy.cells import is_found, replaced
-from multifold.lazy.sharing import is_written_here
+from multifold.lazy.writes import is_written_here
 from multifold.marks import trusted
 
 LEAST_SHARE = 0.05

@@ -42,9 +42,15 @@ from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES, globals_of, nam
 from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.lazy.current import CELL, Recording, refusal
 from multifold.lazy.seen import entries_of
-from multifold.lazy.sharing import STDLIB, is_written_here
 from multifold.lazy.watched import SMALL, same
-from multifold.lazy.writes import NAMELESS, functions_in, named_by, written_by
+from multifold.lazy.writes import (
+    NAMELESS,
+    functions_in,
+    is_known_module,
+    is_written_here,
+    named_by,
+    written_by,
+)
 
 MOST = 1024
 """Objects that are looked into at most."""
@@ -84,7 +90,7 @@ class ProgramStores:
         *,
         everything: bool = False,
     ) -> None:
-        found = [written_by(x.__code__) for x in functions_in(roots, is_written_here, is_known, is_cell)]
+        found = [written_by(x.__code__) for x in functions_in(roots, is_known, is_cell)]
         stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
         called = frozenset[str]().union(*[one.names for one in found])
         self.names = frozenset([store.name for one in stores for store in one])
@@ -170,7 +176,7 @@ class Beyond:
         """Return the methods of a class that the user has written, and functions that these may call."""
         found = self.stores.methods.get(kind)
         if found is None:
-            found = [*functions_in([kind], is_written_here, self.is_known)]
+            found = [*functions_in([kind], self.is_known)]
             self.stores.methods[kind] = found
         return found
 
@@ -336,11 +342,6 @@ def roots_of(recording: Recording) -> list[Any]:
             found.append(FunctionType(code, frame.f_globals, code.co_name, None, cells))
         frame = frame.f_back
     return found
-
-
-def is_known_module(inner: tuple[str, ...], module: str) -> bool:
-    """Return whether a module is of Python, NumPy, or in ``inner``: multifold and the framework."""
-    return f"{module}.".startswith((*inner, "numpy.")) or module.partition(".")[0] in STDLIB
 
 
 def is_cell(x: Any) -> bool:

@@ -20,11 +20,9 @@ draws the same numbers as in a loop that has them, too.
 from __future__ import annotations
 
 import contextvars
-import functools
-import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -36,11 +34,11 @@ from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend
 from multifold.lazy.current import refusal
 from multifold.lazy.watched import OWN_VARIABLE, Reading, Watched
-from multifold.lazy.writes import functions_in
+from multifold.lazy.writes import functions_in, is_known_module, is_written_here
 
 WATCHED, TURNS = 8, 16
 """So many examples of a run, and so many turns of each, are watched for random numbers that they draw: to
-ask takes longer than to record some calls."""
+ask takes longer than to record some calls. The arguments of so many are kept at most after their end."""
 
 Variables = dict[contextvars.ContextVar[Any], Any]
 """Context variables, and what they stand for."""
@@ -50,9 +48,6 @@ OWN_VARIABLES = {"decimal_context", "numpy.ufunc.extobj"}
 
 State = list[Reading]
 """What stands in each place that is watched."""
-
-STDLIB = sys.stdlib_module_names - {"__main__"}
-"""Packages of Python itself."""
 
 LATE = "one changed it that had waited, after others that come later in the loop"
 WAITED = "others changed it while one waited for a value"
@@ -112,6 +107,7 @@ class Sharing:
         self.last_drawn = -1
         self.arguments: dict[int, Sequence[Any]] = {}
         self.objects: dict[int, dict[int, Any]] = {}
+        self.ended: list[int] = []
         self.known: dict[int, Any] = {}
         self.watched: Watched | None = None
         self.may_watch = watches and (bool(recorder.reads) or not recorder.known)
@@ -126,10 +122,19 @@ class Sharing:
             self.arguments[example] = arguments
 
     def forget(self, example: int) -> None:
-        """Drop the arguments of an example that has ended, which changes nothing any more."""
+        """Drop the arguments of an example that has ended, which changes nothing any more.
+
+        While it is not known whether examples leave something, those of a few are kept: it may be in an
+        argument that the next example has, too.
+        """
         self.arguments.pop(example, None)
-        for key in self.objects.pop(example, ()):
-            self.known.pop(key, None)
+        self.ended.append(example)
+        if self.recorder.leaves is None and len(self.ended) < WATCHED:
+            return
+        for ended in self.ended:
+            for key in self.objects.pop(ended, ()):
+                self.known.pop(key, None)
+        self.ended.clear()
 
     def watch(self) -> Watched:
         """Return what is watched, made at the first call, with what arguments of several examples hold."""
@@ -141,10 +146,9 @@ class Sharing:
             objects = objects_in(backend, [*model, *self.same])
             inside = [x for owner in objects.values() for x in vars_of(owner)]
             roots = [self.fn, *objects.values(), *inside]
-            functions = [*functions_in(roots, is_written_here, self.is_known)]
-            watched = self.watched = Watched(
-                backend, self.recorder, functions, self.recorder.settings, is_written_here
-            )
+            is_known = partial(is_known_module, self.recorder.inner)
+            functions = [*functions_in(roots, is_known)]
+            watched = self.watched = Watched(backend, self.recorder, functions, self.recorder.settings)
             watched.add_objects(objects.values())
             watched.add_named()
         if self.arguments and watched.writes:
@@ -158,11 +162,6 @@ class Sharing:
     def state(self) -> State:
         """Return the state of all that is watched."""
         return self.watch().read()
-
-    def is_known(self, module: str) -> bool:
-        """Return whether a Python module is of Python itself, NumPy, multifold or the framework."""
-        known = f"{module}.".startswith((*self.recorder.inner, "numpy."))
-        return known or module.partition(".")[0] in STDLIB
 
     def change(self) -> str | None:
         """Return what the example that runs has changed in this turn, and others would see, or None.
@@ -316,24 +315,7 @@ def vars_of(x: Any) -> Iterable[Any]:
 def is_of_user(x: Any) -> bool:
     """Return whether the class of an object is in a module of the user; see `is_written_here`.
 
-    >>> is_of_user(Counter()), is_of_user(sys)
+    >>> is_of_user(Counter()), is_of_user(contextvars)
     (False, False)
     """
     return is_written_here(module_of(type(x)))
-
-
-@functools.lru_cache(maxsize=1024)
-def is_written_here(module: str) -> bool:
-    """Return whether a module is the user's: neither multifold's, Python's, nor installed.
-
-    Its file lies outside of the folders of Python and site-packages, or it has none, as ``__main__`` in a
-    notebook, or what `exec` runs.
-    """
-    top = module.partition(".")[0]
-    if (
-        f"{module}.".startswith(("multifold.", "multifold_")) or top in STDLIB
-    ):  # the former may be installed so that its code can be changed
-        return False
-    where = getattr(sys.modules.get(module), "__file__", None)
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
-    return module == "__main__" or where is None or not where.startswith(tuple(installed))

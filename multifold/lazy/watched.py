@@ -27,6 +27,7 @@ from multifold.lazy.writes import (
     CodeWrites,
     NameStore,
     Settings,
+    is_written_here,
     named_by,
     written_by,
 )
@@ -93,8 +94,6 @@ class Watched:
         The functions of the program.
     settings : dict
         Settings of the framework, besides `OF_PROCESS`; see `multifold.lazy.writes`.
-    is_of_user : callable
-        Takes the name of a Python module; returns whether the user has written it.
 
     Attributes
     ----------
@@ -108,12 +107,10 @@ class Watched:
         recorder: Any,
         functions: Sequence[FunctionType],
         settings: Settings,
-        is_of_user: Callable[[str], bool],
     ) -> None:
         self.backend = backend
         self.pending: Any = recorder.pending
         self.version_of: Callable[[Any], int] = recorder.version_of
-        self.is_of_user = is_of_user
         self.functions = functions
         self.places: list[WatchedPlace] = []
         self.seen: dict[tuple[int, str], Any] = {}
@@ -257,7 +254,7 @@ class Watched:
     def is_foreign(self, x: Any) -> bool:
         """Return whether the code that may change an object is not looked at, as that of a logger."""
         package = package_of(x)
-        return not (self.backend.hosts(x) or self.is_of_user(module_of(type(x))) or package == "builtins")
+        return not (self.backend.hosts(x) or is_written_here(module_of(type(x))) or package == "builtins")
 
     def add_modes(self, x: Any) -> None:
         """Look at the modes of a model of the framework, as those of training, if code may change them.

@@ -21,6 +21,8 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import sys
+import sysconfig
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,6 +58,9 @@ OPTIONS = {"out", "inplace"}
 
 MAKERS = {"list", "dict", "set", "deque", "Counter", "defaultdict", "OrderedDict", "sorted", "bytearray"}
 """Functions whose result is a new container."""
+
+STDLIB = sys.stdlib_module_names - {"__main__"}
+"""Packages of Python itself."""
 
 BUILDS = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_CONST_KEY_MAP", "LIST_EXTEND", "DICT_UPDATE")
 """Instructions after which there is a new container on the stack."""
@@ -232,7 +237,6 @@ def is_maker(steps: Sequence[Any], call: Any) -> bool:
 
 def functions_in(
     roots: Sequence[Any],
-    is_of_user: Callable[[str], bool],
     is_known: Callable[[str], bool],
     is_end: Callable[[Any], bool] = lambda x: False,
 ) -> Iterator[FunctionType]:
@@ -246,8 +250,6 @@ def functions_in(
     ----------
     roots : sequence of object
         Functions, methods, and objects whose methods may be called.
-    is_of_user : callable
-        Takes the name of a module; returns whether the user has written it.
     is_known : callable
         Takes the name of a module; returns whether it is one of Python or the framework, whose functions
         are left out.
@@ -271,7 +273,7 @@ def functions_in(
             continue
         elif isinstance(x, FunctionType):
             seen.add(id(x))
-            if is_of_user(module_of(x)):
+            if is_written_here(module_of(x)):
                 yield x
                 todo += [part for _, part in named_by(x)]
         else:
@@ -279,10 +281,32 @@ def functions_in(
             kinds = x.__mro__ if isinstance(x, type) else type(x).__mro__
             for kind in kinds:
                 parts = [part for part in vars(kind).values() if is_code(part)]
-                if is_of_user(module_of(kind)):
+                if is_written_here(module_of(kind)):
                     todo += parts
                 elif not (isinstance(x, type) or is_known(module_of(kind))):
                     yield from [part for part in parts if isinstance(part, FunctionType)]
+
+
+@functools.lru_cache(maxsize=1024)
+def is_written_here(module: str) -> bool:
+    """Return whether a module is the user's: neither multifold's, Python's, nor installed.
+
+    Its file lies outside of the folders of Python and site-packages, or it has none, as ``__main__`` in a
+    notebook, or what `exec` runs.
+    """
+    top = module.partition(".")[0]
+    if (
+        f"{module}.".startswith(("multifold.", "multifold_")) or top in STDLIB
+    ):  # the former may be installed so that its code can be changed
+        return False
+    where = getattr(sys.modules.get(module), "__file__", None)
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    return module == "__main__" or where is None or not where.startswith(tuple(installed))
+
+
+def is_known_module(inner: tuple[str, ...], module: str) -> bool:
+    """Return whether a module is of Python, NumPy, or in ``inner``: multifold and the framework."""
+    return f"{module}.".startswith((*inner, "numpy.")) or module.partition(".")[0] in STDLIB
 
 
 def is_code(x: Any) -> bool:

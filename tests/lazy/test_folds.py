@@ -97,15 +97,23 @@ def test_a_failed_example_ends_no_other_one():
     assert [*failures] == [i for i in range(6) if i not in good] and CURRENT.recording is None
 
 
-def test_state_that_examples_share_and_change_while_one_waits_is_refused():
-    def program(pair):
-        x, counts = pair
-        counts[0] += 1
-        return (layer(x) > 0).sum() + counts[0] if layer(x)[0] > 9 else layer(x)
+def counted(pair):
+    x, counts = pair
+    counts[0] += 1
+    return layer(x) * counts[0] if layer(x)[0] > -9 else layer(x)
 
+
+def test_a_list_that_all_examples_count_in_has_the_counts_of_the_loop():
     counts = [0]
-    with pytest.raises(RecordError, match="a list"):
-        multifold.Fold(backend="numpy").run(None, [(x, counts) for x in XS], multifold.plain(program))
+    found = multifold.Fold(backend="numpy").run(None, [(x, counts) for x in XS], multifold.plain(counted))
+    np.testing.assert_allclose(found, [layer(x) * (i + 1) for i, x in enumerate(XS)])
+
+
+def test_a_list_that_late_examples_count_in_while_one_waits_is_refused():
+    counts = [0]
+    pairs = [(x, counts if i > 4 else [0]) for i, x in enumerate([*XS, *XS])]
+    with pytest.raises(RecordError, match="share a list"):
+        multifold.Fold(backend="numpy").run(None, pairs, multifold.plain(counted))
 
 
 def test_a_server_answers_what_the_program_returns():

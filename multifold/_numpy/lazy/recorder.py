@@ -21,7 +21,6 @@ from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.pending_array import with_reads
 from multifold.lazy.recorder import FEW_NUMBERS, MANY, SMALL, KnownCall, LazyRecorder, known_call
 from multifold.lazy.seen import Seen
-from multifold.lazy.sharing import is_written_here
 from multifold.lazy.writes import functions_in, written_by
 from multifold.operands import shared
 
@@ -94,7 +93,7 @@ class NumpyRecorder(LazyRecorder):
     @functools.cached_property
     def writes(self) -> bool:
         """Whether the code of the program may change arrays that it has not made."""
-        functions = functions_in([self.fn], is_written_here, lambda module: True)
+        functions = functions_in([self.fn], lambda module: True)
         return any(written_by(x.__code__).contents for x in functions)
 
     def of_now(self, x: Any) -> tuple[Any, int]:
