@@ -242,7 +242,7 @@ class Batched:
         results = [recorder.settled(left.result, {}) for left in kept if left.number not in raised]
         for variable, value in variables.items():
             variable.set(value)
-        failures = {**failures, **raised}
+        failures = {**raised, **failures}  # an example had asked for a call that fails before it raised
         if raised and self.on_error == "raise":
             raise raised[min(raised)]
         if self.is_new and not failures:

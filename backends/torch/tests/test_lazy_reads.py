@@ -119,6 +119,21 @@ def test_examples_that_wait_share_launches():
     assert len(run.explain()) <= 9
 
 
+def test_the_error_of_a_call_comes_before_one_that_the_example_raises_later():
+    table = nn.Embedding(4, 4)
+
+    def program(x, i):
+        y = table(torch.tensor(i))
+        if i > 3:
+            raise ValueError("too large", y)
+        return y + LIN(x)
+
+    with pytest.raises(IndexError):
+        program(XS[4], 4)
+    _, failures = multifold.batched(program, on_error="collect")(XS, range(len(XS)))
+    assert {*failures} == {4, 5, 6} and all("IndexError" in str(x) for x in failures.values())
+
+
 def failing(x):
     y = LIN(x)
     if y[0] > 0:

@@ -225,10 +225,13 @@ def refused(program: Program, why: str) -> Verdict:
 
 
 def why_refused(found: Outcome) -> str | None:
-    """Return why multifold has refused an example, if it has."""
+    """Return why multifold has refused an example, if it has, or what a library has made of its refusal."""
     for error in found.failures.values():
-        if isinstance(error, multifold.MultifoldError):
-            return refusal_of(error)
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, multifold.MultifoldError):
+            cause = cause.__cause__
+        if cause is not None:
+            return refusal_of(cause)
     return None
 
 
