@@ -347,8 +347,7 @@ class Fold(FrameworkRecorder, Awaiting):
             self,
             tasks,
             loops,
-            # Where equal calls are one node, a call that is recorded later asks for an old result again.
-            sweep=self._graph.merged is None,
+            sweep=True,
             in_place=backend.puts and backend.is_inference(),
         )
         self._last = []

@@ -18,7 +18,7 @@ from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
-from multifold._engine.compiled.columns cimport PART_BITS as BITS
+from multifold._engine.compiled.columns cimport CALL_MASK, PART_BITS as BITS
 
 import numpy as np
 
@@ -184,7 +184,7 @@ cdef class GraphBase:
     """The columns of a graph, and the forms of calls that the quick path knows."""
 
     cdef readonly type node_type
-    cdef readonly Column signature, refs, ints, floats, lengths, members, instructions
+    cdef readonly Column signature, refs, ints, floats, lengths, members, instructions, holders
     cdef readonly list arrays, loose, codes
     cdef public dict quick, splits  # a graph of traces hands them to the next one, which knows the same forms
     cdef readonly dict merged  # where equal calls are one, the first call of each key; else None
@@ -196,7 +196,7 @@ cdef class GraphBase:
         self.node_type = NodeBase
         self.signature, self.refs, self.ints = new_column(INTEGERS), new_column(INTEGERS), new_column(INTEGERS)
         self.lengths, self.members, self.instructions = new_column(INTEGERS), new_column(INTEGERS), new_column(INTEGERS)
-        self.floats = new_column(FLOATS)
+        self.floats, self.holders = new_column(FLOATS), new_column(INTEGERS)
         self.arrays, self.loose, self.codes, self.quick, self.splits = [], [], [], {}, {}
 
     def __init__(self, type node_type not None, bint merges):
@@ -208,6 +208,19 @@ cdef class GraphBase:
     def route(self, str letters not None):
         """Return what the quick path needs of a form: its letters, which `forms.py` lists, as bytes."""
         return letters.encode("ascii")
+
+    cdef bint hold(self, int64_t call) except -1:
+        """Count one more node of a call; return False for what is none."""
+        cdef Column holders = self.holders
+        if not 0 <= call < self.signature.size:
+            return False
+        while holders.size < call:
+            holders.put_integer(0)
+        if holders.size == call:  # the first node of a call, nearly always
+            holders.put_integer(1)
+        else:
+            holders.items[call].integer += 1
+        return True
 
     def put(self, number, operands, frame):
         """Append a call of signature `number`, recorded at `frame`; `operands` has its entries of each column."""
@@ -230,9 +243,17 @@ cdef class NodeBase:
 
     cdef readonly object _graph  # a GraphBase, or the columns of merged traces
     cdef readonly int64_t _ref
+    cdef bint counted  # among the holders of its call
 
     def __init__(self, graph, int64_t ref):
+        if self.counted:
+            raise TypeError("a node is made once")
         self._graph, self._ref = graph, ref
+        hold(self)
+
+    def __dealloc__(self):
+        if self.counted:  # the collector has cleared nothing: see above
+            (<GraphBase>self._graph).holders.items[self._ref & CALL_MASK].integer -= 1
 
     def split(self, n):
         cdef Py_ssize_t i
@@ -268,6 +289,13 @@ cdef class NodeBase:
         return type(self), (self._graph, self._ref), self.__getstate__()
 
 
+cdef inline int hold(NodeBase node) except -1:
+    """Count a node that was just made, if its graph is one that records."""
+    if isinstance(node._graph, GraphBase):
+        node.counted = (<GraphBase>node._graph).hold(node._ref & CALL_MASK)
+    return 0
+
+
 cdef tuple offsets_of(NodeBase node, n):
     """Return what is added to the reference for each of n parts: looked up, or what `Node._offsets` returns."""
     cdef int64_t part = node._ref >> BITS
@@ -289,6 +317,7 @@ cdef inline NodeBase new_node(type node_type, graph, int64_t ref):
     """Return a node without a call of its class, which takes longer than all else here."""
     cdef NodeBase node = <NodeBase>(<PyTypeObject*>NodeBase).tp_new(node_type, <PyObject*>NO_ARGUMENTS, NULL)
     node._graph, node._ref = graph, ref
+    hold(node)
     return node
 
 

@@ -74,6 +74,8 @@ class Graph(GraphBase):
         Where each call was recorded: the code object and the instruction; `line` looks the line up.
         In a graph that was pickled, the file and the line.
     instructions : column of int
+    holders : column of int
+        How many nodes of each call are alive; it may be shorter than there are calls.
     merged : dict of Hashable to int, or None
         With ``cse=True`` the first call of each key that `multifold._engine.compiled.forms.merge_key`
         makes.

@@ -7,7 +7,7 @@ that the awaited values need run as one minibatch, a *round*, and the examples g
 - `tasks`: drives the coroutines, and knows nothing of graphs.
 - `rounds`: alternates between the two, and finds the example that is to blame for a failing launch.
 - `calls`: the table of all calls, which gives a round the few that it runs and reads.
-- `store`: the results of earlier rounds; `held_nodes` tells it which of them nodes can still ask for.
+- `store`: the results of earlier rounds, as long as a node can ask for them.
 - `gathers`: launches whose rows `pages` keep in arrays written in place, each operand put together by one
   gather and without a plan.
 - `fetch`: brings awaited values to the host, in one copy where their dtype and shape allow.

@@ -76,8 +76,7 @@ class Rounds:
     loop_of : callable
         Returns what runs the plan of a round.
     sweep : bool
-        Whether results that no node can ask for are dropped. Not where equal calls are one node: an equal
-        call that is recorded later asks for the result again.
+        Whether results that no node can ask for are dropped.
     in_place : bool
         Whether rows are written in place, into pages: then launches gather their operands.
     """

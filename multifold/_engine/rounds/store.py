@@ -12,8 +12,8 @@ many rounds:
 - Where no gradient is wanted and the framework can, rows are *appended in place*: what a round reads is
   moved to a page of its form (`multifold._engine.rounds.pages`), and nothing has to be divided or put
   together.
-- Results that no node can ask for any more are *swept*, which needs to know the nodes that the user still
-  holds (`multifold._engine.rounds.held_nodes`).
+- Results that no node can ask for any more are *swept*: each graph counts the nodes of its calls that are
+  alive (``holders``), so nothing is looked at but these counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from multifold._engine.ops.values import PARTS_HINT, Values, array_at, follow, o
 from multifold._engine.record.node import Node
 from multifold._engine.rounds.calls import CallTable
 from multifold._engine.rounds.fetch import LEAF, HostRows
-from multifold._engine.rounds.held_nodes import HeldNodes
 from multifold._engine.rounds.pages import NUMBERS, ROWS, SPARE, Page, numbers_in, padded
 from multifold._engine.run.run import Run
 from multifold.errors import LaunchError, RecordError
@@ -45,7 +44,7 @@ TOGETHER = 1024
 """Rows that small results which are put together may have."""
 
 MANY = 10_000
-"""Calls that are recorded between two sweeps; `multifold._engine.rounds.held_nodes` says what one costs."""
+"""Calls that are recorded between two sweeps, of which each looks at all calls."""
 
 HEAVY = 1 << 24
 """Numbers that the results may hold before the next sweep: 64 MB of float32."""
@@ -115,7 +114,6 @@ class Store:
             self.pages = before.pages
             self._next = before._next
             self.results = {page.number: page for page in self.pages.values()}
-        self._nodes = HeldNodes(table.graph)
         self._swept = 0  # calls that had been recorded at the last sweep
         # Numbers in the results now, without pages; and with pages, right after the last sweep.
         self._held = self._held_before = 0
@@ -489,20 +487,17 @@ class Store:
 
         A result is read again only through a node that the user still holds, or through a call that has not
         run yet and that such a node needs. It is time after `MANY` calls, or when the results hold twice as
-        many numbers as the last sweep has left, `HEAVY` at least. Nothing is dropped if
-        `HeldNodes.are_known` is false.
+        many numbers as the last sweep has left, `HEAVY` at least. Where equal calls are one node, one that
+        is recorded later may ask for a result that was dropped; then its call runs again.
         """
         heavy = self.held > max(HEAVY, 2 * self._held_before)
         if not heavy and len(self.table.graph.signature) - self._swept < MANY:
             return
-        if not self._nodes.are_known:
-            return
         self.table.extend()  # a call that was recorded since the last round may need a result
         self._swept = len(self.table)
-        calls = np.unique(self._nodes.calls())
-        calls = calls[calls < len(self.table)]
+        held = np.flatnonzero(np.array(self.table.graph.holders, np.int64))
         wanted = np.zeros(len(self.table), bool)
-        wanted[self.table.select(calls).given] = True
+        wanted[self.table.select(held[held < len(self.table)]).given] = True
         self.keep_only(wanted)
         self._held_before = self.held
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 
@@ -11,7 +12,7 @@ from awaits import grow
 
 import multifold
 from multifold import Fold, LaunchError, RecordError, Unfold, shared
-from multifold._engine.rounds import held_nodes, pages, store
+from multifold._engine.rounds import pages, store
 from multifold._engine.rounds.calls import CallTable
 from multifold._engine.rounds.store import Store
 from multifold.testing import Counting
@@ -345,25 +346,11 @@ def test_a_deep_result_is_looked_through_once():
         Fold(backend="numpy").apply(None, deep)
 
 
-def test_nothing_is_dropped_while_the_collector_is_frozen(monkeypatch):
+@pytest.mark.parametrize("cse", [False, True])
+def test_results_are_dropped_without_a_look_at_what_else_is_alive(monkeypatch, cse):
     monkeypatch.setattr(store, "MANY", 4)
-
-    async def example(fold, x):
-        first = node = fold.add(abs, x)
-        for _ in range(10):
-            await fold.value(node)
-            gc.freeze()
-            node = fold.add(abs, node)
-        return fold.add(np.add, first, node)
-
-    try:
-        assert Fold(backend="numpy").run(None, [1, 2], example).tolist() == [2, 4]
-    finally:
-        gc.unfreeze()
-
-
-def test_blocks_are_dropped_although_other_objects_are_frozen(monkeypatch):
-    monkeypatch.setattr(store, "MANY", 4)
+    for name in ("get_objects", "get_referrers", "get_referents", "collect"):
+        monkeypatch.setattr(gc, name, None)
     made, most = [], 0
 
     def step(x):
@@ -379,19 +366,29 @@ def test_blocks_are_dropped_although_other_objects_are_frozen(monkeypatch):
             most = max(most, sum(rows() is not None for rows in made))
         return x
 
-    gc.freeze()
-    try:
-        assert Fold(backend="numpy").run(None, [1, 2], example).tolist() == [41, 42]
-    finally:
-        gc.unfreeze()
+    assert Fold(backend="numpy", cse=cse).run(None, [1, 2], example).tolist() == [41, 42]
     assert most < 20
 
 
-def test_the_collector_rests_while_it_is_asked_for_nodes(monkeypatch):
-    seen = []
-    monkeypatch.setattr(held_nodes.gc, "get_referrers", lambda graph: seen.append(gc.isenabled()) or [])
-    assert held_nodes.HeldNodes(Fold(backend="numpy")._graph).calls().tolist() == []
-    assert (seen, gc.isenabled()) == ([False], True)
+def test_an_equal_call_whose_result_was_dropped_runs_again(monkeypatch):
+    monkeypatch.setattr(store, "MANY", 1)
+
+    async def example(fold, x):
+        for _ in range(3):
+            await fold.value(fold.add(abs, fold.add("negate", x)))
+        return fold.add(abs, fold.add("negate", x))
+
+    assert Fold(backend="numpy", cse=True).run({"negate": np.negative}, [1, 2], example).tolist() == [1, 2]
+
+
+def test_the_nodes_of_a_call_are_counted():
+    fold = Fold(backend="numpy")
+    first = fold.add(abs, 1)
+    copies = [copy.copy(first), *first.split(2), first.no_batch()]
+    other = fold.add(abs, 2)
+    assert [*fold._graph.holders] == [5, 1]
+    del copies, other
+    assert [*fold._graph.holders] == [1, 0]
 
 
 def test_a_fold_that_merges_calls_keeps_what_was_recorded_behind_a_run():

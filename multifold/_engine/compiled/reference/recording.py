@@ -15,13 +15,12 @@ from collections.abc import Callable, Hashable, Sequence
 from types import CodeType, FrameType, FunctionType, SimpleNamespace
 from typing import Any, TypeVar
 
+from multifold._engine.compiled.arrays import CALL_MASK
 from multifold._engine.compiled.arrays import PART_BITS as PART_BITS
 from multifold._engine.compiled.forms import Form, merge_key, own, quick_key, values_of
 from multifold.errors import MultifoldError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-
-new_object = object.__new__
 
 ENTRIES = ("refs", "ints", "floats", "arrays", "lengths", "members", "loose")
 """The columns of what a call's operands are."""
@@ -30,7 +29,7 @@ ENTRIES = ("refs", "ints", "floats", "arrays", "lengths", "members", "loose")
 class NodeBase:
     """A reference and the graph that it belongs to; immutable and hashable."""
 
-    __slots__ = ("_graph", "_ref")
+    __slots__ = ("_counted", "_graph", "_ref")
 
     _offsets: Callable[[int], tuple[int, ...]]
     """Returns what is added to the reference for each of so many parts."""
@@ -44,6 +43,11 @@ class NodeBase:
     def __init__(self, graph: Any, ref: int) -> None:
         self._graph = graph
         self._ref = ref
+        self._counted = isinstance(graph, GraphBase) and graph.hold(ref & CALL_MASK)
+
+    def __del__(self) -> None:
+        if getattr(self, "_counted", False):
+            self._graph.holders[self._ref & CALL_MASK] -= 1
 
     def split(self, n: int) -> tuple[Any, ...]:
         """Return the ``n`` parts of a result that is a tuple or list of ``n`` entries.
@@ -60,15 +64,6 @@ class NodeBase:
         ref = self._ref
         kind = type(self)
         offsets = graph.splits.get((ref >> PART_BITS, n)) or self._offsets(n)
-        if n == 2:  # the states of an LSTM: worth a path of its own, like the new nodes without __init__
-            low, high = offsets
-            first = new_object(kind)
-            first._graph = graph
-            first._ref = ref + low
-            second = new_object(kind)
-            second._graph = graph
-            second._ref = ref + high
-            return first, second
         return tuple([kind(graph, ref + offset) for offset in offsets])
 
     def __eq__(self, other: object) -> bool:
@@ -76,6 +71,9 @@ class NodeBase:
 
     def __hash__(self) -> int:
         return hash((id(self._graph), self._ref))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._graph, self._ref)
 
 
 class GraphBase:
@@ -85,8 +83,8 @@ class GraphBase:
     """Returns the error of calls that several threads record at once; compiled, each takes one step."""
 
     __slots__ = (
-        "arrays", "codes", "floats", "frame", "instructions", "ints", "lengths", "loose", "members",
-        "merged", "node_type", "quick", "refs", "signature", "splits",
+        "arrays", "codes", "floats", "frame", "holders", "instructions", "ints", "lengths", "loose",
+        "members", "merged", "node_type", "quick", "refs", "signature", "splits",
     )  # fmt: skip
 
     def __init__(self, node_type: type[Any], merges: bool) -> None:
@@ -102,6 +100,7 @@ class GraphBase:
         self.loose: list[Any] = []
         self.codes: list[CodeType | tuple[str, int]] = []
         self.instructions: list[int] = []
+        self.holders: list[int] = []  # how many nodes of each call are alive
         # Where calls are recorded just now, if not where `add` is called: `reduce` records for its caller.
         self.frame: FrameType | None = None
         self.quick: dict[Hashable, Form] = {}
@@ -135,6 +134,14 @@ class GraphBase:
         self.codes.append(frame.f_code)
         self.instructions.append(frame.f_lasti)
         self.signature.append(number)
+
+    def hold(self, call: int) -> bool:
+        """Count one more node of a call; return False for what is none."""
+        if not 0 <= call < len(self.signature):
+            return False
+        self.holders.extend([0] * (call + 1 - len(self.holders)))
+        self.holders[call] += 1
+        return True
 
     def marks(self) -> list[int]:
         """Return the present length of each column in `ENTRIES`, for `since`."""
@@ -295,10 +302,7 @@ class RecorderBase:
         column.append(number)
         graph.codes.append(frame.f_code)
         graph.instructions.append(frame.f_lasti)
-        node = new_object(graph.node_type)  # quicker than a call of the class
-        node._graph = graph
-        node._ref = call
-        return node
+        return graph.node_type(graph, call)
 
 
 def recorded(method: Method) -> Method:
