@@ -27,6 +27,7 @@ from multifold._engine.plan.schedule import Schedule, find_policy
 from multifold._engine.plan.wiring import Place
 from multifold._engine.record.lines import warn_user
 from multifold._engine.record.node import Node
+from multifold._engine.rounds import collector
 from multifold._engine.rounds.awaitables import Awaiting, refuse_values
 from multifold._engine.rounds.rounds import Rounds
 from multifold._engine.rounds.tasks import Tasks, collects_failures
@@ -353,7 +354,7 @@ class Fold(FrameworkRecorder, Awaiting):
         self._last = []
         self._answer_at_once_by(rounds.values_at_once)
         try:
-            with tasks.running():
+            with collector.resting(), tasks.running():
                 yield rounds
                 self._graph.refuse_changed()
         finally:

@@ -18,6 +18,7 @@ import optree
 from multifold._engine.ops.reach import owners_of
 from multifold._engine.ops.state import aside
 from multifold._engine.record.lines import warn_user
+from multifold._engine.rounds import collector
 from multifold._engine.traces.trace import Trace
 from multifold._engine.traces.tracer import traces
 from multifold.backend import Backend
@@ -29,7 +30,6 @@ from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.function import LazyFunction
 from multifold.lazy.left import Left
 from multifold.lazy.sharing import Sharing
-from multifold.lazy.waiting import resting_collector
 from multifold.operands import each
 
 if TYPE_CHECKING:
@@ -231,8 +231,7 @@ class Batched:
             taken[number] = Left(recorder, owners, number, result, pending)
             return taken[number]
 
-        with resting_collector():
-            ran = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
+        ran = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
         rows, failures = ran if self.on_error == "collect" else (ran, {})
         kept = [taken[number] for number in sorted(taken) if number not in failures]
         for left, own in zip(kept, rows or (), strict=True):
@@ -300,7 +299,7 @@ class Batched:
             taken.append((result, pending, run.modes))
             return each(tuple([x.node for x in pending]))
 
-        with resting_collector():
+        with collector.resting():
             made = traces(record, examples)
         return [LazyTrace(x, *found) for x, found in zip(made, taken, strict=True)]
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from multifold._engine.ops.reach import globals_of
 from multifold._engine.plan.outputs import take_apart
+from multifold._engine.rounds import collector
 from multifold._engine.rounds.rounds import Rounds
 from multifold._engine.run.blame import by_halves
 from multifold._engine.run.report import NOBODY
@@ -25,7 +26,6 @@ from multifold.fold import Fold
 from multifold.lazy.cells import CELLS, checked_ops
 from multifold.lazy.current import CURRENT, Recording
 from multifold.lazy.function import LazyFunction
-from multifold.lazy.waiting import resting_collector
 
 if TYPE_CHECKING:
     from multifold.lazy.explained import LazyExplanation
@@ -156,7 +156,7 @@ class pending:  # noqa: N801 - it is used as a function
         with (
             recorder.recording([self.shared]),
             CELLS.applied(self.ops),
-            resting_collector(),
+            collector.resting(),
             fold._rounds(None) as rounds,
         ):
             record = BlockRun(recording, rounds)

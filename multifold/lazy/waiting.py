@@ -12,13 +12,13 @@ all reads where the package greenlet is missing, or where its stacks are not saf
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from multifold._engine import compiled
+from multifold._engine.rounds import collector
 from multifold.errors import MultifoldError, RecordError
 from multifold.lazy.current import CURRENT, REFUSALS, Recording
 from multifold.lazy.sharing import Sharing
@@ -31,27 +31,6 @@ except ImportError:
 
 NO_STACKS = "examples cannot wait here; pip install 'multifold-core[plain]'"
 """Why all examples go on alone, if they do."""
-
-MANY_OBJECTS = 200_000
-"""So many objects, made and not freed, are left to Python's collector while it rests."""
-
-
-@contextlib.contextmanager
-def resting_collector() -> Iterator[None]:
-    """Return a context in which Python's collector of circles is off, if it was on.
-
-    Each recorded call makes some objects that live until the run ends. The collector would go through them
-    again and again, for a good part of the time. What the examples drop is freed without it, except for
-    circles, which `go_on` looks for once there are many objects.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 async def drive(
@@ -140,8 +119,7 @@ def go_on(
     finally:
         sharing.rest(example)
         CURRENT.switch(before)
-        if not gc.isenabled() and gc.get_count()[0] > MANY_OBJECTS:
-            gc.collect(1)
+        collector.relieve()
 
 
 def can_wait(recorder: Any) -> bool:

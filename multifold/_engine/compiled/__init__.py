@@ -56,7 +56,14 @@ try:
     from multifold._engine.compiled._recording import GraphBase, NodeBase, RecorderBase, recorded
     from multifold._engine.compiled._rows import plan, wire
     from multifold._engine.compiled._table import TableBase, distinct
-    from multifold._engine.compiled._tasks import Owners, awaited, located, run_ready
+    from multifold._engine.compiled._tasks import (
+        Owners,
+        RequestBase,
+        answer,
+        awaited,
+        located,
+        run_ready,
+    )  # fmt: skip
 
     # Python imports the source of a module that was not built, and one source among compiled modules would
     # hand them lists where they expect views of arrays.
@@ -77,7 +84,14 @@ except ImportError as error:
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._rows import plan, wire
     from multifold._engine.compiled._table import TableBase, distinct
-    from multifold._engine.compiled._tasks import Owners, awaited, located, run_ready
+    from multifold._engine.compiled._tasks import (
+        Owners,
+        RequestBase,
+        answer,
+        awaited,
+        located,
+        run_ready,
+    )  # fmt: skip
     from multifold._engine.compiled.reference.covers import beam, cover
     from multifold._engine.compiled.reference.foot import at_foot
     from multifold._engine.compiled.reference.recording import GraphBase, NodeBase, RecorderBase, recorded
@@ -92,8 +106,10 @@ __all__ = [
     "NodeBase",
     "Owners",
     "RecorderBase",
+    "RequestBase",
     "TableBase",
     "ancestors",
+    "answer",
     "at_foot",
     "awaited",
     "beam",

@@ -128,16 +128,49 @@ class Owners:
         return 0
 
 
+@cython.cclass
+class RequestBase:
+    """What a coroutine awaits: the values of some nodes.
+
+    Attributes
+    ----------
+    recorder : Fold or Unfold
+        Whose values they are.
+    graph : Graph
+        What it records in.
+    nodes : list of Node
+        The nodes.
+    structure : object
+        How the values nest in what ``await`` gives; None for the value of one node.
+    """
+
+    recorder = cython.declare(object, visibility="readonly")
+    graph = cython.declare(object, visibility="readonly")
+    nodes = cython.declare(list, visibility="readonly")
+    structure = cython.declare(object, visibility="readonly")
+
+    def __init__(self, recorder: Any, nodes: list, structure: Any) -> None:
+        self.recorder = recorder
+        self.graph = recorder._graph
+        self.nodes = nodes
+        self.structure = structure
+
+    def __await__(self) -> Any:
+        if not self.recorder._in_progress:
+            self.recorder._refuse_outside()
+        return (yield self)
+
+
 def run_ready(
     ready: Any,
     waits: dict,
-    kind: Any,
+    results: dict,
     graph: Any,
     context: Any,
     outside: Any,
     owners: Owners | None,
 ) -> tuple[Any, Any, Exception | None] | None:
-    """Run tasks that are ready, until one does anything else than to wait for values.
+    """Run tasks that are ready, until one does anything else than to wait for values or return a node.
 
     Parameters
     ----------
@@ -145,8 +178,10 @@ def run_ready(
         Tasks, and what is called in the context of each, with which argument; taken from the front.
     waits : dict
         Open task -> the request that it waits for, which is set here. Other tasks do not run.
-    kind, graph : type, object
-        A task waits for values if its request is of this class, and for nodes of this graph.
+    results : dict
+        Number of an example -> what it has returned, which is set here where that is a node.
+    graph : Graph
+        A task waits for values if its request is for nodes of this graph.
     context, outside : callable, Hashable
         ``context()`` returns what the framework's ``with`` statements have changed now, and ``outside`` is
         what it was before; false if nothing can change.
@@ -161,6 +196,7 @@ def run_ready(
     """
     while ready:
         task, method, argument = ready.popleft()
+        returned = None
         # A task that was closed stays in the queue, as where another one of its example has failed.
         if task not in waits:
             continue
@@ -168,21 +204,51 @@ def run_ready(
         error: Any = None
         try:
             request = task.context.run(method, argument)
+        except StopIteration as end:
+            if task.parent is None and type(end.value) is graph.node_type:
+                returned = end.value
+            else:
+                error = end
         except BaseException as raised:  # noqa: BLE001 - whatever the user's coroutine raises
             error = raised
         if owners is not None:
             owners.note(task.example)
         if error is not None or (outside and context() != outside):
             try:
-                return task, request, error
+                return task, request, StopIteration(returned) if returned is not None else error
             finally:
                 error = None  # its traceback holds this frame: a circle, which would keep the task alive
+        if returned is not None:
+            del waits[task]
+            results[task.example] = returned
+            continue
         # Anything else is left to `Tasks`, and stops this loop: a gather, a mistake, or a wait for no
         # nodes.
-        if type(request) is not kind or request.graph is not graph or not request.nodes:
+        if not isinstance(request, RequestBase) or request.graph is not graph or not request.nodes:
             return task, request, None
         waits[task] = request
     return None
+
+
+def answer(tasks: Any, waits: dict, ready: Any, values: Any) -> None:
+    """Let tasks go on with the values that they wait for.
+
+    Parameters
+    ----------
+    tasks : iterable of task
+        The tasks.
+    waits : dict
+        Open task -> the request that it waits for, which becomes None.
+    ready : deque of (task, callable, object)
+        Gets the tasks, with what goes on with each, and its value.
+    values : iterator
+        Has a value for each node that a task waits for, task after task.
+    """
+    for task in tasks:
+        request: Any = waits[task]
+        waits[task] = None
+        value = next(values) if request.structure is None else request.answer(values)
+        ready.append((task, task.send, value))
 
 
 def awaited(waiting: list, shared: type) -> tuple[Integers, Integers, list[int], list[int]]:

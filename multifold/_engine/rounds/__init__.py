@@ -10,6 +10,7 @@ that the awaited values need run as one minibatch, a *round*, and the examples g
 - `store`: the results of earlier rounds, as long as a node can ask for them.
 - `gathers`: launches whose rows `pages` keep in arrays written in place, each operand put together by one
   gather and without a plan.
+- `collector`: Python's collector of circles, which rests meanwhile.
 - `fetch`: brings awaited values to the host, in one copy where their dtype and shape allow.
 - `results`: what the examples returned, as the outputs of one minibatch.
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import optree
 
+from multifold._engine import compiled
 from multifold._engine.record.freezing import refuse_itself
 from multifold._engine.record.graph import Graph
 from multifold._engine.record.misuse import NoAttributeError
@@ -42,7 +43,7 @@ class Unawaited:
     always be true, and one in ``==`` always false.
     """
 
-    __slots__ = ("recorder",)
+    __slots__ = ()
 
     recorder: Awaiting
 
@@ -76,16 +77,10 @@ class Unawaited:
     __hash__ = object.__hash__
 
 
-class ValuesRequest(Unawaited):
+class ValuesRequest(compiled.RequestBase, Unawaited):
     """What `Fold.value` and `Fold.values` return; awaited, it becomes the values on the host."""
 
-    __slots__ = ("graph", "nodes", "structure")
-
-    def __init__(self, recorder: Awaiting, nodes: list[Node], structure: Any) -> None:
-        self.recorder = recorder
-        self.graph = recorder._graph
-        self.nodes = nodes
-        self.structure = structure  # None for the one node of `Fold.value`
+    __slots__ = ()
 
     def answer(self, values: Iterator[Any]) -> Any:
         """Take a value for each node from the front of ``values``, and return what ``await`` gives.
@@ -109,7 +104,7 @@ class ValuesRequest(Unawaited):
 class GatherRequest(Unawaited):
     """What `Fold.gather` returns; awaited, it becomes the list of what the coroutines returned."""
 
-    __slots__ = ("coroutines",)
+    __slots__ = ("coroutines", "recorder")
 
     def __init__(self, recorder: Awaiting, coroutines: list[Coroutine[Any, Any, Any]]) -> None:
         self.recorder = recorder

@@ -24,6 +24,7 @@ from multifold._engine import compiled
 from multifold._engine.compiled.forms import own
 from multifold._engine.record.freezing import refuse_itself
 from multifold._engine.record.node import Node
+from multifold._engine.rounds import collector
 from multifold._engine.rounds.awaitables import Awaiting, GatherRequest, Unawaited, ValuesRequest, awaiting
 from multifold.errors import RecordError
 
@@ -152,6 +153,7 @@ class Tasks:
         """
         example = self.started
         self.started += 1
+        collector.relieve()
         context = copy_context()
         try:
             result = context.run(fn, *arguments)
@@ -194,9 +196,12 @@ class Tasks:
         Exception
             What an example raises, unless failures are collected.
         """
-        own = ValuesRequest, self.graph, self.context
+        collector.relieve()
+        own = self.graph, self.context
         while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
-            found = compiled.run_ready(self._ready, self._open, *own, self.outside, self.owners)
+            found = compiled.run_ready(
+                self._ready, self._open, self.results, *own, self.outside, self.owners
+            )
             if found is None:
                 return [(task, x.nodes) for task, x in self._open.items() if x is not None]
             self._take(*found)
@@ -215,13 +220,7 @@ class Tasks:
 
         Takes one value for each node from the front of ``values``, task after task.
         """
-        waits = self._open
-        ready = self._ready
-        for task in tasks:
-            request: Any = waits[task]
-            waits[task] = None
-            value = next(values) if request.structure is None else request.answer(values)
-            ready.append((task, task.send, value))
+        compiled.answer(tasks, self._open, self._ready, values)
 
     def throw(self, task: ExampleTask, error: Exception) -> None:
         """Raise ``error`` in a task at the ``await`` where it waits for values, and run it on from there.

@@ -177,7 +177,7 @@ def cells(framework: Any, names: dict[str, Any]) -> dict[str, Any]:
 
     @multifold.op
     def branching(x):
-        return layer(x) if x[0] > 0 else x * 2
+        return layer(x) if x[0] > 0 else layer(x * 2)  # both need a gradient, as a launch does
 
     @multifold.op
     def scaled_by_top(x):
