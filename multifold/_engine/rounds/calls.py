@@ -80,8 +80,10 @@ class CallTable(TableBase):
         super().__init__(graph)
         self._widths = np.zeros((0, len(COLUMNS)), np.int64)  # of each signature
         self._whole: set[int] = set()  # calls whose whole result is read, through `Node.no_batch`
-        # The graph's signatures, then for each of them one without operands: that of a given call.
+        # For plans: the graph's signatures, then for each of them one without operands, that of a given
+        # call; and the layouts of all.
         self._signatures: tuple[Signature, ...] = ()
+        self._bare: list[Signature] = []
         self._layouts = layouts_of(())
         self._reads_whole: list[int] = []  # the signatures with shared nodes
         self._awaited = set[int]()  # the signatures of calls that examples have waited for
@@ -116,11 +118,12 @@ class CallTable(TableBase):
         a call (`Signature.shared_refs`).
         """
         signatures = self.graph.signatures
-        if len(self._widths) < len(signatures):
-            self._widths = np.array([[getattr(s, name) for name in COLUMNS] for s in signatures], np.int64)
-            self._signatures = (*signatures, *map(without_operands, signatures))
-            self._layouts = layouts_of(self._signatures)
-            self._reads_whole = [i for i, s in enumerate(signatures) if len(s.shared_refs)]
+        known = len(self._widths)
+        if known < len(signatures):
+            new = signatures[known:]
+            widths = np.array([[getattr(s, name) for name in COLUMNS] for s in new], np.int64)
+            self._widths = np.concatenate([self._widths, widths])
+            self._reads_whole += [i for i, s in enumerate(new, known) if len(s.shared_refs)]
         return bool(self._reads_whole)
 
     def extend(self) -> None:
@@ -243,6 +246,11 @@ class CallTable(TableBase):
         References have the numbers of the round, which count the given calls first.
         """
         graph = self.graph
+        signatures = graph.signatures
+        if len(self._bare) < len(signatures):
+            self._bare += map(without_operands, signatures[len(self._bare) :])
+            self._signatures = (*signatures, *self._bare)
+            self._layouts = layouts_of(self._signatures)
         floats = NO_FLOATS
         arrays: list[Any] = []
         if len(graph.floats):

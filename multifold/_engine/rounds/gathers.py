@@ -1,8 +1,7 @@
 """Gathers: launches whose rows are all in pages, each operand put together by one gather.
 
 A round of one launch of each op has no schedule to find, and where all rows are in pages
-(`multifold._engine.rounds.pages`) no sections: each operand is one gather. So once a launch has run by a
-plan, and its result has a page, the next launches of its signature are run here:
+(`multifold._engine.rounds.pages`) no sections: each operand is one gather. So its launches are run here:
 
 1. order its calls by the pages that they read, gather the rows of each operand, and put numbers and arrays
    together,
@@ -40,6 +39,7 @@ import numpy as np
 
 from multifold._engine import compiled
 from multifold._engine.compiled.arrays import CALL_MASK, Integers
+from multifold._engine.ops.lookup import find
 from multifold._engine.ops.values import Values
 from multifold._engine.record.freezing import snapshot
 from multifold._engine.record.kinds import NODE
@@ -51,6 +51,7 @@ from multifold._engine.run.launch import PreparedLaunch
 from multifold._engine.run.loop import Loop
 from multifold._engine.run.report import LaunchTimes
 from multifold.backend import Backend, Ragged
+from multifold.marks import MIXING, mark_of
 
 MOST = 256
 """How many pages of signatures are handed on, and how many `LaunchReads` are kept."""
@@ -133,9 +134,7 @@ class Gathers:
         self.store.move(result, loop.values)
         page = self.store.results.get(int(table.result[calls[0]]))
         if type(page) is Page and not len(signature.shared_refs) and not signature.says_rows:
-            self._targets[number] = page
-            if signature.outlives_reset and len(self._homes) < MOST:
-                self._homes[signature.key] = page
+            self._note(number, page)
 
     def run(
         self,
@@ -190,6 +189,8 @@ class Gathers:
         for number, begin, end in launches:
             page = self._target(loop, number)
             if page is None or table.is_whole(ready[begin:end]):
+                if not pages and self._may_begin(loop, number, ready[begin:end]):
+                    return self._begin(loop, number, ready[begin:end], note)
                 break
             pages.append(page)
             asked.append((end - begin, signatures[number].refs, page.number))
@@ -218,6 +219,48 @@ class Gathers:
                 table.store(calls[own], 0, np.zeros_like(calls[own]))
                 page.give_back(new[own])
 
+    def _may_begin(self, loop: Loop, number: int, calls: Integers) -> bool:
+        """Return whether the first launch of signature ``number``, of these calls, needs no plan.
+
+        It needs one where an operand is a shared node, or says how many rows there are, where a result is
+        read whole, and where launches are padded; where no array has told on which device numbers are; and
+        if its op is not found, marked as mixing, or may be a function that is made for each call, since the
+        plan warns of these or refuses them. An op that is found is noted.
+        """
+        signature = self.table.graph.signatures[number]
+        launcher = loop.launcher
+        if launcher.backend.pads or loop.values.device is None or self.table.is_whole(calls):
+            return False
+        if len(signature.shared_refs) or signature.says_rows:
+            return False
+        if not isinstance(signature.op, str) and len(calls) == 1:
+            return False
+        if not looked_up(loop, signature):
+            op = find(launcher.backend, launcher.model, signature.op)
+            if not callable(op) or mark_of(op) == MIXING:
+                return False
+            launcher.ops[signature] = op
+        return True
+
+    def _begin(self, loop: Loop, number: int, calls: Integers, note: Note) -> tuple[int, bool]:
+        """Run the first launch of signature ``number``, and give its result a page; return as `_attempt`.
+
+        What it reads has to lie in pages; else these results are moved there first.
+        """
+        table = self.table
+        new = np.zeros(len(calls), np.int64)
+        asked = [(len(calls), table.graph.signatures[number].refs, 0)]
+        calls, rows, groups = table.launch_rows(calls, asked, new)
+        own = [(number, 0, len(calls))]
+        reads, index, again = self._plan(loop.values, own, [None], rows, groups)
+        if not reads:
+            return 0, again
+        times = self._launch(loop, number, None, calls, new, reads[0], index)
+        if times is None:
+            return 0, False
+        note(calls, times)
+        return 1, True
+
     def _target(self, loop: Loop, number: int) -> Page | None:
         """Look up the page to which results of signature ``number`` go; None if that is not known.
 
@@ -233,7 +276,12 @@ class Gathers:
         return page
 
     def _plan(
-        self, values: Values, launches: Launches, pages: Sequence[Page], rows: Integers, groups: Groups
+        self,
+        values: Values,
+        launches: Launches,
+        pages: Sequence[Page | None],
+        rows: Integers,
+        groups: Groups,
     ) -> tuple[list[LaunchReads], Iterator[Any], bool]:
         """Return how the first of ``launches`` read, their row numbers, and whether to try the next one.
 
@@ -268,7 +316,7 @@ class Gathers:
             return found, iter(()), again
         if arrays:
             index = values.upload(arrays, int)
-        elif pages[0].hosts is None:  # as that of all pages, then
+        elif any(page.hosts is None for page in self.store.pages.values()):  # all of them, then
             index = backend.split(values.indices(rows[:at]), sizes)
         else:
             index = [rows[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
@@ -308,7 +356,7 @@ class Gathers:
         self,
         loop: Loop,
         number: int,
-        page: Page,
+        page: Page | None,
         calls: Integers,
         new: Integers,
         reads: LaunchReads,
@@ -324,8 +372,8 @@ class Gathers:
             What has run plans.
         number : int
             The signature of the calls.
-        page : Page
-            The page that the result is to go to.
+        page : Page or None
+            The page that the result is to go to; None in the first launch of the signature.
         calls : int64 array
             The calls, in the order of the launch.
         new : int64 array
@@ -355,7 +403,15 @@ class Gathers:
         )
         leaves.clear()
         result, outcome, *_ = launched
-        if outcome.forms == page.classes and (outcome.kind is tuple) is not page.single:
+        if page is None:
+            page = self._home(loop.values, number, result, rows)
+            if page is not None:
+                page.take(new)
+                self.table.store(calls, page.number, new)
+                index = iter([new if page.hosts is not None else loop.values.indices(new.copy())])
+        if page is None:
+            self._keep(result, rows, calls)
+        elif outcome.forms == page.classes and (outcome.kind is tuple) is not page.single:
             found: Any = (result,) if page.single else result
             if rows < count:
                 # The op ran once for all calls. A page has a row for each of them.
@@ -366,9 +422,26 @@ class Gathers:
             page.give_back(new)
             del self._targets[number]
             self._homes.pop(signature.key, None)
-            row = np.minimum(np.arange(len(calls)), rows - 1)  # row 0 for all, if the op ran once
-            self.store.add(result, rows, calls, row)
+            self._keep(result, rows, calls)
         return launched.times(begin)
+
+    def _home(self, values: Values, number: int, result: Any, rows: int) -> Page | None:
+        """Look up or make the page for a result of signature ``number``, and note it; None if it has none."""
+        page = self.store.page_of(values, result, rows)
+        if page is not None:
+            self._note(number, page)
+        return page
+
+    def _note(self, number: int, page: Page) -> None:
+        """Note that results of signature ``number`` go to a page."""
+        signature = self.table.graph.signatures[number]
+        self._targets[number] = page
+        if signature.outlives_reset and len(self._homes) < MOST:
+            self._homes[signature.key] = page
+
+    def _keep(self, result: Any, rows: int, calls: Integers) -> None:
+        """Store the result of a launch by itself: row 0 is that of all calls, if the op ran once for them."""
+        self.store.add(result, rows, calls, np.minimum(np.arange(len(calls)), rows - 1))
 
     def _operands(
         self,
@@ -447,6 +520,23 @@ class Gathers:
         index = indices_of(leaves, which, rows, size)
         *uploaded, on_device, of_rows = values.upload([*index, lengths, segments], int)
         return Ragged(gathered(backend, leaves, iter(uploaded)), on_device, of_rows), own, lengths
+
+
+    def rows(self, values: Values, refs: Integers) -> Any:
+        """Return the rows of some references as one new array, in their order.
+
+        None if some are in no page, or they are of several classes (`Values.class_of`).
+        """
+        calls = refs & CALL_MASK
+        sources, which, _ = compiled.distinct(refs & ~CALL_MASK | self.table.result[calls])
+        leaves: list[Any] = list(map(self.store.leaf, sources.tolist()))
+        if one_class(leaves) is None:
+            return None
+        rows = self.table.row[calls]
+        if len(leaves) == 1:
+            page, leaf = leaves[0]
+            return page.read(leaf, values.indices(rows.copy()) if page.hosts is None else rows)
+        return gathered(values.backend, leaves, iter(values.upload(indices_of(leaves, which, rows, len(rows)), int)))
 
 
 NO_LENGTHS: Mapping[int, np.ndarray] = {}

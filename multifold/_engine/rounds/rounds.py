@@ -174,7 +174,9 @@ class Rounds:
         """
         calls = refs & CALL_MASK
         found = None
-        if self.gathers is not None and self.loop is not None and not whole:
+        if self.gathers is not None and not whole:
+            if self.loop is None:
+                self.loop = self.gathers.loop = self.loop_of(self.graph, None)
             found = self.gathered_values(self.gathers, self.loop.values, refs, examples)
         if found is not None:
             return found
@@ -198,18 +200,10 @@ class Rounds:
         ``examples`` has the example that waits for each reference, for the report, which is appended to
         ``rounds``.
         """
-        notes = Notes({"record": perf_counter() - self.idle})
         ready, launches = self.launches(refs & CALL_MASK)
         if not launches:
             return None
-        self.notes = notes
-        try:
-            with values.placed():
-                self.run_launches(gathers, ready, launches, notes)
-        finally:
-            self.notes = None
-            if notes.calls:
-                self.rounds.append(self.report(notes, NO_INTEGERS, (examples, refs)))
+        self.run_by_gathers(gathers, values, ready, launches, (examples, refs))
         with readable(values.backend):
             found = gathers.store.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
         if found is None:  # all has run, but some is not in pages: a plan without launches reads it
@@ -218,6 +212,22 @@ class Rounds:
             return fetch(done.run, self.table.renumbered(refs), [])
         self.idle = perf_counter()
         return separate(found)
+
+    def run_by_gathers(
+        self, gathers: Gathers, values: Values, ready: Integers, launches: Launches, waits: Waits
+    ) -> None:
+        """Run the launches of a round by gathers, and append its report to ``rounds``.
+
+        ``ready`` has the calls of all launches, and ``waits`` which example waits for which reference.
+        """
+        self.notes = notes = Notes({"record": perf_counter() - self.idle})
+        try:
+            with values.placed():
+                self.run_launches(gathers, ready, launches, notes)
+        finally:
+            self.notes = None
+            if notes.calls:
+                self.rounds.append(self.report(notes, NO_INTEGERS, waits))
 
     @property
     def stop(self) -> Callable[[], bool] | None:
@@ -457,4 +467,23 @@ class Rounds:
 
         The store is empty afterwards, since no round comes that could read it.
         """
+        if self.gathers is not None and self.loop is not None and not (asked.loose or asked.kept):
+            found = self.gathered_results(self.gathers, self.loop.values, asked)
+            if found is not None:
+                return found
         return self.compute(asked.calls, asked.whole_calls, asked, waits=NOBODY, last=True).outputs()
+
+    def gathered_results(self, gathers: Gathers, values: Values, asked: Outputs) -> list[Any] | None:
+        """Run the last round by gathers; return the rows of each group of ``asked``, in order.
+
+        None if a plan is needed, which then finds what has run.
+        """
+        if values.backend.pads or len(asked.batched) < len(asked.groups):
+            return None
+        ready, launches = self.launches(asked.calls)
+        if not launches:
+            return None
+        self.run_by_gathers(gathers, values, ready, launches, NOBODY)
+        with values.placed():
+            found = [gathers.rows(values, group) for group in asked.batched]
+        return None if any(x is None for x in found) else found

@@ -405,6 +405,7 @@ def test_a_table_of_calls_keeps_its_signatures_until_there_are_more():
     for op in "ffg":
         fold.add(op, 1.0)
         table.extend()
+        table.columns(table.select(np.array([0])))
         kept.append(table._signatures)
     assert kept[0] is kept[1] and len(kept[2]) == 2 * len(kept[1]) == 4
 
