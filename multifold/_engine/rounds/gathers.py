@@ -426,7 +426,7 @@ class Gathers:
         return launched.times(begin)
 
     def _home(self, values: Values, number: int, result: Any, rows: int) -> Page | None:
-        """Look up or make the page for a result of signature ``number``, and note it; None if it has none."""
+        """Look up or make the page for a result of signature ``number``, and note it; None without one."""
         page = self.store.page_of(values, result, rows)
         if page is not None:
             self._note(number, page)
@@ -440,7 +440,7 @@ class Gathers:
             self._homes[signature.key] = page
 
     def _keep(self, result: Any, rows: int, calls: Integers) -> None:
-        """Store the result of a launch by itself: row 0 is that of all calls, if the op ran once for them."""
+        """Store the result of a launch by itself; row 0 is that of all calls if the op ran once."""
         self.store.add(result, rows, calls, np.minimum(np.arange(len(calls)), rows - 1))
 
     def _operands(
@@ -521,7 +521,6 @@ class Gathers:
         *uploaded, on_device, of_rows = values.upload([*index, lengths, segments], int)
         return Ragged(gathered(backend, leaves, iter(uploaded)), on_device, of_rows), own, lengths
 
-
     def rows(self, values: Values, refs: Integers) -> Any:
         """Return the rows of some references as one new array, in their order.
 
@@ -536,7 +535,9 @@ class Gathers:
         if len(leaves) == 1:
             page, leaf = leaves[0]
             return page.read(leaf, values.indices(rows.copy()) if page.hosts is None else rows)
-        return gathered(values.backend, leaves, iter(values.upload(indices_of(leaves, which, rows, len(rows)), int)))
+        return gathered(
+            values.backend, leaves, iter(values.upload(indices_of(leaves, which, rows, len(rows)), int))
+        )
 
 
 NO_LENGTHS: Mapping[int, np.ndarray] = {}

@@ -12,6 +12,7 @@ result. Where they differ in trailing shape, dtype or device, the run stops, and
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -266,6 +267,34 @@ class Sections:
         self.stopped = False
         self.no_rows: dict[Hashable, Any] = {}  # values of ragged operands without rows, by `Slot.key`
         self.indices, self.numbers = run.values.upload_all(wiring, self.columns)
+        # A framework that pads compiles for each size, so to cut what was sent costs more than to send it.
+        self.arrays = self.sent_arrays() if self.columns.arrays and not self.backend.pads else {}
+
+    def arrays_of(self, wired: Leaves) -> list[Any]:
+        """Return the recorded arrays of an operand, in the order of its rows."""
+        return [self.columns.arrays[i] for i in wired.entries]
+
+    def sent_arrays(self) -> dict[int, Any]:
+        """Put NumPy's arrays that several operands read on the device, in one copy for each form of them.
+
+        Return the ``id`` of each such `Leaves` -> what the op receives. Arrays that the backend refuses are
+        left to their launch, whose error names it.
+        """
+        groups: dict[Hashable, list[Leaves]] = {}
+        for launch in self.wiring.launches:
+            for wired in launch.slots:
+                if type(wired) is Leaves:
+                    first = self.columns.arrays[wired.entries[0]]
+                    if type(first) is np.ndarray and not self.backend.owns(first):
+                        groups.setdefault((first.dtype, first.shape[1:]), []).append(wired)
+        found: dict[int, Any] = {}
+        for group in groups.values():
+            if len(group) > 1:
+                with suppress(Exception):
+                    rows = self.values.stack([x for wired in group for x in self.arrays_of(wired)])
+                    parts = self.backend.split(rows, [len(wired.entries) for wired in group])
+                    found.update(zip(map(id, group), parts, strict=True))
+        return found
 
     def launch_all(self, keep: Container[int]) -> int:
         """Run the launches in order; return how many ran.
@@ -477,7 +506,8 @@ class Sections:
         if kind is Whole:
             return self.values.protected(self.run.part(wired.launch, wired.part))
         if kind is Leaves:
-            return self.values.stack(list(map(self.columns.arrays.__getitem__, wired.entries)))
+            sent = self.arrays.pop(id(wired), None)
+            return sent if sent is not None else self.values.stack(self.arrays_of(wired))
         if kind is RaggedRows:
             rows = self.ragged_rows(slot, wired.operand)
             lengths = self.numbers[int][wired.lengths]

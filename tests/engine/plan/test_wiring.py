@@ -238,6 +238,17 @@ def test_numbers_and_indices_are_uploaded_at_once(backend, seam, array, column):
     assert counting.counts["constant"] <= 3  # integers, floats and bools
 
 
+def test_arrays_of_one_form_are_uploaded_at_once_whatever_reads_them(backend, seam, equal):
+    counting = Counting(seam)
+    fold = Fold(backend=counting)
+    rows = [np.full((1, 2), i, np.float32) for i in range(3)]
+    table = np.float32([[0.0, 1.0, 2.0]])
+    sums = [fold.add("join", fold.add("same", x), x, table) for x in rows]
+    found = fold.apply({"same": lambda x: x + 0, "join": lambda x, y, z: x + y + z[:, 1:]}, [sums])
+    equal(found[0], [[2 * i + 1, 2 * i + 2] for i in range(3)])
+    assert counting.counts["constant"] <= (3 if seam.pads or backend == "numpy" else 2)
+
+
 # ---- memory --------------------------------------------------------------------------------------
 
 
