@@ -141,7 +141,8 @@ class RequestBase:
     nodes : list of Node
         The nodes.
     structure : object
-        How the values nest in what ``await`` gives; None for the value of one node.
+        How the values nest in what ``await`` gives: None for the value of one node, ``tuple`` or ``list``,
+        or a structure of optree.
     """
 
     recorder = cython.declare(object, visibility="readonly")
@@ -159,6 +160,15 @@ class RequestBase:
         if not self.recorder._in_progress:
             self.recorder._refuse_outside()
         return (yield self)
+
+
+def are_nodes(items: Any, graph: Any) -> bool:
+    """Return whether all items of a list or tuple are nodes of a graph, and none is a view of one."""
+    kind: Any = graph.node_type
+    for x in items:
+        if type(x) is not kind or x._graph is not graph:
+            return False
+    return True
 
 
 def run_ready(

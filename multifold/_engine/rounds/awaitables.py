@@ -87,9 +87,13 @@ class ValuesRequest(compiled.RequestBase, Unawaited):
 
         That is one value for `Fold.value`, and for `Fold.values` the structure that it was given.
         """
-        if self.structure is None:
+        structure = self.structure
+        if structure is None:
             return next(values)
-        return optree.tree_unflatten(self.structure, islice(values, len(self.nodes)))
+        own = islice(values, len(self.nodes))
+        if structure is tuple or structure is list:
+            return structure(own)
+        return optree.tree_unflatten(structure, own)
 
     def problem(self, recorder: Awaiting) -> tuple[str, str] | None:
         """Return why a run of ``recorder`` can't answer this, as (message, hint); None if it can.
@@ -191,6 +195,9 @@ class Awaiting:
         awaitable
             ``await`` gives the same structure with values in place of nodes.
         """
+        kind = type(nodes)
+        if (kind is tuple or kind is list) and compiled.are_nodes(nodes, self._graph):
+            return ValuesRequest(self, [*nodes], kind)
         try:
             leaves, structure = optree.tree_flatten(nodes, none_is_leaf=True)
         except RecursionError:
