@@ -89,6 +89,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     leaves : str or None
         What examples of this program leave changed for later ones; "" if nothing, and None while that is
         not known. See `multifold.lazy.sharing`.
+    watched : int
+        How many turns of examples were watched for random numbers that they draw.
     unchanged : int
         How many examples have ended that left everything as it was.
     """
@@ -113,7 +115,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.frames = OpenFrames(self.inner, self.own_contexts)
         self.alone: Counter[str] = Counter()
         self.leaves: str | None = None
-        self.unchanged = 0
+        self.watched = self.unchanged = 0
         self.stores: dict[tuple[type, ...], Any] = {}
 
     def note_left(self, what: str) -> None:

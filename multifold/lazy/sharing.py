@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextvars
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import FunctionType
 from typing import Any
 
@@ -36,9 +36,10 @@ from multifold.lazy.current import refusal
 from multifold.lazy.watched import OWN_VARIABLE, Reading, Watched
 from multifold.lazy.writes import functions_in, is_known_module, is_written_here
 
-WATCHED, TURNS = 8, 16
-"""So many examples of a run, and so many turns of each, are watched for random numbers that they draw: to
-ask takes longer than to record some calls. The arguments of so many are kept at most after their end."""
+WATCHED, TURNS = 8, 256
+"""So many examples of a run, and so many turns of a program in all of its runs, are watched for random
+numbers that they draw: to ask takes longer than to record some calls. The arguments of so many examples are
+kept at most after their end."""
 
 Variables = dict[contextvars.ContextVar[Any], Any]
 """Context variables, and what they stand for."""
@@ -100,7 +101,6 @@ class Sharing:
         self.same = [*same]
         self.own = own
         self.seed = seed
-        self.random = KeptState(backend, owners_of(backend, None, fn), only_random=True)
         self.streams: dict[int, list[Any]] = {}
         self.turns: Counter[int] = Counter()
         self.began: list[Any] = []
@@ -115,6 +115,11 @@ class Sharing:
         self.last: State | None = None
         self.last_begun = 0
         self.variables: Variables = {}
+
+    @cached_property
+    def random(self) -> KeptState:
+        """The random generators, of the program and of the process."""
+        return KeptState(self.backend, owners_of(self.backend, None, self.fn), only_random=True)
 
     def take(self, example: int, arguments: Sequence[Any]) -> None:
         """Store the arguments of an example: objects that several examples have are watched."""
@@ -262,7 +267,10 @@ class Sharing:
         self.turns[example] += 1
         self.last_begun = max(self.last_begun, example)
         if self.seed is None:
-            self.began = self.random.read() if self.watches(example) else []
+            self.began = []
+            if self.watches(example):
+                self.recorder.watched += 1
+                self.began = self.random.read()
             return
         self.began = self.random.read()
         if example in self.streams:
@@ -279,7 +287,7 @@ class Sharing:
         if self.seed is not None:
             self.streams[example] = self.random.read()
             self.random.write(self.began)
-        elif self.watches(example) and self.random.drew(self.began):
+        elif self.began and self.random.drew(self.began):
             if example < self.last_drawn < WATCHED:
                 self.last_drawn = WATCHED  # it has warned
                 warn_user(
@@ -292,9 +300,9 @@ class Sharing:
     def watches(self, example: int) -> bool:
         """Return whether a turn of an example is watched for random numbers that it draws.
 
-        These are the first 16 turns of each of the first 8 examples.
+        Those of the first 8 examples are, until the program has had 256 such turns.
         """
-        return example < WATCHED and self.turns[example] <= TURNS
+        return example < WATCHED and self.recorder.watched < TURNS
 
 
 def objects_in(backend: Backend, roots: Sequence[Any]) -> dict[int, Any]:

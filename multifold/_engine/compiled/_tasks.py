@@ -165,10 +165,7 @@ class RequestBase:
 def are_nodes(items: Any, graph: Any) -> bool:
     """Return whether all items of a list or tuple are nodes of a graph, and none is a view of one."""
     kind: Any = graph.node_type
-    for x in items:
-        if type(x) is not kind or x._graph is not graph:
-            return False
-    return True
+    return all([type(x) is kind and x._graph is graph for x in items])
 
 
 def run_ready(
