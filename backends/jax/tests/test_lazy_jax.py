@@ -169,6 +169,13 @@ def inner(x):
     return x * SCALE
 
 
+@pytest.mark.parametrize("reads", [float, int, bool, np.asarray])
+def test_a_cell_that_reads_a_value_is_refused(reads):
+    cell = multifold.op(lambda x: x * 2 if reads(x[0]) > 0 else x)
+    with pytest.raises(RecordError, match="reads a value of an array"):
+        multifold.batched(lambda x: cell(x), backend="jax")(XS)
+
+
 def test_a_cell_that_draws_numbers_of_numpy_is_refused():
     with pytest.raises(RecordError, match="draws random numbers"):
         multifold.batched(multifold.op(lambda x: x * np.random.random()), backend="jax")(XS)

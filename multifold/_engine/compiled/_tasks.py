@@ -165,7 +165,7 @@ class RequestBase:
 def are_nodes(items: Any, graph: Any) -> bool:
     """Return whether all items of a list or tuple are nodes of a graph, and none is a view of one."""
     kind: Any = graph.node_type
-    return all([type(x) is kind and x._graph is graph for x in items])
+    return all(type(x) is kind and x._graph is graph for x in items)
 
 
 def run_ready(

@@ -25,6 +25,15 @@ transforms_now = getattr(jax.extend.core, "get_opaque_trace_state", None) or jax
 """Returns what is equal to itself as long as no transform of JAX, as `jax.grad`, is entered or left."""
 
 
+VALUES_WANTED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+"""What JAX raises where a function that it traces asks for a value."""
+
+
 @trusted  # vmap runs each row as the loop does, so it cannot mix them
 class JaxCall(CompiledCall):
     """A function of one example, run for all examples of a launch by a compiled `jax.vmap`."""
@@ -50,7 +59,14 @@ class JaxCall(CompiledCall):
 
         # A new function each time: JAX remembers what it has traced.
         def traced() -> Any:
-            return jax.eval_shape(partial(self.traced), *specs)
+            try:
+                return jax.eval_shape(partial(self.traced), *specs)
+            except VALUES_WANTED as error:
+                raise refusal(
+                    f"The cell {self.__name__} reads a value of an array, and JAX compiles it without "
+                    "values.",
+                    "read it in the program, outside of the cell; or write jnp.where or lax.cond inside.",
+                ) from error
 
         with recording.aside([self.func, *self.leaves]) as kept:
             watch = KeepingWatch(kept)
