@@ -78,6 +78,9 @@ class Outside(threading.local):
 
 OUTSIDE = Outside()
 
+NOTHING = contextlib.nullcontext()
+"""The context of a read in the modes of the run."""
+
 
 class TorchRecorder(LazyRecorder):
     """Records the calls of one plain program in PyTorch, and keeps what it has learnt of each kind of call.
@@ -146,12 +149,20 @@ class TorchRecorder(LazyRecorder):
         if isinstance(x, Tensor) and not is_pending(x) and x.requires_grad and not self.is_shared(x):
             refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
 
-    @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
-        self.refuse_others()
+    def apart(self) -> contextlib.AbstractContextManager[Any]:
+        if VERSIONS.others:
+            self.refuse_others()
         # A function of PyTorch that asks for a number, as torch.tensor([x]), has autograd off meanwhile.
         inside = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
-        guard = torch._C._ForceDispatchKeyGuard(*OUTSIDE.keys) if inside else contextlib.nullcontext()
+        return self.outside(inside) if inside or Modes.now() is not OUTSIDE.modes else NOTHING
+
+    @contextlib.contextmanager
+    def outside(self, inside: bool) -> Iterator[None]:
+        """Return a context in which the modes of the run are in force.
+
+        ``inside`` says that PyTorch's dispatcher is in the middle of a function.
+        """
+        guard = torch._C._ForceDispatchKeyGuard(*OUTSIDE.keys) if inside else NOTHING
         with guard, OUTSIDE.modes.applied():
             yield
 
