@@ -316,26 +316,25 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """Return the value of a pending array ``x``; unless it was read before, the example waits.
 
         The value is on the host, and is kept in ``x.host``. If ``x`` is an entry of a small pending value,
-        all of that is read. The last 16 small values that the example has made are read in the same round,
-        since programs read several results in turn. Raise a `RecordError` if ``x`` is out of date.
+        all of that is read. The last 16 small values that the example has made, or of which it has taken
+        entries, are read in the same round, since programs read several results in turn. Raise a
+        `RecordError` if ``x`` is out of date.
         """
         self.refuse_stale(x)
         if x.host is None and x.place is not None and self.is_readable(x.place[0]):
             self.note_value(x, self.read(x.place[0])[x.place[1]])
         if x.host is None:
             recording = recording_of()
-            asked = [x]
+            asked = {id(x): x}
             for made in recording.made[: -LOOKED_AT - 1 : -1]:
                 other: Any = made()
-                if (
-                    other is not x
-                    and self.is_readable(other)
-                    and other.host is None
-                    and other.place is None
-                ):
-                    asked.append(other)
+                if self.is_readable(other) and other.place is not None:
+                    other = other.place[0]
+                if self.is_readable(other) and other.host is None and other.place is None:
+                    asked[id(other)] = other
             self.note_read(sys._getframe(1))
-            for part, value in zip(asked, recording.wait([part.node for part in asked]), strict=True):
+            values = recording.wait([part.node for part in asked.values()])
+            for part, value in zip(asked.values(), values, strict=True):
                 self.note_value(part, self.on_host(part.form, value))
         return x.host
 

@@ -119,6 +119,13 @@ def test_examples_that_wait_share_launches():
     assert len(run.explain()) <= 9
 
 
+def test_a_vector_whose_entries_are_compared_is_read_once():
+    wide = nn.Linear(4, 64)
+    run = multifold.batched(lambda x: float(sorted(wide(x))[0]))
+    assert run(XS) == pytest.approx([wide(x).min().item() for x in XS], abs=1e-6)
+    assert len(run.explain().rounds) == 2
+
+
 def test_the_error_of_a_call_comes_before_one_that_the_example_raises_later():
     table = nn.Embedding(4, 4)
 

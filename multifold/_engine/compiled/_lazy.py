@@ -289,7 +289,16 @@ class LazyRecorderBase:
     @cython.cfunc
     def are_read(self, operands: list) -> columns.Bool:
         """Return whether the value of each pending operand was read; True if no operand is pending."""
-        return all(type(x) is not self.pending or x.host is not None for x in operands)
+        return all(type(x) is not self.pending or self.has_value(x) for x in operands)
+
+    @cython.cfunc
+    def has_value(self, x: Any) -> columns.Bool:
+        """Return whether the value of a pending one was read, or that of the one which it is a part of."""
+        if x.host is None and x.place is not None:
+            whole: Any = x.place[0]
+            if type(whole) is self.pending and whole.host is not None and not self.is_stale(whole):
+                x.host = whole.host[x.place[1]]
+        return x.host is not None
 
     @cython.ccall
     def is_stale(self, x: Any) -> columns.Bool:
