@@ -644,6 +644,31 @@ def test_a_shared_tensor_of_inference_mode_does_not_enter_a_later_run():
     assert model.weight.grad.tolist() == [[1] * 10]
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_tensor_of_inference_mode_is_not_asked_how_often_it_was_changed(mode):
+    class Uncounted(torch.Tensor):
+        @property
+        def _version(self):
+            asked.append(self)
+            return super()._version
+
+    asked = []
+    with torch.inference_mode():
+        own = torch.ones(2).as_subclass(Uncounted)
+    changed = torch.ones(2).add_(1).mul_(2)
+    with mode():
+        assert TorchBackend().versions([changed, own, 3, changed[:1]]) == [2, 0, 2]
+        assert TorchBackend().version(own) == 0
+    assert len(asked) == (mode is torch.no_grad)  # there it is asked once before all are looked at
+
+
+def test_in_inference_mode_a_write_to_what_was_made_before_is_refused():
+    fold = Fold(backend="torch")
+    node = fold.add("write", torch.ones(1, 2))
+    with torch.inference_mode(), pytest.raises(LaunchError, match="operand 0 was changed by an inplace"):
+        fold.apply({"write": lambda x: x.add_(1)}, node)
+
+
 def test_layers_that_hold_numpy_weights_say_how_to_put_them_on_pytorch():
     block = blocks.Vector(3) >> blocks.Function(blocks.FC(2))
     with pytest.raises(LaunchError, match=r"Hint: say Layers\(block\)\.on\('torch'\)"):
