@@ -34,6 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -41,16 +42,18 @@ import optree
 
 from multifold._engine import compiled
 from multifold._engine.compiled.arrays import CALL_MASK, Integers
-from multifold._engine.plan.columns import NO_INTEGERS
+from multifold._engine.plan.columns import NO_INTEGERS, Columns
 from multifold._engine.plan.outputs import Outputs, put_together, take_apart
 from multifold._engine.record.lines import warn_user
 from multifold._engine.record.node import Node, SharedNode
 from multifold._engine.rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
 from multifold._engine.rounds.gathers import Gathers
-from multifold._engine.rounds.rounds import Ask, Rounds
+from multifold._engine.rounds.rounds import Ask, LoopOf, Rounds
 from multifold._engine.run.blame import by_halves
+from multifold._engine.run.loop import Loop
 from multifold._engine.run.report import Notes, Report
 from multifold._engine.run.run import Run
+from multifold._engine.run.settling import Settling
 from multifold.errors import MultifoldError
 from multifold.fold import Fold
 from multifold.serve.answers import Answer, own, results_of
@@ -110,19 +113,28 @@ class Engine(Rounds):
         Whether a round is one launch of each op, and not all that is needed.
     before : Gathers, optional
         What the `end` of an engine for the same model returned.
+    settling : Settling
+        Makes all trials of ops that run, while that is on.
     """
 
     tasks: ServedTasks
 
     def __init__(
-        self, fold: Fold, model: Any, calls: int, host: bool, steps: bool, before: Gathers | None
+        self,
+        fold: Fold,
+        model: Any,
+        calls: int,
+        host: bool,
+        steps: bool,
+        before: Gathers | None,
+        settling: Settling,
     ) -> None:
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
         loops = fold._loops(model, among="a server has requests of others in its launches")
         # Nothing is swept: `take_ended` drops the results of requests that have ended. Whether rows are
         # written in place follows below.
-        super().__init__(fold, tasks, loops, sweep=False, in_place=False)
+        super().__init__(fold, tasks, partial(settled, loops, settling), sweep=False, in_place=False)
         self.model = model
         self.calls = calls
         self.host = host
@@ -483,6 +495,13 @@ class Engine(Rounds):
         self._answers.pop(example, None)
         self._left_out.discard(example)
         return self.tasks.end(example)
+
+
+def settled(loops: LoopOf, settling: Settling, columns: Columns, before: Loop | None) -> Loop:
+    """Return what ``loops`` returns for these columns, with ``settling`` on its launcher."""
+    found = loops(columns, before)
+    found.launcher.settle_by(settling)
+    return found
 
 
 def pieces(number: int, begin: int, end: int) -> Iterator[tuple[int, int, int]]:

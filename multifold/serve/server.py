@@ -194,7 +194,11 @@ class Server:
         return RoundsExplanation.of(reports)
 
     async def warm(self, examples: Iterable[Any]) -> None:
-        """Run examples and drop their results, so that the framework has compiled before requests come.
+        """Run examples and drop their results: what waits for first requests is done before they come.
+
+        That is what the framework compiles, and the trials which show that ops keep rows apart. An op that
+        the examples use has none after this, whatever number of rows it is launched with, unless it draws
+        random numbers, or the rows that it has met are too few or too large to tell.
 
         Parameters
         ----------
@@ -212,16 +216,19 @@ class Server:
         """
         worker = self._worker
         worker.warmed(False)
+        worker.settle(True)
         left = iter(examples)
-        while portion := [*islice(left, self._queue)]:
-            try:
+        try:
+            while portion := [*islice(left, self._queue)]:
+                worker.divide(False)
                 while portion:
                     # Infinity, since None would stand for the server's own timeout.
                     await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
                     worker.divide(worker.backend.pads)
                     portion = portion[: len(portion) // 2 if worker.backend.pads else 0]
-            finally:
-                worker.divide(False)
+        finally:
+            worker.divide(False)
+            worker.settle(False)
         worker.warmed(True)
 
     def swap(self, model: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from multifold._engine.record.lines import warn_user
 from multifold._engine.rounds.gathers import Gathers
 from multifold._engine.run.report import Report
+from multifold._engine.run.settling import Settling
 from multifold.backend import Backend
 from multifold.errors import BackendError
 from multifold.fold import Fold
@@ -48,7 +49,7 @@ Mode = Callable[[], contextlib.AbstractContextManager[Any]]
 class Worker:
     """The work of a server's thread: it takes requests, lets engines run rounds, and hands out results.
 
-    Only that thread calls it, except for `swap`, `divide` and `warmed`.
+    Only that thread calls it, except for `swap`, `divide`, `settle` and `warmed`.
 
     Parameters
     ----------
@@ -84,6 +85,7 @@ class Worker:
         self.steps = compiles or (join == "launches" and inspect.iscoroutinefunction(fn))
         self.mode = self.backend.inference if mode is None else mode
         self.in_pieces = False
+        self.settling = Settling(calls)
         self.warm = False
         self.recent: deque[tuple[float, Report]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
@@ -120,6 +122,10 @@ class Worker:
         See `multifold.Server.warm`.
         """
         self.in_pieces = in_pieces
+
+    def settle(self, on: bool) -> None:
+        """Set whether launches are followed by all trials that their ops have still to pass."""
+        self.settling.switch(on)
 
     def warmed(self, warm: bool) -> None:
         """Set whether all is compiled: if so, the first round that compiles after all gives a warning."""
@@ -272,7 +278,7 @@ class Worker:
         # Gathers run the ops of one model, and `swap` may have set another one since.
         before = gathers if known is model else None
         self.renewed = monotonic()
-        self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, before))
+        self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, before, self.settling))
         return self.engines[-1]
 
     def rest(self) -> None:

@@ -34,6 +34,7 @@ from multifold._engine.ops.values import (
 from multifold._engine.ops.writes import Watch, all_arrays, refuse_changed
 from multifold._engine.record.signature import Signature
 from multifold._engine.run.launch import Launched, Outcome, Outcomes, PreparedLaunch
+from multifold._engine.run.settling import Settling
 from multifold._engine.run.trial_book import TrialBook
 from multifold.marks import mark_of
 
@@ -64,6 +65,8 @@ class Launcher:
         What is among the rows of launches that no example of this run has asked for; "" if nothing is.
     before : TrialBook, optional
         The trials of the rounds before, if any: what these have shown holds here, too.
+    settling : Settling, optional
+        Makes all trials of an op that has run, while that is on.
     """
 
     values: Values
@@ -76,6 +79,7 @@ class Launcher:
     tries: bool = True
     among: str = ""
     before: TrialBook | None = None
+    settling: Settling | None = None
 
     def __post_init__(self) -> None:
         backend = self.values.backend
@@ -83,6 +87,10 @@ class Launcher:
         self.watches = self.debug and (backend.counts_changes or backend.writeable)
         self.counts = backend.counts_changes and not self.debug
         self.trials = TrialBook(self.values, self.model, self.ops, self.before)
+
+    def settle_by(self, settling: Settling) -> None:
+        """Let ``settling`` make all trials of ops that run, while it is on."""
+        self.settling = settling
 
     def launch(self, launch: PreparedLaunch) -> Launched:
         """Run one launch, try its op if that is due, and return its result with what is known of it.
@@ -132,6 +140,11 @@ class Launcher:
             trial, spent = trials.trial_of(launch, square, late=True)
         if trial is not None:
             after = trials.judge(launch, trial, result, square)
+            spent += after
+            called += after
+            returned += after
+        if self.settling is not None and self.settling.on and self.tries:
+            after = self.settling.settle(trials, launch, result, outcome.sizes)
             spent += after
             called += after
             returned += after
