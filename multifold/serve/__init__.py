@@ -13,6 +13,7 @@ finish. One idea a module:
 - `engine`: the requests under way, and their rounds: what a round has room for, how deep it goes, who is to
   blame. `tasks` are the functions of the requests, and `answers` what they return.
 - `worker`: the thread: it takes requests, lets engines run rounds, and hands out what has ended.
+- `streamed`: what functions yield, and how it reaches the callers before the request has ended.
 - `server`: what callers call.
 - `statistics`: how many, how long, how many rows a launch.
 - `spans`: what OpenTelemetry is told, where it is installed.
@@ -51,6 +52,7 @@ from __future__ import annotations
 from multifold.serve.metrics import Collector
 from multifold.serve.server import Server
 from multifold.serve.statistics import Histogram, ServerStats
+from multifold.serve.streamed import AnswerStream
 from multifold.serve.streaming import stream
 
-__all__ = ["Collector", "Histogram", "Server", "ServerStats", "stream"]
+__all__ = ["AnswerStream", "Collector", "Histogram", "Server", "ServerStats", "stream"]

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Self, final
 
 from multifold.errors import DeadlineExceeded, LaunchError, Overloaded
+from multifold.serve.streamed import Inbox
 
 OUTCOMES = {CancelledError: "cancelled", DeadlineExceeded: "deadline", Overloaded: "overloaded"}
 """What a request may end with besides its result and its own failure."""
@@ -37,6 +38,8 @@ class Request(Future[Any]):
         What the caller awaits, if it runs in an event loop; it learns of the outcome in that loop.
     span : RequestSpan or None
         Its span for OpenTelemetry; see `multifold.serve.spans`.
+    inbox : Inbox or None
+        Where what its function yields is put, if the caller reads that; see `multifold.serve.streamed`.
 
     Attributes
     ----------
@@ -54,6 +57,7 @@ class Request(Future[Any]):
         given_up: Callable[[Request], object],
         waiter: Any = None,
         span: Any = None,
+        inbox: Inbox | None = None,
     ) -> None:
         super().__init__()
         self.priority = priority
@@ -65,6 +69,7 @@ class Request(Future[Any]):
         self.given_up = given_up
         self.waiter = waiter
         self.span = span
+        self.inbox = inbox
 
     @property
     def name(self) -> str:

@@ -11,13 +11,15 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from multifold._engine.traces.trace import Trace
 from multifold.backend import Backend
-from multifold.errors import LaunchError, MultifoldError, RecordError
+from multifold.errors import LaunchError, MultifoldError, RecordError, type_of
 from multifold.fold import Fold
 from multifold.serve.admission import Admission
 from multifold.serve.requests import Request
 from multifold.serve.spans import find_spans
 from multifold.serve.statistics import ServerStats, Tally
+from multifold.serve.streamed import AnswerStream, Inbox
 from multifold.serve.worker import Mode, Worker
 
 if TYPE_CHECKING:
@@ -32,7 +34,9 @@ class Server:
     model : object
         Where op names are looked up.
     fn : callable
-        ``fn(fold, example)``, as for `multifold.Fold.run`; in an ``async def`` it may look at values.
+        ``fn(fold, example)``, as for `multifold.Fold.run`; in an ``async def`` it may look at values. With
+        ``yield`` in it, `stream` brings what it yields to the caller at once, and the result of a request
+        is the list of all that.
     backend : str, Backend or type
         The framework.
     calls : int
@@ -157,7 +161,60 @@ class Server:
         """
         return self._submit(example, timeout, priority, None)
 
-    def _submit(self, example: Any, timeout: Any, priority: int, waiter: Any) -> Request:
+    def stream(self, example: Any, *, timeout: float | None = None, priority: int = 0) -> AnswerStream:
+        """Submit an example from an event loop, and return what brings the items that ``fn`` yields for it.
+
+        Parameters
+        ----------
+        example : object
+            What ``fn`` records, an async generator function; no trace.
+        timeout, priority : float, int
+            As of `submit`; the time counts until the last item.
+
+        Returns
+        -------
+        AnswerStream
+            ``async for item in server.stream(example)`` has each item as soon as it is yielded, and raises
+            what the request fails with after the items before that. Leaving the loop cancels the request,
+            as soon as nothing refers to the stream; its ``cancel()`` and ``await aclose()`` do so at once,
+            and so does cancelling the task that waits for an item.
+
+        Raises
+        ------
+        Overloaded, LaunchError
+            As `submit`, before anything is read.
+        RecordError
+            If ``fn`` is no async generator function, or the example is a trace.
+
+        Examples
+        --------
+        >>> import asyncio, multifold
+        >>> async def halves(fold, x):
+        ...     while x >= 1:
+        ...         x = await fold.value(fold.add("half", x))
+        ...         yield x
+        >>> async def main():
+        ...     async with multifold.Server({"half": lambda x: x / 2}, halves, backend="numpy") as server:
+        ...         return [x async for x in server.stream(5.0)], await server(3.0)
+        >>> asyncio.run(main())
+        ([2.5, 1.25, 0.625], [1.5, 0.75])
+        """
+        if not self._worker.streams or isinstance(example, Trace):
+            given = "a trace" if isinstance(example, Trace) else type_of(self._worker.fn)
+            raise RecordError(
+                "Expected an example for a function that yields what is streamed, an `async def` with "
+                f"`yield` in it. Received {given}.",
+                "await server(example) returns the result of any request.",
+            )
+        loop = asyncio.get_running_loop()
+        inbox = Inbox(loop)
+        waiter = loop.create_future()
+        waiter.add_done_callback(inbox.end)
+        return AnswerStream(inbox, self._submit(example, timeout, priority, waiter, inbox).cancel)
+
+    def _submit(
+        self, example: Any, timeout: Any, priority: int, waiter: Any, inbox: Inbox | None = None
+    ) -> Request:
         if timeout is None:
             timeout = self.timeout
         else:
@@ -166,7 +223,7 @@ class Server:
         deadline = float("inf") if timeout is None else now + timeout
         number = next(self._numbers)
         span = None if self._spans is None else self._spans.request(number)
-        request = Request(priority, number, example, now, deadline, self._cancel, waiter, span)
+        request = Request(priority, number, example, now, deadline, self._cancel, waiter, span, inbox)
         if span is not None:
             request.add_done_callback(span.end)  # type: ignore[arg-type]  # which is called with it
         try:

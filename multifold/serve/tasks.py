@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from multifold._engine import compiled
-from multifold._engine.rounds.tasks import Tasks
+from multifold._engine.record.node import Node
+from multifold._engine.rounds.tasks import ExampleTask, Tasks
 from multifold._engine.traces.replaying import record_again
 from multifold._engine.traces.trace import Trace
 from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.fold import Fold
 from multifold.serve.requests import Request
+from multifold.serve.streamed import Inbox, hand_out, send_items
 
 
 class ServedTasks(Tasks):
@@ -27,6 +30,8 @@ class ServedTasks(Tasks):
     owners : Owners
         Which example has recorded each call. Its ``load`` is how much room requests take: the calls of
         each, but at most an eighth of the room. One that goes on and on may not keep others out.
+    fresh : list of Inbox
+        Those of requests whose functions have yielded something that was not handed out.
     ended : int
         How many calls requests had that have ended since the last `alive`.
     """
@@ -38,6 +43,7 @@ class ServedTasks(Tasks):
         self.fold = fold
         self.owners = compiled.Owners(self.graph, max(1, calls // 8))
         self.requests: dict[int, Request] = {}
+        self.fresh: list[Inbox] = []
         self.ended = 0
         self._first = 0  # all calls before it are of requests that have ended
 
@@ -60,18 +66,42 @@ class ServedTasks(Tasks):
         found.__cause__ = error
         return found
 
-    def begin(self, request: Request, fn: Callable[..., Any]) -> None:
+    def begin(self, request: Request, fn: Callable[..., Any], streams: bool) -> None:
         """Call ``fn(fold, example)`` for a request, which records calls up to where it first waits.
 
         The example gets the next number, and its request lets go of it. If the example is a trace, its
-        calls are recorded, and ``fn`` is not called.
+        calls are recorded, and ``fn`` is not called. If ``fn`` is an async generator (``streams``), what it
+        yields goes to the inbox of the request.
         """
         example = self.started
         self.requests[example] = request
         given = request.let_go()
-        self.start(record_again if isinstance(given, Trace) else fn, self.fold, given)
+        if isinstance(given, Trace):
+            fn = record_again
+        elif streams:
+            fn = partial(send_items, fn, request.inbox, self.fresh)
+        self.start(fn, self.fold, given)
         # All calls that were recorded since the last note are of this example.
         self.owners.note(example)
+
+    def proceed(self) -> list[tuple[ExampleTask, list[Node]]]:
+        """Run all tasks until each has finished or waits for values, and hand out what they have yielded.
+
+        Return the tasks that wait, each with the nodes it waits for.
+        """
+        waiting = super().proceed()
+        self.hand_out()
+        return waiting
+
+    def throw(self, task: ExampleTask, error: Exception) -> None:
+        """Raise an error in a task where it waits, run it on from there, and hand out what it yields."""
+        super().throw(task, error)
+        self.hand_out()
+
+    def hand_out(self) -> None:
+        """Send the callers what functions have yielded; called after each step, so before any outcome."""
+        if self.fresh:
+            hand_out(self.fresh)
 
     def end(self, example: int) -> Request:
         """Forget an example that has ended, with its result or failure; return its request.

@@ -20,6 +20,7 @@ from multifold.serve.admission import Admission
 from multifold.serve.engine import LONG, Ended, Engine
 from multifold.serve.requests import Request, in_the_thread, outcome_of, tell_loops
 from multifold.serve.statistics import Tally
+from multifold.serve.streamed import is_generator
 
 EXPLAINED = 64
 """Rounds whose reports are kept."""
@@ -82,7 +83,9 @@ class Worker:
         self.backend = self.folds[0]._backend_of(model)
         # JAX compiles for each number of rows, and a plan puts rows together in numbers of its own.
         compiles = self.backend.pads and self.backend.puts
-        self.steps = compiles or (join == "launches" and inspect.iscoroutinefunction(fn))
+        self.streams = is_generator(fn)
+        looks = self.streams or inspect.iscoroutinefunction(fn)
+        self.steps = compiles or (join == "launches" and looks)
         self.mode = self.backend.inference if mode is None else mode
         self.in_pieces = False
         self.settling = Settling(calls)
@@ -248,7 +251,7 @@ class Worker:
         self.under_way[request.number] = engine, engine.tasks.started
         self.first_deadline = min(self.first_deadline, request.deadline)
         try:
-            engine.tasks.begin(request, self.fn)
+            engine.tasks.begin(request, self.fn, self.streams)
         except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
             self.lose(engine, error)
 
