@@ -4,6 +4,7 @@ python examples/serving/fastapi_app.py [--backend torch] [--port 8000]
 curl -d '{"tree": ["It", ["was", "lovely"]]}' -H 'content-type: application/json' localhost:8000/classify
 
 POST /classify   200; 422 for what is no tree, 503 with Retry-After if too many wait, 504 past the deadline
+                 a client that goes before its answer cancels its request
 GET  /health     200 while the process lives: restart it if not
 GET  /ready      200 once the server is warm, and 503 before and while it stops: send requests elsewhere
 GET  /metrics    for Prometheus
@@ -33,6 +34,26 @@ class Sentence(BaseModel):
     timeout: float | None = Field(default=None, gt=0)  # seconds
 
 
+async def unless_gone(request, answer):
+    """Await an answer and return it; cancel it when the client of the request has gone."""
+
+    async def watch():
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        asked.cancel()
+
+    asked = asyncio.ensure_future(answer)
+    watcher = asyncio.ensure_future(watch())
+    try:
+        return await asked
+    except asyncio.CancelledError as error:
+        if watcher.done():  # else the handler itself was cancelled
+            raise HTTPException(499, "the client has gone") from error  # which nobody reads
+        raise
+    finally:
+        watcher.cancel()
+
+
 def make_app(server):
     """Return the application that serves a `multifold.Server`."""
     registry = CollectorRegistry()
@@ -49,13 +70,14 @@ def make_app(server):
     app = FastAPI(title="Sentiment of trees", lifespan=lifespan)
 
     @app.post("/classify")
-    async def classify(sentence: Sentence):
+    async def classify(sentence: Sentence, request: Request):
         try:
             if sentiment.check(sentence.tree) > sentiment.MOST:
                 raise ValueError(f"Expected at most {sentiment.MOST} words.")
         except (ValueError, RecursionError) as error:
             raise HTTPException(422, str(error)) from error
-        return sentiment.answer(await server(sentence.tree, timeout=sentence.timeout))
+        found = await unless_gone(request, server(sentence.tree, timeout=sentence.timeout))
+        return sentiment.answer(found)
 
     @app.exception_handler(multifold.Overloaded)
     async def overloaded(request: Request, error: multifold.Overloaded):

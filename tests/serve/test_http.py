@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
 
 import multifold
 
@@ -129,3 +134,57 @@ def test_requests_that_are_there_are_answered_when_the_process_is_told_to_stop(s
     assert process.wait(60) == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/health")
+
+
+def test_a_client_that_goes_cancels_its_request(started, sentiment):
+    url, _ = started("--timeout", "60")
+    body = json.dumps({"tree": comb(400)}).encode()
+    fields = f"host: here\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    head = f"POST /classify HTTP/1.1\r\n{fields}\r\n\r\n".encode()
+    address = "127.0.0.1", int(url.rpartition(":")[2])
+    clients = [socket.create_connection(address) for _ in range(30)]
+    for client in clients:
+        client.sendall(head + body)
+    for client in clients:
+        client.close()
+    warmed = len(sentiment.EXAMPLES)
+    for _ in range(300):
+        metrics = httpx.get(f"{url}/metrics").text
+        ended = dict(re.findall(r'multifold_requests_total{outcome="(\w+)"} (\d+)', metrics))
+        if sum(map(int, ended.values())) - warmed >= 25:
+            break
+        time.sleep(0.1)
+    assert int(ended["cancelled"]) >= 15, ended
+    assert httpx.post(f"{url}/classify", json={"tree": TREE}).status_code == 200
+
+
+def test_a_client_that_goes_cancels_what_is_streamed_to_it(backend):
+    async def endless(fold, x):
+        while True:
+            yield f"{await fold.value(fold.add('half', x))} "
+
+    async def answer():
+        return StreamingResponse(server.stream(8.0), media_type="text/plain")
+
+    app = FastAPI()
+    app.get("/")(answer)
+    port = free_port()
+    web = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    thread = threading.Thread(target=web.run)
+    server = multifold.Server({"half": lambda x: x / 2}, endless, backend=backend).start()
+    thread.start()
+    try:
+        while not web.started:
+            time.sleep(0.01)
+        with httpx.stream("GET", f"http://127.0.0.1:{port}") as response:
+            assert next(response.iter_text()).startswith("4.0 ")
+        for _ in range(300):
+            if server.stats().outcomes:
+                break
+            time.sleep(0.1)
+        ended = server.stats().outcomes
+    finally:
+        server.stop(drain=False)
+        web.should_exit = True
+        thread.join(30)
+    assert ended == {"cancelled": 1}
