@@ -9,10 +9,12 @@ replaces them. `serve run ray_app:app` runs the same, with Ray's own options.
 """
 
 import argparse
+import asyncio
 import math
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import ray
 import sentiment
@@ -42,8 +44,9 @@ class Sentiment:
     def __init__(self, backend="numpy", weights=None):
         self.server = sentiment.make_server(backend, weights, timeout=0.5).start()
         # Ray sends requests to a replica when its constructor has returned, so here it warms up.
-        for future in [self.server.submit(tree, timeout=60) for tree in sentiment.EXAMPLES]:
-            future.result()
+        # Its event loop waits for that, so another one does it.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, self.server.warm(sentiment.EXAMPLES)).result()
 
     @http.post("/classify")
     async def classify(self, sentence: Sentence):
