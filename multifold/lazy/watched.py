@@ -7,8 +7,11 @@ around them, classes, Python modules, and arguments that several examples have.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
-from collections import ChainMap
+from array import array
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import CellType, FunctionType, ModuleType
@@ -19,6 +22,7 @@ import numpy as np
 from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES, module_of, package_of
 from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.backend import Backend
+from multifold.lazy.frames import where
 from multifold.lazy.writes import (
     LOCKS,
     NAMELESS,
@@ -27,10 +31,14 @@ from multifold.lazy.writes import (
     CodeWrites,
     NameStore,
     Settings,
+    is_changer,
     is_written_here,
     named_by,
     written_by,
 )
+
+HOLDERS: tuple[Any, ...] = (list, dict, set, deque, bytearray, array, UserDict, UserList)
+"""Types of containers, and bases of those of the user."""
 
 MODES = {"train", "eval"}
 """Methods of a framework's models that change their modes."""
@@ -38,8 +46,8 @@ MODES = {"train", "eval"}
 LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore)
 """Types whose ``repr`` says whether they are held."""
 
-SMALL = 4096
-"""Arrays of NumPy of up to so many bytes are compared by their contents."""
+SMALL = 65536
+"""Arrays of NumPy of up to so many bytes are compared by their contents, which takes microseconds."""
 
 MOST = 4096
 """Containers of up to so many entries are compared entry by entry."""
@@ -118,13 +126,14 @@ class Watched:
         self.stores = [store for one in written for store in one.attributes]
         self.names = frozenset(store.name for store in self.stores)
         self.lines = {store.name: store.where for store in self.stores}
-        self.contents = next((one.contents for one in written if one.contents), None)
+        self.contents = next((one.contents for one in written if one.contents), None) or self.by_alias()
         self.called = frozenset[str]().union(*[one.names for one in written])
         self.seeds = not SEEDERS.isdisjoint(self.called)
         self.any_name = not NAMELESS.isdisjoint(self.called)
         self.locks = not LOCKS.isdisjoint(self.called)
         for function, one in zip(functions, written, strict=True):
             self.add_variables(function, one)
+            self.add_paths(function, one)
         self.stores_names = bool(self.places)
         known = {**OF_PROCESS, **settings}
         for probe, name in {known[name]: name for name in self.called if name in known}.items():
@@ -134,6 +143,14 @@ class Watched:
     def writes(self) -> bool:
         """Whether the code of the program may change what it has not made itself."""
         return self.stores_names or bool(self.names or self.contents or self.any_name)
+
+    def by_alias(self) -> str | None:
+        """Return the line of a function that finds one of `CHANGERS` by another name; None if none does."""
+        for function in self.functions:
+            if any(is_changer(x) for _, x in named_by(function)):
+                code = function.__code__
+                return where(code, code.co_firstlineno)
+        return None
 
     def add(self, text: str, where: str, hint: str, read: Callable[[], Reading]) -> None:
         """Look at one more place; see `WatchedPlace`."""
@@ -153,11 +170,29 @@ class Watched:
             if self.is_new(function.__globals__, store.name):
                 text = f"the variable {store.name!r} of {function.__module__}"
                 self.add_name(function.__globals__, store, text, OWN_VARIABLE)
+        if "globals" in written.names and self.is_new(function.__globals__, "*"):
+            own = function.__globals__
+            line = where(function.__code__, function.__code__.co_firstlineno)
+            self.add(
+                f"a variable of {function.__module__}", line, OWN_VARIABLE, lambda: (*own, *own.values())
+            )
         stores = {store.name: store.where for store in written.variables}
         for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
             if name in stores and self.is_new(cell):
                 text = f"the variable {name!r} of {function.__qualname__}"
                 self.add(text, stores[name], OWN_VARIABLE, partial(self.reading_of, cell))
+
+    def add_paths(self, function: FunctionType, written: CodeWrites) -> None:
+        """Look at what a function stores to by a path of names, as ``settings.model.scale = 2``."""
+        paths = [store for store in written.attributes if store.root and "." in store.root]
+        known = dict(named_by(function)) if paths else {}
+        for store in paths:
+            first, *names = str(store.root).split(".")
+            x = known.get(first, NOTHING)
+            for name in names:
+                x = plain_attribute(x, name)
+            if not isinstance(x, VALUES) and x is not NOTHING:
+                self.add_object(x, store.root, f"the variable {store.root!r} of {function.__qualname__}")
 
     def add_name(self, table: Any, store: NameStore, text: str, hint: str) -> None:
         """Look at what a name stands for in a table of names, as those of a module, or of an object."""
@@ -202,9 +237,14 @@ class Watched:
         if not self.is_new(x):
             return
         if self.is_changeable(x):
-            if self.contents:
+            line = self.contents
+            if not line and self.stores and type(x) not in CONTAINERS and isinstance(x, HOLDERS):
+                line = self.stores[0].where  # its attributes may be entries
+            if line:
                 hint = OWN_VARIABLE if root else OWN_COPY
-                self.add(text, self.contents, hint, lambda: self.reading(x))
+                self.add(text, line, hint, lambda: self.reading(x))
+            if isinstance(x, HOLDERS) and hasattr(x, "__dict__"):  # of a class of the user
+                self.add_attributes(x, root)
         elif package_of(x).startswith("multifold"):
             return
         elif isinstance(x, LOCK_TYPES):
@@ -214,12 +254,15 @@ class Watched:
             self.add(f"{text}, an iterator", "", OWN_VARIABLE, lambda: (object(),))
         elif hasattr(x, "__dict__"):
             self.add_attributes(x, root)
+            for kind in type(x).__mro__:
+                if is_written_here(module_of(kind)):
+                    self.add_object(kind, kind.__name__, "")
             if not isinstance(x, type) and self.backend.hosts(x):
                 self.add_modes(x)
 
     def is_changeable(self, x: Any) -> bool:
         """Return whether something is a container, or an array, pending or computed."""
-        return type(x) in CONTAINERS or isinstance(x, np.ndarray) or self.backend.owns(x)
+        return isinstance(x, (*HOLDERS, np.ndarray)) or self.backend.owns(x)
 
     def add_attributes(self, x: Any, root: str | None) -> None:
         """Look at the attributes that code may give an object, class, function or Python module."""
@@ -234,12 +277,13 @@ class Watched:
                 and store.name not in reserved
                 and self.is_new(x, store.name)
             ):
-                table = Attributes(x) if isinstance(x, type) else own
+                by_name = isinstance(x, (type, ModuleType)) or store.name == "__class__"
+                table = Attributes(x) if by_name else own
                 self.add_name(table, store, f"attribute {store.name!r} of {whose}", OWN_COPY)
         if (is_object and self.is_foreign(x)) or (self.any_name and (is_object or isinstance(x, type))):
             self.add(f"an attribute of {whose}", "", OWN_COPY, lambda: (*vars(x), *vars(x).values()))
         for name in own.keys() & self.called:
-            if self.is_changeable(own[name]):
+            if self.is_changeable(own[name]) or is_written_here(module_of(kind_of(own[name]))):
                 self.add_object(own[name], None, f"attribute {name!r} of {whose}")
 
     def table_of(self, x: Any) -> Mapping[str, Any]:
@@ -271,7 +315,7 @@ class Watched:
         The marks are the version of each pending value in it, the bytes of small arrays of NumPy, and the
         count of changes of each array of a framework that counts them.
         """
-        found = [x, *entries(x)] if type(x) in CONTAINERS else [x]
+        found = [x, *entries(x)] if isinstance(x, HOLDERS) else [x]
         marks: list[Any] = []
         for y in found:
             kind = type(y)
@@ -305,14 +349,31 @@ class Watched:
 
 
 class Attributes:
-    """The attributes of a class, as a table of names."""
+    """The attributes of a class or a Python module, or the class of an object, as a table of names."""
 
-    def __init__(self, owner: type) -> None:
+    def __init__(self, owner: Any) -> None:
         self.owner = owner
 
     def get(self, name: str, default: Any) -> Any:
-        """Return what an attribute of the class itself, and not of its bases, stands for."""
-        return vars(self.owner).get(name, default)
+        """Return what an attribute stands for; of a class its own, and none of its bases."""
+        if isinstance(self.owner, type):
+            return vars(self.owner).get(name, default)
+        return getattr(self.owner, name, default)
+
+
+def kind_of(x: Any) -> Any:
+    """Return a class itself, the class of an object, and None for functions and modules."""
+    if isinstance(x, (FunctionType, ModuleType, *VALUES)):
+        return None
+    return x if isinstance(x, type) else type(x)
+
+
+def plain_attribute(x: Any, name: str) -> Any:
+    """Return an attribute of an object, without calling a property of its class; NOTHING if it has none."""
+    kind = inspect.getattr_static(type(x), name, None)
+    if x is NOTHING or isinstance(kind, (property, functools.cached_property)):
+        return NOTHING
+    return getattr(x, name, NOTHING)
 
 
 def entries(x: Any) -> Sequence[Any]:
@@ -320,7 +381,13 @@ def entries(x: Any) -> Sequence[Any]:
 
     Of one with more than 4096 entries it is their number, and the first and last 64 of them.
     """
-    found = [*x, *x.values()] if isinstance(x, dict) else [*x]
+    if isinstance(x, (UserDict, UserList)):
+        x = x.data
+    if type(x) in CONTAINERS:
+        found = [*x, *x.values()] if isinstance(x, dict) else [*x]
+    else:  # a class may give them in another way, and count that
+        kind = next(kind for kind in HOLDERS if isinstance(x, kind))
+        found = [*kind.__iter__(x), *(dict.values(x) if isinstance(x, dict) else ())]
     if len(found) <= MOST:
         return found
     return [len(found), *found[:FEW], *found[-FEW:]]

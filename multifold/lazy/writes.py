@@ -18,8 +18,12 @@ known.
 
 from __future__ import annotations
 
+import decimal
 import functools
+import importlib.util
 import itertools
+import locale
+import operator
 import os
 import sys
 import sysconfig
@@ -50,6 +54,7 @@ CHANGERS = {
         "insort_right",
     ),
     *("setitem", "delitem", "iadd", "isub", "imul", "itruediv"),
+    *("__setitem__", "__delitem__", "__iadd__", "exec"),
 }
 """Methods and functions that change what a container holds, or an array."""
 
@@ -75,8 +80,29 @@ SEEDERS = {
 NAMELESS = {"setattr", "delattr", "vars", "globals", "__dict__", "__setattr__"}
 """What writes to attributes that the code does not name."""
 
+COMPILED = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+)
+"""Types of functions and methods that are compiled."""
+
 Settings = Mapping[str, Callable[[], Any]]
 """Name of a function that changes a setting of the process or framework -> what returns the setting."""
+
+
+def decimal_settings() -> tuple[Any, ...]:
+    """Return how Python's decimal numbers are computed: what the context says, but for its flags."""
+    now = decimal.getcontext()
+    return now.prec, now.rounding, now.Emin, now.Emax, now.capitals, now.clamp, (*now.traps.values(),)
+
+
+def patches_begun() -> tuple[Any, ...]:
+    """Return the patches of `unittest.mock` whose ``start()`` was called, and ``stop()`` not yet."""
+    mock = sys.modules.get("unittest.mock")
+    return tuple(getattr(getattr(mock, "_patch", None), "_active_patches", ()))
+
 
 OF_PROCESS: Settings = {
     "chdir": os.getcwd,
@@ -85,6 +111,10 @@ OF_PROCESS: Settings = {
     "simplefilter": lambda: tuple(warnings.filters),
     "filterwarnings": lambda: tuple(warnings.filters),
     "resetwarnings": lambda: tuple(warnings.filters),
+    "setrecursionlimit": sys.getrecursionlimit,
+    "setlocale": lambda: locale.setlocale(locale.LC_ALL),
+    **dict.fromkeys(("getcontext", "setcontext"), decimal_settings),
+    **dict.fromkeys(("patch", "start"), patches_begun),
 }
 """Settings of the process, by names of the code that changes them."""
 
@@ -97,7 +127,7 @@ class NameStore(NamedTuple):
     name : str
         The name of an attribute, a global, or a variable of a function around.
     root : str or None
-        The name of the object whose attribute it is, if the code says that in one word.
+        The name of the object whose attribute it is, if the code says that in names, as "model.layer".
     where : str
         The line, as "model.py:12".
     """
@@ -105,6 +135,32 @@ class NameStore(NamedTuple):
     name: str
     root: str | None
     where: str
+
+
+class Import(NamedTuple):
+    """What an ``import`` inside of a function binds: a module, or ``part`` of it.
+
+    Attributes
+    ----------
+    name : str
+        The variable that stands for it.
+    module : str
+        The name of the module, after as many dots as `importlib.import_module` takes.
+    part : str or None
+        The name after ``from ... import``; None for the module itself.
+    """
+
+    name: str
+    module: str
+    part: str | None
+
+    def found(self, package: str | None) -> Any:
+        """Return what was imported, for a function in ``package``; NOTHING if that was not done yet."""
+        name = self.module
+        if name.startswith("."):
+            name = importlib.util.resolve_name(name, package) if package else ""
+        module = sys.modules.get(name, NOTHING)
+        return module if self.part is None else getattr(module, self.part, NOTHING)
 
 
 class CodeWrites(NamedTuple):
@@ -119,6 +175,8 @@ class CodeWrites(NamedTuple):
         does.
     names : frozenset of str
         All names of globals, attributes and methods in the code.
+    imports : tuple of Import
+        What the code imports where it runs.
     """
 
     attributes: tuple[NameStore, ...]
@@ -126,6 +184,7 @@ class CodeWrites(NamedTuple):
     variables: tuple[NameStore, ...]
     contents: str | None
     names: frozenset[str]
+    imports: tuple[Import, ...]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -161,17 +220,35 @@ def written_by(code: CodeType) -> CodeWrites:
         (*variables, *[x for one in inner for x in one.variables if x.name in code.co_freevars]),
         next((x for x in (contents, *[one.contents for one in inner]) if x), None),
         frozenset(code.co_names).union(*[one.names for one in inner]),
+        (*imports_of(steps), *[x for one in inner for x in one.imports]),
     )
+
+
+def imports_of(steps: Steps) -> Iterator[Import]:
+    """Yield what some code imports, each with the variable that it is stored in."""
+    module = ""
+    for number, step in enumerate(steps.steps):
+        after = next((x.value for x in steps.steps[number + 1 :] if x.name.startswith("STORE_")), "")
+        if step.name == "IMPORT_NAME":
+            level = steps.steps[number - 2].value
+            module = "." * (level if isinstance(level, int) else 0) + step.value
+            yield Import(after, module, None)
+            yield Import(after, module.partition(".")[0], None)
+        elif step.name == "IMPORT_FROM":
+            yield Import(after, module, step.value)
 
 
 def root_of(steps: Steps, number: int) -> str | None:
-    """Return the name of the variable that step ``number`` leaves on the stack; None if it is no name."""
+    """Return the name of what step ``number`` leaves on the stack, as "x" or "x.part", or None."""
+    parts = list[str]()
     step = steps.steps[number]
-    return (
-        step.value
-        if step.name.startswith(("LOAD_FAST", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
-        else None
-    )
+    while step.name == "LOAD_ATTR" and number:
+        parts.append(step.value)
+        number -= 1
+        step = steps.steps[number]
+    if not step.name.startswith(("LOAD_FAST", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")):
+        return None
+    return ".".join([step.value, *parts[::-1]])
 
 
 def changes_contents(steps: Steps, number: int, fresh: frozenset[str]) -> bool:
@@ -280,7 +357,7 @@ def functions_in(
             seen.add(id(x))
             kinds = x.__mro__ if isinstance(x, type) else type(x).__mro__
             for kind in kinds:
-                parts = [part for part in vars(kind).values() if is_code(part)]
+                parts = [part for part in vars(kind).values() if is_code(part) or sets(part)]
                 if is_written_here(module_of(kind)):
                     todo += parts
                 elif not (isinstance(x, type) or is_known(module_of(kind))):
@@ -314,6 +391,11 @@ def is_code(x: Any) -> bool:
     return isinstance(x, (FunctionType, property, staticmethod, classmethod))
 
 
+def sets(x: Any) -> bool:
+    """Return whether an attribute of a class is an object of the user that is told what it is set to."""
+    return hasattr(type(x), "__set__") and is_written_here(module_of(type(x)))
+
+
 def named_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield ``(name, object)`` for each name in the code of a function, and for what it binds.
 
@@ -324,8 +406,32 @@ def named_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
         found = function.__globals__.get(name, NOTHING)
         yield name, found
         if isinstance(found, ModuleType):
-            yield from [(x, vars(found)[x]) for x in names if callable(vars(found).get(x))]
+            yield from called_in(found, names)
     for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
         yield name, read_cell(cell)
     for default in function.__defaults__ or ():
         yield function.__name__, default
+    for one in written_by(function.__code__).imports:
+        found = one.found(function.__globals__.get("__package__"))
+        yield one.name, found
+        if isinstance(found, ModuleType):
+            yield from called_in(found, names)
+
+
+def called_in(module: ModuleType, names: frozenset[str]) -> list[tuple[str, Any]]:
+    """Return ``(name, object)`` for what can be called of a module, among ``names``."""
+    return [(x, vars(module)[x]) for x in names if callable(vars(module).get(x))]
+
+
+def is_changer(x: Any) -> bool:
+    """Return whether an object is a function or method of `CHANGERS` that has another name in the code.
+
+    >>> import operator
+    >>> [is_changer(x) for x in (operator.setitem, [].append, operator.methodcaller("append", 1), len)]
+    [True, True, True, False]
+    """
+    if isinstance(x, functools.partial):
+        return is_changer(x.func)
+    if isinstance(x, operator.methodcaller):
+        return x.__reduce__()[1][0] in CHANGERS
+    return isinstance(x, COMPILED) and x.__name__ in CHANGERS

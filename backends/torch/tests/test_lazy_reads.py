@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import types
 import warnings
 
 import numpy as np
@@ -215,7 +216,7 @@ def test_a_program_catches_the_error_of_a_launch_where_it_reads():
 
 def test_an_interrupt_ends_the_run_and_the_programs_that_wait():
     ended = []
-    note = ended.append  # a change of the list that is not seen in the code
+    note = types.MethodType(list.append, ended)  # a change of the list that is not seen in the code
 
     def fn(x):
         try:
@@ -231,7 +232,7 @@ def test_an_interrupt_ends_the_run_and_the_programs_that_wait():
 
 def test_finally_of_an_example_that_waits_runs_when_another_one_ends_the_run():
     ended = []
-    note = ended.append  # a change of the list that is not seen in the code
+    note = types.MethodType(list.append, ended)  # a change of the list that is not seen in the code
 
     def fn(x, fails):
         with torch.no_grad():

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import contextlib
 import contextvars
 import ctypes
 import ctypes.util
 import decimal
+import functools
 import io
 import itertools
 import logging
+import operator
 import os
 import sys
 import tempfile
 import threading
+import types
 import unittest.mock
 import warnings
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -202,7 +208,141 @@ def from_an_iterator(x, i):
     return n + LIN(x) * (next(IDS) % 8)
 
 
+class Stack(list):
+    """A container of the user."""
+
+
+class Remembers:
+    """A descriptor, which keeps what its attribute is set to."""
+
+    value = 0
+
+    def __get__(self, owner, kind):
+        return self.value
+
+    def __set__(self, owner, value):
+        self.value = value
+
+
+class Described:
+    number = Remembers()
+
+
+USERS, TABLE, TREE, DESCRIBED = Stack(), collections.UserDict(n=0), types.SimpleNamespace(), Described()
+TREE.inner = types.SimpleNamespace()
+BYTES, NUMBERS, MANY = bytearray(8), array.array("d", [0.0]), np.zeros(2000)
+put, put_n, push = operator.setitem, functools.partial(dict.__setitem__, Keeps.found, "n"), USERS.append
+settings = types.ModuleType("settings")
+sys.modules["settings"] = settings
+
+
+def patch_begun(x, i):
+    patched = unittest.mock.patch.object(Settings, "factor", i)
+    patched.start()
+    y = read(x) + LIN(x) * Settings.factor
+    patched.stop()
+    return y
+
+
+def own_container(x, i):
+    USERS.append(i)
+    y = read(x) + LIN(x) * USERS[-1]
+    USERS.pop()
+    return y
+
+
+def table_of_a_class(x, i):
+    TABLE["n"] = i
+    return read(x) + LIN(x) * TABLE["n"]
+
+
+def bytes_and_numbers(x, i):
+    BYTES[0] = NUMBERS[0] = MANY[1999] = i
+    return read(x) + LIN(x) * (BYTES[0] + NUMBERS[0] + MANY[1999])
+
+
+def by_another_name(x, i):
+    put(Keeps.found, "last", i)
+    put_n(i)
+    push(i)
+    y = read(x) + LIN(x) * (Keeps.found["last"] + Keeps.found["n"] + USERS[-1])
+    USERS.clear()
+    return y
+
+
+def by_a_path(x, i):
+    TREE.inner.number = i
+    return read(x) + LIN(x) * TREE.inner.number
+
+
+def flag_of_the_framework(x, i):
+    torch.backends.cudnn.benchmark = i % 2 == 0
+    y = read(x) + LIN(x) * torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    return y
+
+
+def imported_inside(x, i):
+    import settings as found
+    from settings import __dict__ as names
+
+    found.number = names["other"] = i
+    return read(x) + LIN(x) * (found.number + names["other"])
+
+
+def by_a_name_of_the_module(x, i):
+    globals()["SCALE"] = i
+    return read(x) + LIN(x) * globals()["SCALE"]
+
+
+def executed(x, i):
+    exec(f"last = {i}", Keeps.found)
+    return read(x) + LIN(x) * Keeps.found["last"]
+
+
+def descriptor(x, i):
+    DESCRIBED.number = i
+    return read(x) + LIN(x) * DESCRIBED.number
+
+
+def class_of_an_object(x, i):
+    METER.__class__ = Meter if i % 2 else OtherMeter
+    y = read(x) + LIN(x) * isinstance(METER, OtherMeter)
+    METER.__class__ = Meter
+    return y
+
+
+class OtherMeter(Meter):
+    pass
+
+
+def context_of_decimals(x, i):
+    decimal.getcontext().prec = 3 + i
+    y = read(x) + LIN(x) * float(decimal.Decimal(1) / 3)
+    decimal.getcontext().prec = 28
+    return y
+
+
+def limits(x, i):
+    sys.setrecursionlimit(1000 + i)
+    torch.set_printoptions(precision=i + 1)
+    y = read(x) + LIN(x) * (sys.getrecursionlimit() + len(str(torch.tensor(1 / 3))))
+    sys.setrecursionlimit(1000)
+    torch.set_printoptions(precision=4)
+    return y
+
+
+def hook(x, i):
+    handle = NET[0].register_forward_hook(lambda module, arguments, result: result * i)
+    y = read(x) + NET(LIN(x))
+    handle.remove()
+    return y
+
+
 SEEN = [
+    *(patch_begun, own_container, table_of_a_class, bytes_and_numbers, by_another_name, by_a_path),
+    *(flag_of_the_framework, imported_inside, by_a_name_of_the_module, executed, descriptor),
+    *(class_of_an_object, context_of_decimals, limits, hook),
     *(level_of_a_logger, mode_of_a_model),
     *(meter, set_by_name, of_a_class, from_an_iterator),
     *(on_a_stack, lock, lock_without_with, class_attribute, of_a_function, thread_local, patched),

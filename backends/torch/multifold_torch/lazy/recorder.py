@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from multifold.backend import owner_of
 from multifold.errors import RecordError
@@ -32,6 +33,14 @@ from multifold_torch.lazy.written import Written, is_pending
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
 ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
 """What calls depend on, and what says that they depend on more."""
+
+HOOKS = (
+    "register_forward_hook",
+    "register_forward_pre_hook",
+    "register_full_backward_hook",
+    "register_hook",
+)
+"""Methods that let a module call a function besides its own."""
 
 VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 """Types of PyTorch whose objects are compared by value."""
@@ -107,6 +116,8 @@ class TorchRecorder(LazyRecorder):
         ),
         "set_num_threads": torch.get_num_threads,
         "set_float32_matmul_precision": torch.get_float32_matmul_precision,
+        "set_printoptions": lambda: tuple(vars(torch._tensor_str.PRINT_OPTS).values()),
+        **dict.fromkeys(HOOKS, lambda: RemovableHandle.next_id),
     }
 
     def __init__(self, fn: Any) -> None:
