@@ -24,8 +24,10 @@ def step_over(function: Callable[..., Any]) -> None:
 
     `torch.compiler.disable` does the same with a wrapper, and imports `torch._dynamo` for it, which takes a
     second. The compiler itself keeps both marks: one ends its graph at the call, the other tells its hook
-    in the interpreter to leave the frame alone.
+    in the interpreter to leave the frame alone. Before PyTorch 2.7 this does nothing.
     """
+    if not hasattr(eval_frame, "_FrameExecStrategy"):
+        return
     vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg="multifold runs launches")
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
@@ -34,6 +36,5 @@ def step_over(function: Callable[..., Any]) -> None:
 def tell() -> None:
     """Make `default_collate` merge traces, and `torch.compile` leave `Fold.run` and `Fold.apply` alone."""
     default_collate_fn_map[multifold.Trace] = merge
-    if hasattr(eval_frame, "_FrameExecStrategy"):  # since PyTorch 2.7
-        for function in (multifold.Fold.run, multifold.Fold.apply):
-            step_over(function)
+    for function in (multifold.Fold.run, multifold.Fold.apply):
+        step_over(function)

@@ -366,6 +366,17 @@ def test_a_scripted_function_runs_row_by_row(as_loop):
     assert len(run.explain()) == 5 and "row by row" in str(run.explain())
 
 
+def test_a_compiled_function_runs_as_it_was_written(as_loop):
+    @torch.compile(backend="eager")
+    def twice(x):
+        for _ in range(2):
+            x = torch.tanh(x) * 2 + x[0]
+        return x - 1 if x.sum() > 0 else x
+
+    run = as_loop(lambda x: twice(NET(x)), XS, parameters=PARAMETERS)
+    assert run.explain().rounds
+
+
 def test_the_condition_of_cond_is_read(as_loop):
     def program(x):
         return torch.cond(NET(x).sum() > 0, lambda y: NET(y), lambda y: y - 1, (NET(x),))
