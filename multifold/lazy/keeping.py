@@ -24,8 +24,10 @@ nothing new, and one with other values keeps the same.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Iterator
-from types import CellType, FunctionType
+from types import CellType, FunctionType, GeneratorType
 from typing import Any
 
 import numpy as np
@@ -87,9 +89,17 @@ class KeepingWatch:
 
 
 def mark_of(backend: Backend, x: Any) -> Any:
-    """Return what differs once an array was changed in place; None for anything else."""
+    """Return what differs once an array was changed in place, or an iterator has gone on; else None."""
     if type(x) is np.ndarray:
         return x.tobytes()
+    if isinstance(x, itertools.count):
+        return repr(x)
+    if isinstance(x, GeneratorType):
+        frame = x.gi_frame
+        kept = frame.f_locals.items() if frame else ()
+        return frame and frame.f_lasti, {name: value for name, value in kept if isinstance(value, VALUES)}
+    if isinstance(x, Iterator):
+        return operator.length_hint(x, -1)
     if not backend.owns(x):
         return None
     return backend.version(x) if backend.counts_changes else id(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import itertools
 import random
 import types
 
@@ -113,6 +114,17 @@ class Module(nn.Module):
         global calls  # noqa: PLW0603 - what is tested
         calls += 1
         return y * calls
+
+
+ITERATORS = {"count": itertools.count(), "list": iter([*range(9)]), "generator": (n for n in range(9))}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_a_cell_that_draws_from_an_iterator_is_refused(name):
+    numbers = ITERATORS[name]
+    cell = multifold.op(lambda x: x * next(numbers))
+    with pytest.raises(RecordError, match="changes a variable of a function around it"):
+        multifold.batched(lambda x: cell(x * 2), backend="torch")(XS)
 
 
 def test_a_module_that_counts_in_a_global_is_refused():
