@@ -42,7 +42,7 @@ from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES, globals_of, nam
 from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.lazy.current import CELL, Recording, refusal
 from multifold.lazy.seen import entries_of
-from multifold.lazy.watched import SMALL, same
+from multifold.lazy.watched import HOLDERS, SMALL, entries, same
 from multifold.lazy.writes import (
     NAMELESS,
     functions_in,
@@ -212,10 +212,12 @@ class Beyond:
             elif isinstance(x, ContextVar):
                 if self.stores.variables:
                     self.keep(f"the context variable {x.name!r}", partial(value_of, x))
-            elif type(x) in CONTAINERS:
-                if self.stores.contents:
-                    self.keep(f"a {type(x).__name__}", partial(entries_of, x))
-                todo += entries_of(x)
+            elif isinstance(x, HOLDERS):
+                # Attributes of one of a class of the user may be its entries.
+                if self.stores.contents or (type(x) not in CONTAINERS and self.stores.names):
+                    read = entries_of if type(x) in CONTAINERS else entries
+                    self.keep(f"a {type(x).__name__}", partial(read, x))
+                todo += entries_of(x) or entries(x)[:FEW]
             elif isinstance(x, tuple):
                 todo += x[:FEW]
             elif isinstance(x, np.ndarray) or self.version_of(x) is not None:

@@ -346,6 +346,25 @@ def test_an_attribute_that_a_function_called_by_a_cell_finds_must_stay_as_it_is(
         multifold.batched(program, backend="numpy")(XS)
 
 
+class Entries(dict):
+    """Entries that are attributes, too."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
+def test_entries_of_a_container_of_the_user_that_a_cell_finds_must_stay_as_they_are():
+    options = Entries(scale=1.0)
+    scaled = multifold.op(lambda x: x * options.scale)
+
+    def program(x, scale):
+        options.scale = scale
+        return scaled(x * 2)
+
+    with pytest.raises(RecordError, match="was changed during the run: a Entries"):
+        multifold.batched(program, backend="numpy")(np.ones((3, 2)), [1.0, 2.0, 3.0])
+
+
 def test_a_variable_that_a_cell_uses_and_that_changes_between_its_calls_is_refused():
     def program(x):
         for turn in (0, 1, 0):
