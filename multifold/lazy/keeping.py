@@ -27,16 +27,20 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import partial
 from types import CellType, FunctionType, GeneratorType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from multifold._engine.ops.reach import CONTAINERS, VALUES
-from multifold._engine.ops.state import KeptState
+from multifold._engine.ops.state import NOTHING, KeptState
 from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend
 from multifold.lazy.current import refusal
+from multifold.lazy.watched import Watched, WatchedPlace, same
+from multifold.lazy.writes import functions_in, named_by
 
 Entry = tuple[Any, Any, Any]
 """A name or a position, what is there, and what shows a change of it in place."""
@@ -55,6 +59,8 @@ class KeepingWatch:
         self.backend = kept.backend
         self.slots = [slot for slot in kept.slots if slot.owner is not None and not slot.random]
         self.before = [list(self.entries(slot.owner, slot.read())) for slot in self.slots]
+        self.places = places_of(kept)
+        self.stood = [place.read() for place in self.places]
 
     def entries(self, owner: Any, values: Any) -> Iterator[Entry]:
         """Yield an entry for each thing in a slot; what a closure holds has the name of no variable."""
@@ -79,6 +85,9 @@ class KeepingWatch:
                 entry[0] for entry in now if entry[0] not in known or not is_same(known[entry[0]], entry)
             ]
             return text_of(slot.owner, names[0] if names else None)
+        for place, stood in zip(self.places, self.stood, strict=True):
+            if not same(stood, place.read()):
+                return place.text
         return None
 
     def holds_arrays(self) -> bool:
@@ -86,6 +95,49 @@ class KeepingWatch:
         known = {id(x) for before in self.before for _, x, _ in before}
         now = [x for slot in self.slots for _, x, _ in self.entries(slot.owner, slot.read())]
         return any(self.backend.owns(x) for x in now if id(x) not in known)
+
+
+class Arrays(NamedTuple):
+    """What `Watched` asks of a recorder: the class of pending values, and the version of an array."""
+
+    pending: type
+    version_of: Callable[[Any], Any]
+
+
+class WatchedByCell(Watched):
+    """What the code of a cell may write, but for models of the framework, whose state is put back."""
+
+    def add_attributes(self, x: Any, root: str | None) -> None:
+        """Look at the attributes of what is no model."""
+        if isinstance(x, type) or not self.backend.hosts(x):
+            super().add_attributes(x, root)
+
+    def add_modes(self, x: Any) -> None:
+        """Look at no modes."""
+
+
+def places_of(kept: KeptState) -> list[WatchedPlace]:
+    """Return what the code of a cell may write that is not put back: class attributes, modules, and others.
+
+    ``kept`` has its function, and the objects that it takes.
+    """
+    backend = kept.backend
+    functions = [*functions_in(kept.owners, lambda module: True)]
+    if not functions:
+        return []
+    watched = WatchedByCell(backend, Arrays(Arrays, backend.version), functions, {})
+    watched.add_objects(
+        [x for x in kept.owners if hasattr(x, "__dict__") and not isinstance(x, FunctionType)]
+    )
+    watched.add_named()
+    for x in [x for function in functions for _, x in named_by(function) if isinstance(x, ContextVar)]:
+        watched.add(f"the context variable {x.name!r}", "", "", partial(value_of, x))
+    return [place for place in watched.places if not place.is_iterator]
+
+
+def value_of(variable: ContextVar[Any]) -> tuple[Any]:
+    """Return what a context variable stands for, alone."""
+    return (variable.get(NOTHING),)
 
 
 def mark_of(backend: Backend, x: Any) -> Any:

@@ -14,7 +14,7 @@ from array import array
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,6 +82,11 @@ class WatchedPlace(NamedTuple):
     where: str
     hint: str
     read: Callable[[], Reading]
+
+    @property
+    def is_iterator(self) -> bool:
+        """Whether it is an iterator, which cannot be asked how far it has come: no two readings agree."""
+        return self.text.endswith(", an iterator")
 
     def described(self) -> str:
         """Return the text with the line, as "attribute 'state' of Model, which model.py:12 changes"."""
@@ -252,13 +257,28 @@ class Watched:
                 self.add(text, "", OWN_VARIABLE, lambda: (repr(x),))
         elif isinstance(x, Iterator):  # how far it has come cannot be asked
             self.add(f"{text}, an iterator", "", OWN_VARIABLE, lambda: (object(),))
-        elif hasattr(x, "__dict__"):
+        else:
+            self.add_own(x, root)
+
+    def add_own(self, x: Any, root: str | None) -> None:
+        """Look at the attributes of an object that is no container, and at those of its classes."""
+        if hasattr(type(x), "__slots__"):
+            self.add_slots(x)
+        if hasattr(x, "__dict__"):
             self.add_attributes(x, root)
             for kind in type(x).__mro__:
                 if is_written_here(module_of(kind)):
                     self.add_object(kind, kind.__name__, "")
             if not isinstance(x, type) and self.backend.hosts(x):
                 self.add_modes(x)
+
+    def add_slots(self, x: Any) -> None:
+        """Look at the attributes in slots that code may give an object of a class of the user."""
+        for store in self.stores:
+            kind = inspect.getattr_static(type(x), store.name, None)
+            if isinstance(kind, MemberDescriptorType) and self.is_new(x, store.name):
+                text = f"attribute {store.name!r} of {type(x).__name__}"
+                self.add_name(Attributes(x), store, text, OWN_COPY)
 
     def is_changeable(self, x: Any) -> bool:
         """Return whether something is a container, or an array, pending or computed."""

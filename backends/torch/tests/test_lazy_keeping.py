@@ -6,6 +6,7 @@ import contextvars
 import itertools
 import random
 import types
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -114,6 +115,79 @@ class Module(nn.Module):
         global calls  # noqa: PLW0603 - what is tested
         calls += 1
         return y * calls
+
+
+class Counts:
+    n = 0
+    cache: ClassVar[dict[int, torch.Tensor]] = {}
+
+
+class Slotted:
+    __slots__ = ("n",)
+
+
+class Log(list):
+    """A container of the user."""
+
+
+LOG, SLOTTED, SETTINGS, SEEN = (
+    Log(),
+    Slotted(),
+    types.ModuleType("settings"),
+    contextvars.ContextVar("seen"),
+)
+SLOTTED.n = SETTINGS.n = 0
+
+
+def of_a_class(y):
+    Counts.n += 1
+    return y * Counts.n
+
+
+def of_a_slot(y):
+    SLOTTED.n += 1
+    return y * SLOTTED.n
+
+
+def of_a_module(y):
+    SETTINGS.n += 1
+    return y * SETTINGS.n
+
+
+def of_a_container(y):
+    LOG.append(1)
+    return y * len(LOG)
+
+
+def of_a_context(y):
+    SEEN.set(SEEN.get(0) + 1)
+    return y * SEEN.get()
+
+
+KEPT = {
+    of_a_class: "attribute 'n' of Counts",
+    of_a_slot: "attribute 'n' of Slotted",
+    of_a_module: "attribute 'n' of settings",
+    of_a_container: "the variable 'LOG'",
+    of_a_context: "the context variable 'seen'",
+}
+
+
+@pytest.mark.parametrize("fn", KEPT, ids=lambda fn: fn.__name__)
+def test_a_cell_that_counts_where_nothing_is_put_back_is_refused(fn):
+    cell = multifold.op(fn)
+    with pytest.raises(RecordError, match=f"changes {KEPT[fn]}"):
+        multifold.batched(lambda x: cell(x * 2), backend="torch")(XS)
+
+
+def test_a_cell_may_cache_in_a_class(as_loop):
+    @multifold.op
+    def masked(y):
+        if len(y) not in Counts.cache:
+            Counts.cache[len(y)] = torch.ones_like(y).cumsum(0)
+        return y * Counts.cache[len(y)]
+
+    as_loop(lambda x: masked(x * 2), XS)
 
 
 ITERATORS = {"count": itertools.count(), "list": iter([*range(9)]), "generator": (n for n in range(9))}

@@ -65,6 +65,8 @@ class KeptState:
 
     Attributes
     ----------
+    backend, owners : Backend, sequence of object
+        As given.
     slots : list of StateSlot
         The things that may change; see `slots_of`.
     before : list
@@ -73,6 +75,7 @@ class KeptState:
 
     def __init__(self, backend: Backend, owners: Sequence[Any], *, only_random: bool = False) -> None:
         self.backend = backend
+        self.owners = owners
         self.slots = [slot for slot in slots_of(backend, owners) if slot.random or not only_random]
         self.before = [slot.copy(slot.read()) for slot in self.slots]
 
