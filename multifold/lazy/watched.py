@@ -124,7 +124,7 @@ class Watched:
         self.backend = backend
         self.pending: Any = recorder.pending
         self.version_of: Callable[[Any], int] = recorder.version_of
-        self.functions = functions
+        self.named = [(function, [*named_by(function)]) for function in functions]
         self.places: list[WatchedPlace] = []
         self.seen: dict[tuple[int, str], Any] = {}
         written = [written_by(x.__code__) for x in functions]
@@ -151,8 +151,8 @@ class Watched:
 
     def by_alias(self) -> str | None:
         """Return the line of a function that finds one of `CHANGERS` by another name; None if none does."""
-        for function in self.functions:
-            if any(is_changer(x) for _, x in named_by(function)):
+        for function, named in self.named:
+            if any(is_changer(x) for _, x in named):
                 code = function.__code__
                 return where(code, code.co_firstlineno)
         return None
@@ -217,8 +217,8 @@ class Watched:
 
     def add_named(self) -> None:
         """Look at what code may write on what the functions of the program find around them."""
-        for function in self.functions:
-            for name, x in named_by(function):
+        for function, named in self.named:
+            for name, x in named:
                 if not isinstance(x, VALUES) and x is not NOTHING:
                     self.add_object(x, name, f"the variable {name!r} of {function.__qualname__}")
 
