@@ -16,6 +16,8 @@ import numpy as np
 from multifold._engine.ops.reach import CONTAINERS, FEW, globals_of
 from multifold._engine.ops.state import NOTHING as NOTHING
 from multifold._engine.ops.state import read_cell as read_cell
+from multifold._engine.ops.state import still_holds as still_holds
+from multifold._engine.ops.state import wait_for_others
 from multifold._engine.record.lines import users_frame as users_frame
 from multifold.lazy.current import refusal
 
@@ -70,6 +72,7 @@ class Around:
     """
 
     def __init__(self, function: FunctionType, version_of: Callable[[Any], int | None]) -> None:
+        wait_for_others()
         own = function.__globals__
         self.version_of = version_of
         self.beyond: Any = None
@@ -173,6 +176,7 @@ class Seen:
 
     def look(self) -> None:
         """Store what ``object`` and ``parts`` hold now, in the place of what was stored before."""
+        wait_for_others()
         self.bound = Bound(self.object, self.of)
         self.inner = [Bound(x, self.of) for x in self.parts if x is not self.object and is_bound(x)]
         self.arrays = [(x, x.copy()) for x in self.parts if isinstance(x, np.ndarray)]
@@ -192,14 +196,14 @@ class Seen:
         container. What is inside of ``parts``, and numbers in arrays, are not compared: see
         `refuse_changed`. What is ``beyond`` is.
         """
-        if not self.bound.is_now():
+        if not still_holds(self.bound.is_now):
             self.refuse()
         if self.beyond is not None:
             self.beyond.refuse_changed(self.object)
 
     def refuse_changed(self) -> None:
         """Raise a `RecordError` unless `is_now`: something has changed since `look`."""
-        if not self.is_now():
+        if not still_holds(self.is_now):
             self.refuse()
         if self.beyond is not None:
             self.beyond.refuse_changed(self.object)

@@ -31,8 +31,10 @@ import copy
 import itertools
 import operator
 import random
+import threading
+import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import CellType, FunctionType
@@ -88,12 +90,17 @@ class KeptState:
         """
         # No copies: a recorded backward pass may hold these very arrays, so these very arrays come back.
         now = [slot.read() for slot in self.slots]
+        thread = threading.get_ident()
+        is_inner = thread in ASIDE
+        ASIDE.add(thread)
         try:
             self.write(self.before if start is None else start)
             yield
         finally:
             for slot, value in zip(self.slots, now, strict=True):
                 slot.write(value)
+            if not is_inner:
+                ASIDE.discard(thread)
 
     def write(self, values: Sequence[Any]) -> None:
         """Write a copy of each value to its slot; ``values`` are in the order of the slots.
@@ -174,6 +181,26 @@ class KeptState:
             return close(host, other, tolerance_of(x, host))
         # `==` of any other object is the user's code: it may raise, or return an array.
         return bool(x == y) if isinstance(x, (*VALUES, set)) else x is y
+
+
+ASIDE: set[int] = set()
+"""Threads in which state is aside just now: names stand for copies there, which other threads see, too."""
+
+
+def wait_for_others() -> None:
+    """Wait while another thread has put state aside, for a second at most."""
+    for _ in range(100):
+        if not ASIDE - {threading.get_ident()}:
+            return
+        time.sleep(0.01)
+
+
+def still_holds(check: Callable[[], bool]) -> bool:
+    """Return ``check()``, which compares state; it is asked again where others have put some aside."""
+    if check():
+        return True
+    wait_for_others()
+    return check()
 
 
 @contextmanager

@@ -54,7 +54,7 @@ from multifold._engine.run.report import NOBODY, Notes, Report, Waits
 from multifold._engine.run.run import Run, Sections
 from multifold.errors import MultifoldError
 
-LoopOf = Callable[[Columns, Loop | None], Loop]
+LoopOf = Callable[[Columns | Graph, Loop | None], Loop]
 """Returns what runs the plan of a round, from its calls and the loop of the round before."""
 
 Ask = tuple[Any, list[Node]]

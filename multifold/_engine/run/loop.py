@@ -46,6 +46,7 @@ from multifold._engine.plan.columns import NO_INTEGERS, Columns
 from multifold._engine.plan.plan import Plan
 from multifold._engine.plan.schedule import Schedule, make_schedule
 from multifold._engine.plan.wiring import Wiring, wire
+from multifold._engine.record.graph import Graph
 from multifold._engine.run.divide import divide
 from multifold._engine.run.launch import Outcomes
 from multifold._engine.run.launcher import Launcher
@@ -198,7 +199,7 @@ def loop_of(
     debug: bool,
     tries: bool,
     among: str,
-    columns: Columns,
+    columns: Columns | Graph,
     before: Loop | None = None,
     device: Any = None,
 ) -> Loop:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from multifold.lazy.beyond import beyond_of
 from multifold.lazy.current import CURRENT, refusal
-from multifold.lazy.seen import Around, entries_of, same_entries
+from multifold.lazy.seen import Around, entries_of, same_entries, still_holds
 from multifold_torch.lazy.weights import Weights
 
 
@@ -150,7 +150,7 @@ class Versions(threading.local):
                 around.look_beyond(beyond_of(CURRENT.recording, [function], version_if_tensor))
             self.first[id(function)] = function, around
             return
-        if not known[1].is_now():
+        if not still_holds(known[1].is_now):
             raise refusal(
                 f"A variable that the cell {function.__name__} uses was changed during the run. Recorded "
                 "calls run later than in the loop.",

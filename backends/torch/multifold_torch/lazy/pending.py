@@ -104,7 +104,8 @@ class Pending(Tensor):
         return self.clone()
 
 
-step_over(Pending.__torch_function__.__func__)  # functions that are compiled run as they were written
+# Functions that are compiled run as they were written.
+step_over(vars(Pending)["__torch_function__"].__func__)
 
 
 class Settled(Pending):
