@@ -19,6 +19,7 @@ from multifold import RecordError
 torch.manual_seed(0)
 XS = torch.randn(5, 3)
 GENERATOR = np.random.default_rng(0)
+LIN = nn.Linear(3, 3)
 calls = 0
 
 
@@ -205,6 +206,20 @@ def test_a_module_that_counts_in_a_global_is_refused():
     lin, module = nn.Linear(3, 3), Module()
     with pytest.raises(RecordError, match="the variable 'calls'"):
         multifold.batched(lambda x: module(lin(x)), ops=[Module])(XS)
+
+
+class Counted(torch.autograd.Function):
+    n: ClassVar[int] = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        Counted.n += 1
+        return x * Counted.n
+
+
+def test_an_autograd_function_that_counts_on_its_class_is_refused():
+    with pytest.raises(RecordError, match="Counted changes attribute 'n'"):
+        multifold.batched(lambda x: Counted.apply(LIN(x)))(XS)
 
 
 def test_a_cell_that_counts_in_a_variable_around_it_is_refused():

@@ -209,8 +209,14 @@ def reads_and_fills_a_buffer(box, x):
     return box.unit.kept * float(box.unit.kept[0])
 
 
+def adds_and_calls_a_layer(box, x):
+    box.average.add_(LIN(x).detach())
+    return LIN(box.average)
+
+
 @pytest.mark.parametrize(
-    "program", [reads_and_averages, reads_and_keeps_the_largest, reads_and_fills_a_buffer]
+    "program",
+    [reads_and_averages, reads_and_keeps_the_largest, reads_and_fills_a_buffer, adds_and_calls_a_layer],
 )
 def test_runs_go_on_with_what_runs_before_have_left(program):
     box, found = box_of_all(), box_of_all()

@@ -362,7 +362,8 @@ class CellCall(RowCall):
 
     def owners(self) -> list[Any]:
         module = getattr(self.func, "module", None)
-        forward = getattr(type(module), "forward", None)
+        # An autograd function, `Applied`, has its code in its class.
+        forward = getattr(getattr(self.func, "function", type(module)), "forward", None)
         own = [self.func if module is None else module, forward if type(forward) is FunctionType else None]
         return [*[x for x in own if x is not None], *filter(is_owner, self.leaves)]
 

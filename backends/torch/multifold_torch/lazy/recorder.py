@@ -91,6 +91,16 @@ NOTHING = contextlib.nullcontext()
 """The context of a read in the modes of the run."""
 
 
+def stood_for(x: Any) -> Any:
+    """Return what a `Written` or settled tensor stands for, and anything else as it is.
+
+    What one run has left may be written into by the next: then a settled tensor stands for a written one.
+    """
+    while type(x) in (Written, Settled):
+        x = x.pending if type(x) is Written else x.value
+    return x
+
+
 class TorchRecorder(LazyRecorder):
     """Records the calls of one plain program in PyTorch, and keeps what it has learnt of each kind of call.
 
@@ -129,7 +139,7 @@ class TorchRecorder(LazyRecorder):
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         leaves, structure = super().flatten(x)
-        return [y.pending if type(y) is Written else y for y in leaves], structure
+        return [stood_for(y) for y in leaves], structure
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
@@ -241,8 +251,8 @@ class TorchRecorder(LazyRecorder):
 
     def key_of(self, x: Any, operands: list[Tensor]) -> Hashable:
         kind = type(x)
-        if kind is Written:
-            return self.keys_of([x.pending], operands)
+        if kind is Written or kind is Settled:
+            return self.keys_of([stood_for(x)], operands)
         if isinstance(x, Tensor):
             if self.is_shared(x):
                 VERSIONS.refuse_changed(x)
@@ -325,8 +335,7 @@ class TorchRecorder(LazyRecorder):
         return row.numpy(force=True)
 
     def version_of(self, x: Any) -> int:
-        while type(x) in (Written, Settled):  # what one run has left may be written into by the next
-            x = x.pending if type(x) is Written else x.value
+        x = stood_for(x)
         return x.version if type(x) is Pending else version_now(x)
 
     def learn(
