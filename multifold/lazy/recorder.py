@@ -118,6 +118,10 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.watched = self.unchanged = 0
         self.stores: dict[tuple[type, ...], Any] = {}
 
+    def note_watched(self) -> None:
+        """Note that one more turn of an example is watched for random numbers; see ``watched``."""
+        self.watched += 1
+
     def note_left(self, what: str) -> None:
         """Note what an example that has ended leaves changed for later ones; "" for nothing.
 

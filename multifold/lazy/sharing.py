@@ -269,7 +269,7 @@ class Sharing:
         if self.seed is None:
             self.began = []
             if self.watches(example):
-                self.recorder.watched += 1
+                self.recorder.note_watched()
                 self.began = self.random.read()
             return
         self.began = self.random.read()

@@ -118,6 +118,10 @@ class Gathers:
             self._homes = before._homes
         self._reads: dict[tuple[int, Sources], LaunchReads] = {}  # by number of the signature
 
+    def use(self, loop: Loop) -> None:
+        """Run the launches to come by ``loop``."""
+        self.loop = loop
+
     def learn(self, loop: Loop, calls: Integers) -> None:
         """Move the result of a launch that has run by a plan to a page; then the next ones may be gathered.
 

@@ -176,7 +176,8 @@ class Rounds:
         found = None
         if self.gathers is not None and not whole:
             if self.loop is None:
-                self.loop = self.gathers.loop = self.loop_of(self.graph, None)
+                self.loop = self.loop_of(self.graph, None)
+                self.gathers.use(self.loop)
             found = self.gathered_values(self.gathers, self.loop.values, refs, examples)
         if found is not None:
             return found

@@ -161,6 +161,7 @@ class Task:
         self.example = example
         self.steps = iter(steps)
         self.context = self
+        self.parent = None
 
     def run(self, method, argument):
         found = method(argument)
@@ -172,34 +173,43 @@ class Task:
         return next(self.steps)
 
 
-class Request:
-    graph = "graph"
-    nodes = (1,)
+class Result:
+    """Stands for a node."""
 
 
-class Empty(Request):
-    nodes = ()
+GRAPH = SimpleNamespace(node_type=Result, signature=[0])
 
-    def __repr__(self):  # names a test, so it is the same in each process
-        return "Empty()"
+
+def request(module, *nodes):
+    """Return what a task awaits: the values of some nodes of `GRAPH`."""
+    return module.RequestBase(SimpleNamespace(_graph=GRAPH), [*nodes], None)
 
 
 @pytest.mark.parametrize("module", [compiled, tasks])
-@pytest.mark.parametrize("last", [KeyError(), Empty(), 7, StopIteration(3)], ids=repr)
+@pytest.mark.parametrize("last", [KeyError(), "of nothing", 7, StopIteration(3)], ids=repr)
 def test_tasks_run_until_one_does_not_wait_for_values(module, last):
-    waits = Task(0, [Request()])
+    last = request(module) if last == "of nothing" else last
+    waits = Task(0, [request(module, Result())])
     other = Task(1, [last])
     gone = Task(2, [])
-    graph = SimpleNamespace(signature=[0])
-    owners = module.Owners(graph, 8)
+    owners = module.Owners(GRAPH, 8)
     ready = deque((task, task.step, None) for task in (gone, waits, other, waits))
     open_tasks = {waits: None, other: None}
-    found = module.run_ready(ready, open_tasks, Request, "graph", None, (), owners)
+    found = module.run_ready(ready, open_tasks, {}, GRAPH, None, (), owners)
     raised = isinstance(last, Exception)
     assert found == (other, None if raised else last, last if raised else None)
-    assert type(open_tasks[waits]) is Request and len(ready) == 1
+    assert type(open_tasks[waits]) is module.RequestBase and len(ready) == 1
     assert owners.of_calls.tolist() == [0]  # the first that ran has recorded all
-    assert module.run_ready(deque(), open_tasks, Request, "graph", None, (), None) is None
+    assert module.run_ready(deque(), open_tasks, {}, GRAPH, None, (), None) is None
+
+
+@pytest.mark.parametrize("module", [compiled, tasks])
+def test_a_task_that_returns_a_node_is_done(module):
+    task, results = Task(3, [StopIteration(Result())]), {}
+    open_tasks = {task: None}
+    ready = deque([(task, task.step, None)])
+    assert module.run_ready(ready, open_tasks, results, GRAPH, None, (), None) is None
+    assert not open_tasks and type(results[3]) is Result
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 80), st.booleans()), max_size=20))
@@ -228,11 +238,9 @@ def test_calls_have_the_owners_that_recorded_them(steps):
 
 @pytest.mark.parametrize("module", [compiled, tasks])
 def test_a_task_that_leaves_a_with_open_does_not_wait(module):
-    task = Task(0, [Request()])
-    found = module.run_ready(
-        deque([(task, task.step, 0)]), {task: None}, Request, "graph", lambda: 2, 1, None
-    )
-    assert found[0] is task and type(found[1]) is Request and found[2] is None
+    task = Task(0, [request(module, Result())])
+    found = module.run_ready(deque([(task, task.step, 0)]), {task: None}, {}, GRAPH, lambda: 2, 1, None)
+    assert found[0] is task and type(found[1]) is module.RequestBase and found[2] is None
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=4), max_size=5))
