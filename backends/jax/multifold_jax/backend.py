@@ -237,9 +237,27 @@ def _place(x: Any) -> Any:
 def _leaves(model: Any) -> list[Any]:
     """Return the leaves of a pytree and of its ``__dict__``, as a list.
 
-    The list is empty where JAX cannot flatten them, as a dictionary with keys that cannot be sorted.
+    A dictionary whose keys JAX may be unable to sort is a leaf. The list is empty where JAX cannot flatten
+    them for another reason.
     """
     try:
-        return jax.tree.leaves([model, getattr(model, "__dict__", None)])
-    except (TypeError, ValueError):  # keys that cannot be sorted, for one: JAX takes no such dict
+        return jax.tree.leaves([model, getattr(model, "__dict__", None)], is_leaf=_is_unsorted)
+    except (TypeError, ValueError):
         return []
+
+
+def _is_unsorted(x: Any) -> bool:
+    """Return whether something is a dictionary whose keys JAX may be unable to sort.
+
+    Where JAX finds that out itself, Python's stack has one level less from then on.
+    """
+    if not isinstance(x, dict):
+        return False
+    kinds = {*map(type, x)}
+    if kinds <= {str} or kinds <= {int}:
+        return False
+    try:
+        sorted(x)
+    except TypeError:
+        return True
+    return not kinds <= {int, float, bool, bytes, str, tuple}

@@ -169,6 +169,18 @@ def inner(x):
     return x * SCALE
 
 
+def test_what_jax_cannot_flatten_costs_no_level_of_the_stack():
+    def levels():
+        try:
+            return levels() + 1
+        except RecursionError:
+            return 0
+
+    before = levels()
+    assert not any(multifold.load_backend("jax").hosts(x) for x in [{int: 1}, {int: 1, 2: 3}] * 9)
+    assert levels() == before
+
+
 @pytest.mark.parametrize("reads", [float, int, bool, np.asarray])
 def test_a_cell_that_reads_a_value_is_refused(reads):
     cell = multifold.op(lambda x: x * 2 if reads(x[0]) > 0 else x)
