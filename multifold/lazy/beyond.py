@@ -246,7 +246,7 @@ class Beyond:
     def held(self, x: Any) -> Iterator[Any]:
         """Yield what attributes of an object stand for that the code names; keep those that may be stored.
 
-        The attributes are those of the object itself, and of its class and the bases of that.
+        Looked at are attributes of the object itself, of its class, and of the bases of that class.
         """
         for owner, text, table in self.tables(x):
             for name in [*self.names]:
@@ -329,7 +329,8 @@ def known_to(recording: Recording) -> Callable[[str], bool]:
 def roots_of(recording: Recording) -> list[Any]:
     """Return the program of a run, with an object of each class that its arguments have.
 
-    Of a `multifold.pending` block these are functions like those of the user that run now.
+    A `multifold.pending` block has no function of its own. There each function of the user that runs now
+    gives one, made of its code.
     """
     if recording.program:
         fn, *arguments = recording.program

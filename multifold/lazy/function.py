@@ -208,10 +208,11 @@ class LazyFunction:
         """Return the run of this program on ``fold`` in this thread; begin one if there is none.
 
         To begin enters the contexts that record, unless a run on another fold has. It ends when what the
-        fold does ends, `Fold.run` for instance. ``same`` are arguments that are the same for all examples,
-        ``seed`` and ``own`` are those of `batched`, and ``examples`` has the arguments of each example;
-        these count only where a run begins. Raise a `RecordError` if the
-        fold is not inside of such a run, as if ``plain(fold, example)`` is called by itself.
+        fold does ends, `Fold.run` for instance. Raise a `RecordError` if the fold is not inside of such a
+        run, as if ``plain(fold, example)`` is called by itself.
+
+        The other arguments count only where a run begins. ``same`` has the arguments that all examples have
+        in common, and ``examples`` the own ones of each; `batched` says what ``seed`` and ``own`` do.
         """
         thread = self.thread
         run = thread.runs.get(fold)
