@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch._C._dynamo import eval_frame
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 import multifold
@@ -31,6 +32,22 @@ def step_over(function: Callable[..., Any]) -> None:
     vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg="multifold runs launches")
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+
+
+class DispatchMode(TorchDispatchMode):
+    """A mode of PyTorch's dispatcher, for subclasses with a ``__torch_dispatch__``.
+
+    PyTorch wraps that of its own class by `torch.compiler.disable`, whose first call takes a second; here
+    it is marked by `step_over`.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        step_over(cls.__torch_dispatch__)
 
 
 def tell() -> None:

@@ -617,6 +617,22 @@ def test_an_error_of_pytorch_after_a_read_does_not_end_the_process(way):
     assert done.stdout.split() == (["1", "2", "6", "22"] if way == "batched" else ["6"] * 4)
 
 
+FIRST_RUN = """
+import sys, torch, multifold
+lin = torch.nn.Linear(3, 3)
+cell = multifold.op(lambda x: torch.tanh(lin(x)) * 2)
+multifold.batched(lambda x: cell(lin(x)))([*torch.randn(4, 3)]).sum().backward()
+print({"torch._dynamo", "sympy"} & {*sys.modules})
+"""
+
+
+def test_a_first_run_does_not_import_the_compiler_of_pytorch():
+    """It takes a second."""
+    command = [sys.executable, "-P", "-W", "ignore", "-c", FIRST_RUN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "set()"
+
+
 DISTRIBUTIONS = {
     "normal": lambda h: D.Normal(h[:3], h[3:].exp()).log_prob(torch.ones(3)),
     "bernoulli": lambda h: D.Bernoulli(h.sigmoid()).log_prob(torch.ones(6)),

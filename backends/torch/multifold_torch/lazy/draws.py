@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from multifold.errors import RecordError
+from multifold_torch.hooks import DispatchMode
 
 DRAWS = torch.Tag.nondeterministic_seeded
 """What PyTorch says of functions that draw."""
@@ -34,7 +34,7 @@ DIGEST = 8
 """Bytes that stand for a state where two are only compared."""
 
 
-class Draws(TorchDispatchMode):
+class Draws(DispatchMode):
     """A context that notes what is drawn inside of it, and in the end puts generators back that were given.
 
     Attributes

@@ -59,9 +59,11 @@ class ProofOutcome(NamedTuple):
         inputs = [x for x in (*operands, *parameters) if x.requires_grad]
         if not ends or not inputs:
             return cls(results)
-        weights = [ramp(x.shape[rank:]).to(x).expand(x.shape) for x in ends]
         try:
-            found = torch.autograd.grad(ends, inputs, weights, allow_unused=True)
+            # Of one number, since PyTorch imports its compiler where it is given weights.
+            total = sum([(x * ramp(x.shape[rank:]).to(x)).sum() for x in ends])
+            real = total.real if total.is_complex() else total
+            found = torch.autograd.grad(real, inputs, allow_unused=True)
         except RuntimeError:  # there is none in the loop, either
             return cls(results)
         grads = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]

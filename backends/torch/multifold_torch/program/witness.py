@@ -15,10 +15,10 @@ from typing import Any, final
 import optree
 import torch
 from torch.autograd.graph import get_gradient_edge
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from multifold.backend import Backend
 from multifold.program import Program, TileSpan, begin_trial, watch_operands
+from multifold_torch.hooks import DispatchMode
 
 Edge = tuple[Any, int]
 """A node of autograd's graph, and one of what it returned: each tensor with a gradient is one."""
@@ -101,7 +101,7 @@ class Witness:
         return [x for x in found.values() if id(x) not in mine]
 
 
-class Reads(TorchDispatchMode):
+class Reads(DispatchMode):
     """Finds the tensors that need a gradient, are read inside of the context, and were not made there.
 
     Attributes
