@@ -125,11 +125,10 @@ def go_on(
 def can_wait(recorder: Any) -> bool:
     """Return whether examples may leave their stacks: there is greenlet, and nobody walks past their end.
 
-    On Linux a framework does that which ``walks_stacks``, unless their end is marked, as compiled code does
-    on some processors.
+    A framework does that which ``walks_stacks``, as PyTorch where it makes an error, unless their end is
+    marked, as compiled code does on some systems; see `compiled.ends_stacks`.
     """
-    is_safe = compiled.ends_stacks or sys.platform != "linux" or not recorder.walks_stacks
-    return greenlet is not None and is_safe
+    return greenlet is not None and (compiled.ends_stacks or not recorder.walks_stacks)
 
 
 def waited(recording: Recording, sharing: Sharing, stack: Any, nodes: Sequence[Any]) -> list[Any]:

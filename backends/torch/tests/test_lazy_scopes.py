@@ -30,6 +30,7 @@ from torch import nn
 
 import multifold
 from multifold import RecordError
+from multifold.lazy import waiting
 
 torch.manual_seed(0)
 LIN = nn.Linear(4, 4)
@@ -488,6 +489,13 @@ def test_a_counter_that_ends_by_chance_where_it_began_is_still_one():
     Settings.factor = 2  # which is what the first two examples leave
     found = multifold.batched(fn)(XS, range(8))
     torch.testing.assert_close(found, torch.stack(wanted))
+
+
+def test_an_example_reads_alone_where_the_end_of_its_stack_is_not_marked(monkeypatch):
+    monkeypatch.setattr(waiting.compiled, "ends_stacks", False)
+    run = multifold.batched(lambda x: read(x) + LIN(x))
+    torch.testing.assert_close(run(XS), torch.stack([read(x) + LIN(x) for x in XS]))
+    assert run.explain().read_alone == {waiting.NO_STACKS: 8}
 
 
 def test_a_server_answers_requests_whose_reads_run_alone():
