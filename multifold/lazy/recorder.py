@@ -23,7 +23,7 @@ import optree
 
 from multifold._engine.compiled import KnownCall as KnownCall
 from multifold._engine.compiled import LazyRecorderBase
-from multifold._engine.compiled import hold as hold
+from multifold._engine.compiled import tables_hold as tables_hold
 from multifold._engine.record.freezing import freeze
 from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
@@ -89,7 +89,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     leaves : str or None
         What examples of this program leave changed for later ones; "" if nothing, and None while that is
         not known. See `multifold.lazy.sharing`.
-    watched : int
+    turns_watched : int
         How many turns of examples were watched for random numbers that they draw.
     unchanged : int
         How many examples have ended that left everything as it was.
@@ -115,12 +115,12 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.frames = OpenFrames(self.inner, self.own_contexts)
         self.alone: Counter[str] = Counter()
         self.leaves: str | None = None
-        self.watched = self.unchanged = 0
+        self.turns_watched = self.unchanged = 0
         self.stores: dict[tuple[type, ...], Any] = {}
 
     def note_watched(self) -> None:
-        """Note that one more turn of an example is watched for random numbers; see ``watched``."""
-        self.watched += 1
+        """Note that one more turn of an example is watched for random numbers; see ``turns_watched``."""
+        self.turns_watched += 1
 
     def note_left(self, what: str) -> None:
         """Note what an example that has ended leaves changed for later ones; "" for nothing.

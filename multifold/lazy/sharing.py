@@ -302,7 +302,7 @@ class Sharing:
 
         Those of the first 8 examples are, until the program has had 256 such turns.
         """
-        return example < WATCHED and self.recorder.watched < TURNS
+        return example < WATCHED and self.recorder.turns_watched < TURNS
 
 
 def objects_in(backend: Backend, roots: Sequence[Any]) -> dict[int, Any]:

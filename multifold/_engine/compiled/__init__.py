@@ -51,7 +51,7 @@ try:
     )  # fmt: skip
     from multifold._engine.compiled._covers import beam, cover
     from multifold._engine.compiled._foot import at_foot
-    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, hold
+    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, tables_hold
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._recording import GraphBase, NodeBase, RecorderBase, recorded
     from multifold._engine.compiled._rows import plan, wire
@@ -81,7 +81,7 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, hold
+    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, tables_hold
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._rows import plan, wire
     from multifold._engine.compiled._table import TableBase, distinct
@@ -122,7 +122,6 @@ __all__ = [
     "distinct",
     "edges",
     "ends_stacks",
-    "hold",
     "in_use",
     "located",
     "merge",
@@ -131,6 +130,7 @@ __all__ = [
     "run_ready",
     "schedule",
     "state",
+    "tables_hold",
     "traces_of",
     "typed_levels",
     "wire",

@@ -375,14 +375,14 @@ class LazyRecorderBase:
         return None
 
 
-def hold(tables: list, objects: list) -> bool:
+def tables_hold(tables: list, objects: list) -> bool:
     """Return whether the values of some dictionaries, one after another, are these very objects.
 
     An adapter asks it of the weights of a layer at each call that is recorded.
 
-    >>> hold([{"weight": Ellipsis}, {"mean": NotImplemented}], [Ellipsis, NotImplemented])
+    >>> tables_hold([{"weight": Ellipsis}, {"mean": NotImplemented}], [Ellipsis, NotImplemented])
     True
-    >>> hold([{"weight": Ellipsis}], [Ellipsis, NotImplemented])
+    >>> tables_hold([{"weight": Ellipsis}], [Ellipsis, NotImplemented])
     False
     """
     count: cython.Py_ssize_t = len(objects)

@@ -203,7 +203,6 @@ def run_ready(
     """
     while ready:
         task, method, argument = ready.popleft()
-        returned = None
         # A task that was closed stays in the queue, as where another one of its example has failed.
         if task not in waits:
             continue
@@ -211,24 +210,22 @@ def run_ready(
         error: Any = None
         try:
             request = task.context.run(method, argument)
-        except StopIteration as end:
-            if task.parent is None and type(end.value) is graph.node_type:
-                returned = end.value
-            else:
-                error = end
         except BaseException as raised:  # noqa: BLE001 - whatever the user's coroutine raises
             error = raised
         if owners is not None:
             owners.note(task.example)
-        if error is not None or (outside and context() != outside):
+        leaves_open = outside and context() != outside
+        has_ended = type(error) is StopIteration and not leaves_open and task.parent is None
+        if has_ended and type(error.value) is graph.node_type:
+            del waits[task]
+            results[task.example] = error.value
+            error = None
+            continue
+        if error is not None or leaves_open:
             try:
-                return task, request, StopIteration(returned) if returned is not None else error
+                return task, request, error
             finally:
                 error = None  # its traceback holds this frame: a circle, which would keep the task alive
-        if returned is not None:
-            del waits[task]
-            results[task.example] = returned
-            continue
         # Anything else is left to `Tasks`, and stops this loop: a gather, a mistake, or a wait for no
         # nodes.
         if not isinstance(request, RequestBase) or request.graph is not graph or not request.nodes:

@@ -17,7 +17,7 @@ from typing import Any, Self
 import optree
 from torch import Tensor, nn
 
-from multifold.lazy.beyond import beyond_of
+from multifold.lazy.beyond import Beyond, beyond_of
 from multifold.lazy.current import CURRENT, refusal
 from multifold.lazy.seen import Around, entries_of, same_entries, still_holds
 from multifold_torch.lazy.weights import Weights
@@ -99,7 +99,7 @@ class Versions(threading.local):
     def __init__(self) -> None:
         self.first: First = NothingKnown()
         self.found: dict[int, tuple[Any, Weights, int]] = {}
-        self.called: dict[int, Called] = {}
+        self.called: dict[int, tuple[Called, Beyond | None]] = {}
         self.others: dict[int, tuple[nn.Module, Weights]] = {}
         self.model: Mapping[int, Any] | None = None
 
@@ -150,30 +150,37 @@ class Versions(threading.local):
                 around.look_beyond(beyond_of(CURRENT.recording, [function], version_if_tensor))
             self.first[id(function)] = function, around
             return
-        if not still_holds(known[1].is_now):
+        around = known[1]
+        if not (around.is_now() or still_holds(around.is_now)):
             raise refusal(
                 f"A variable that the cell {function.__name__} uses was changed during the run. Recorded "
                 "calls run later than in the loop.",
                 "pass what changes as an argument of the cell.",
             )
-        if known[1].beyond is not None:
-            known[1].beyond.refuse_changed(function)
+        if around.beyond is not None:
+            around.beyond.refuse_changed(function)
 
-    def refuse_beyond(self, part: Any, more: Iterable[Any] = ()) -> None:
-        """Raise `RecordError` if what a cell finds beyond its own names was changed in this run.
+    def beyond(self, part: Any, more: Iterable[Any] = ()) -> Beyond | None:
+        """Return what a cell finds beyond its own names, as it was when this run first met ``part``.
 
-        ``part`` is a module that is a cell, or an object that one takes, with ``more`` inside of it.
-        When a run meets that first, this only keeps what it finds.
+        That is a module that is a cell, or an object that one takes, with ``more`` inside of it. None if
+        nothing is kept of it.
         """
         key = "beyond", id(part)
         known = self.first.get(key)
         if known is None:
             if CURRENT.recording is None:  # a launch of a trace
-                return
+                return None
             found = beyond_of(CURRENT.recording, [part, *more], version_if_tensor)
             self.first[key] = known = part, found
-        if known[1] is not None:
-            known[1].refuse_changed(part)
+        beyond: Beyond | None = known[1]
+        return beyond
+
+    def refuse_beyond(self, part: Any, more: Iterable[Any] = ()) -> None:
+        """Raise `RecordError` if what `beyond` returns was changed in this run."""
+        beyond = self.beyond(part, more)
+        if beyond is not None:
+            beyond.refuse_changed(part)
 
     def written(self, x: Tensor) -> None:
         """Note that a tensor was written, by a launch say: `refuse_changed` of it raises in this run."""
@@ -257,9 +264,9 @@ class Called:
     def __hash__(self) -> int:
         return id(self.module)
 
-    def refuse_beyond(self) -> None:
-        """Raise `RecordError` if what the module's code finds beyond its own attributes was changed."""
-        VERSIONS.refuse_beyond(self.module, self.module.modules())
+    def beyond(self) -> Beyond | None:
+        """Return what the module's code finds beyond its own attributes; None if nothing is kept of it."""
+        return VERSIONS.beyond(self.module, self.module.modules())
 
     def refuse_changed(self, cell: str) -> None:
         """Raise `RecordError` if attributes or tensors of the module were changed since it was recorded.
@@ -270,7 +277,9 @@ class Called:
             refuse_set(type(self.module).__name__, cell)
         for x in self.reads:
             VERSIONS.refuse_changed(x)
-        self.refuse_beyond()
+        beyond = self.beyond()
+        if beyond is not None:
+            beyond.refuse_changed(self.module)
 
 
 @contextlib.contextmanager
@@ -323,8 +332,8 @@ class Layer(Called):
         super().__init__(module, weights)
         self.identity = type(module), module.extra_repr(), self.weights.identity
 
-    def refuse_beyond(self) -> None:
-        pass  # a layer of PyTorch finds nothing that a program changes
+    def beyond(self) -> None:
+        """Return None: a layer of PyTorch finds nothing beyond its attributes."""
 
     def __eq__(self, other: object) -> bool:
         return (

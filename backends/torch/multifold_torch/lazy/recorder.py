@@ -280,23 +280,28 @@ class TorchRecorder(LazyRecorder):
 
         Raises `OtherWeights` if it has weights that are no parameters.
         """
-        found = VERSIONS.called.get(id(module))
-        if found is not None and type(found) is kind and found.is_now():
-            found.refuse_beyond()
-            return found
+        known = VERSIONS.called.get(id(module))
+        if known is not None:
+            found, beyond = known
+            if type(found) is kind and found.is_now():
+                if beyond is not None:
+                    beyond.refuse_changed(module)
+                return found
         weights = Weights(module.modules())
         if weights.are_others():
             VERSIONS.others[id(module)] = module, weights
             raise OtherWeights
         found = kind(module, weights)
-        found.refuse_beyond()
         before = self.called_before.get(id(module))
         if before == found:  # keys of earlier runs have this one, and are compared faster so
             found = before.noted(found.sets)
         # With own=True each run calls new copies of the modules, which no later run will meet.
         if len(self.called_before) < FEW:
             self.called_before[id(module)] = found
-        VERSIONS.called[id(module)] = found
+        beyond = found.beyond()
+        if beyond is not None:
+            beyond.refuse_changed(module)
+        VERSIONS.called[id(module)] = found, beyond
         return found
 
     def name_of(self, recording: Recording, module: nn.Module) -> str:

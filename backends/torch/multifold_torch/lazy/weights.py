@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from multifold.lazy.recorder import hold
+from multifold.lazy.recorder import tables_hold
 from multifold_torch.lazy.written import is_pending
 
 
@@ -63,7 +63,7 @@ class Weights:
 
     def are_now(self) -> bool:
         """Return whether the modules have the same tensors; who needs gradients is not looked at."""
-        return hold(self.tables, self.tensors)
+        return tables_hold(self.tables, self.tensors)
 
     def are_others(self) -> bool:
         """Return whether a parameter is a tensor that is no `nn.Parameter`, or a buffer is pending."""
