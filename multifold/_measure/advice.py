@@ -349,6 +349,7 @@ class AdviceBench:
             own=self.own,
             seed=seed,
             on_error="raise",
+            may_loop=False,
         )
 
     def step(self, compute: Callable[[], list[Any]]) -> tuple[float, list[Any]]:

@@ -9,6 +9,7 @@ for which the example waits while the others go on. What users call:
 - `function`: `plain`, which runs one beside other functions of examples.
 - `block`: `pending`, for a loop over examples that is inside of a person's own method.
 - `cells`: `op`, for functions that are recorded whole; `candidates` finds functions to make cells of.
+- `pace`: whether the plain loop is faster without gradients, which then takes the place of a run.
 - `explained`: what the explanation of a run says besides; `comparing`: whether it is what the loop returns.
 
 How an example runs:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
+from time import perf_counter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +30,7 @@ from multifold.lazy.copies import in_all_copies, own_copy
 from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.function import LazyFunction
 from multifold.lazy.left import Left
+from multifold.lazy.pace import Pace
 from multifold.lazy.sharing import Sharing
 from multifold.operands import each
 
@@ -48,6 +50,7 @@ def batched(
     own: bool = False,
     seed: int | None = None,
     on_error: str = "raise",
+    may_loop: bool = True,
 ) -> Any:
     """Return a function that runs ``fn`` for many examples at once, and returns what the loop returns.
 
@@ -82,6 +85,11 @@ def batched(
     on_error : str
         ``"raise"`` what the first failing example raises; or ``"collect"`` the failures, and return a pair:
         the results of the other examples, and the exceptions by the number of the example.
+    may_loop : bool
+        Whether the plain loop runs examples where gradients are turned off around the call, as by
+        ``torch.no_grad()``, and it has turned out to be faster: some runs, the second one first, measure
+        both ways on parts of their examples. So far only PyTorch tells that gradients are off. The loop is
+        never taken with ``own``, ``seed`` or ``on_error="collect"``.
 
     Returns
     -------
@@ -122,7 +130,15 @@ def batched(
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
         raise RecordError(f"Expected seed to be an integer of at least 0. Received {seed!r}.")
     found = Batched(
-        fn, ops=ops, join=join, backend=backend, device=device, own=own, seed=seed, on_error=on_error
+        fn,
+        ops=ops,
+        join=join,
+        backend=backend,
+        device=device,
+        own=own,
+        seed=seed,
+        on_error=on_error,
+        may_loop=may_loop,
     )
     backend_found = found.function.backend
     return found if backend_found is None else backend_found.plain_module(fn, found)
@@ -148,6 +164,7 @@ class Batched:
         own: bool,
         seed: int | None,
         on_error: str,
+        may_loop: bool,
     ) -> None:
         if own and isinstance(fn, FunctionType):
             raise RecordError(
@@ -162,6 +179,9 @@ class Batched:
         self.own = own
         self.seed = seed
         self.on_error = on_error
+        # The loop numbers no examples, has no copies, and does not collect failures as a run does.
+        self.may_loop = may_loop and seed is None and not own and on_error == "raise"
+        self.pace = Pace()
         self.fold: Fold | None = None
         self.count = 0
         functools.update_wrapper(self, fn, updated=())
@@ -181,7 +201,39 @@ class Batched:
         LaunchError
             If a recorded call fails.
         """
-        return self.returned(*self.run(examples_of(iterables), shared))
+        examples = examples_of(iterables)
+        if not self.may_loop or CURRENT.recording is not None:
+            return self.returned(*self.run(examples, shared))
+        backend = self.function.backend_for(*examples[0], *shared.values())
+        if not backend.is_inference():
+            return self.returned(*self.run(examples, shared))
+        return self.joined(self.run_in_pace(backend, examples, shared))
+
+    def run_in_pace(self, backend: Backend, examples: Sequence[Any], shared: dict[str, Any]) -> list[Any]:
+        """Run the examples without gradients, in the loop or batched, whichever is faster; see `Pace`.
+
+        Return their results, in order. Raise what the loop raises for the first example that fails.
+        """
+        count = len(examples)
+        looped, timed = self.pace.next(count)
+        moments = [moment(backend, timed)]
+        results, _ = self.looped(examples[:looped], shared)
+        moments.append(moment(backend, timed))
+        if looped < count:
+            try:
+                results += self.run(examples[looped:], shared)[0]
+            except Exception as error:
+                if looped:
+                    error.add_note(
+                        f"The first {looped} examples ran in the loop, and those after them are counted "
+                        "from 0 here."
+                    )
+                raise
+        moments.append(moment(backend, timed))
+        if timed:
+            begin, middle, end = moments
+            self.pace.note(count, looped=looped, in_loop=middle - begin, batched=end - middle)
+        return results
 
     def returned(self, results: list[Any], failures: dict[int, Exception]) -> Any:
         """Return the joined results; with ``on_error="collect"``, a pair of them and the failures.
@@ -364,6 +416,7 @@ class Batched:
                 results.append(self.function.program(*example, **shared))
             except Exception as error:
                 if self.on_error == "raise":
+                    error.add_note(f"Raised by example {number} of the batched program.")
                     raise
                 failures[number] = error
             finally:
@@ -393,6 +446,9 @@ class Batched:
     def explain(self) -> LazyExplanation:
         """Return the explanation of the last run, with hints on which functions to make cells of.
 
+        That is the last one whose examples were batched; if the loop has turned out to be faster, the text
+        says so.
+
         Raise a `RecordError` if nothing has run yet.
         """
         from multifold.lazy.explained import LazyExplanation  # much of the package
@@ -401,7 +457,14 @@ class Batched:
             raise RecordError(
                 "Expected a run to explain. There was none yet.", "call it on examples first."
             )
-        return LazyExplanation(self.fold.explain(), self.fold._graph, self.fn, self.recorder, self.count)
+        return LazyExplanation(
+            self.fold.explain(),
+            self.fold._graph,
+            self.fn,
+            self.recorder,
+            self.count,
+            self.pace.said(),
+        )
 
     def check(self, *iterables: Iterable[Any], **shared: Any) -> None:
         """Run the examples one by one and batched; raise unless all results are equal, up to rounding.
@@ -461,6 +524,14 @@ def computed(recorder: Any, pending: Sequence[Any], rows: Sequence[Any]) -> dict
     knows the framework; see `LazyRecorder.computed`.
     """
     return {id(x): recorder.computed(x, own) for x, own in zip(pending, rows, strict=True)}
+
+
+def moment(backend: Backend, timed: bool) -> float:
+    """Return the time in seconds when the device has done its work; 0.0, at once, unless it is wanted."""
+    if not timed:
+        return 0.0
+    backend.synchronize()
+    return perf_counter()
 
 
 def examples_of(iterables: Sequence[Iterable[Any]]) -> list[Any]:

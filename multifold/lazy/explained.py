@@ -41,6 +41,8 @@ class LazyExplanation(RoundsExplanation):
     read_alone : dict of str to int
         Why examples went on alone where they read values, and how often: others would have seen what they
         hold open, or have changed.
+    pace : str
+        That the loop has turned out to be faster, with both times; ``""`` if it has not.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class LazyExplanation(RoundsExplanation):
         function: Any,
         recorder: Any,
         examples: int | None = None,
+        pace: str = "",
     ) -> None:
         super().__init__(explanation.rounds)
         self.explanation = explanation
         self.glue = glue_of(graph, function, recorder.reads)
         self.read_alone = dict(recorder.alone)
+        self.pace = pace
         self.slow = []
         if len(graph.signature):
             self.slow = [*few_rows(explanation, examples), *small_calls(explanation, graph, self.glue)]
@@ -80,7 +84,7 @@ class LazyExplanation(RoundsExplanation):
                 "  hint: read before or after that; keep what changes in variables of the function, or "
                 "give each example a copy of the model by batched(fn, own=True)"
             )
-        return "\n\n".join([*parts, *self.slow, *self.idle])
+        return "\n\n".join([*parts, *filter(None, [self.pace]), *self.slow, *self.idle])
 
 
 def few_rows(explanation: Explanation, examples: int | None) -> Iterator[str]:

@@ -1,0 +1,111 @@
+"""Batched programs without gradients: the loop takes their place where it is faster.
+
+Times are not measured here: each example takes as long as the test says, in the loop and batched.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+
+import pytest
+import torch
+
+import multifold
+from multifold.lazy import batching
+from multifold.lazy.current import CURRENT
+
+LAYER = torch.nn.Linear(2, 2)
+ROWS = [*torch.arange(32.0).reshape(16, 2)]
+
+
+class Clock:
+    """Stands for the time: an example takes ``in_loop`` or ``batched`` seconds."""
+
+    def __init__(self, monkeypatch, in_loop, batched):
+        self.now = 0.0
+        self.in_loop, self.batched = in_loop, batched
+        self.looped = []  # the examples of the last run that were not recorded
+        monkeypatch.setattr(batching, "moment", lambda backend, timed: self.now)
+
+    def took(self, x):
+        """Let the time go on by one example."""
+        if CURRENT.recording is None:
+            self.looped.append(x)
+        self.now += self.in_loop if CURRENT.recording is None else self.batched
+
+    def program(self, **keywords):
+        """Return a batched layer that takes time, and a function that counts examples in the loop."""
+
+        def program(x):
+            self.took(x)
+            return torch.relu(LAYER(x))
+
+        run = multifold.batched(program, **keywords)
+
+        def looped(xs=ROWS):
+            self.looped.clear()
+            assert torch.allclose(run(xs), torch.relu(LAYER(torch.stack(xs))))
+            return len(self.looped)
+
+        return run, looped
+
+
+def test_the_loop_is_taken_where_it_is_faster(monkeypatch):
+    run, looped = Clock(monkeypatch, 1.0, 2.0).program()
+    with torch.no_grad():
+        assert [looped() for _ in range(4)] == [0, 2, 16, 16]
+    assert "In the loop an example takes 1000.00 ms, and batched 2000.00 ms" in str(run.explain())
+
+
+def test_runs_stay_batched_where_that_is_faster(monkeypatch):
+    run, looped = Clock(monkeypatch, 2.0, 1.0).program()
+    with torch.no_grad():
+        assert [looped() for _ in range(4)] == [0, 2, 0, 0]
+    assert not run.explain().pace
+
+
+@pytest.mark.parametrize("keywords", [{"may_loop": False}, {"seed": 0}], ids=str)
+def test_the_loop_is_never_taken_if_it_may_not(monkeypatch, keywords):
+    _, looped = Clock(monkeypatch, 1.0, 2.0).program(**keywords)
+    with torch.no_grad():
+        assert [looped() for _ in range(4)] == [0] * 4
+
+
+def test_the_loop_is_never_taken_with_gradients(monkeypatch):
+    _, looped = Clock(monkeypatch, 1.0, 2.0).program()
+    assert [looped() for _ in range(4)] == [0] * 4
+
+
+def test_collected_failures_keep_their_numbers(monkeypatch):
+    run = multifold.batched(lambda x: LAYER(x) if x[0] != 6 else LAYER(x[:1]), on_error="collect")
+    with torch.no_grad():
+        assert [[*run(ROWS)[1]] for _ in range(4)] == [[3]] * 4
+
+
+def test_examples_of_a_measured_run_go_in_their_order(monkeypatch):
+    seen = []
+    run = multifold.batched(lambda x: seen.append(x[0].item()) or LAYER(x))
+    with torch.no_grad():
+        for _ in range(2):
+            seen.clear()
+            run(ROWS)
+    assert seen == [row[0].item() for row in ROWS]
+
+
+@pytest.mark.parametrize(
+    ("bad", "note"),
+    [(1, "example 1 of the batched program"), (3, "first 2 examples ran in the loop")],
+    ids=["in the loop", "after it"],
+)
+def test_an_error_of_a_measured_run_tells_its_example(bad, note):
+    def program(x, is_bad):
+        if is_bad:
+            raise ValueError("bad")
+        return LAYER(x)
+
+    run = multifold.batched(program)
+    with torch.no_grad():
+        run(ROWS, repeat(False, 16))
+        with pytest.raises(ValueError, match="bad") as raised:
+            run(ROWS, [number == bad for number in range(16)])
+    assert note in "".join(raised.value.__notes__)

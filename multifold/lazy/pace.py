@@ -1,0 +1,151 @@
+"""The pace of a batched program: how long an example takes in the loop, and how long batched.
+
+To record a small function of the framework takes as long as to run it. So where no gradients are wanted,
+and launches have few rows, the plain loop over the examples may be faster than anything that records them.
+Which one is faster follows from the program and the machine, and is measured: of some runs the first few
+examples go in the loop, and the others are batched, so no example runs twice. The runs that follow take the
+faster way, until the next one is measured.
+
+Runs of about as many examples have one pace: those of 64 to 127, of 128 to 255, and so on. Their first run
+is not measured, since it looks up and tries what later ones know. In the second one the loop turns out to
+be faster:
+
+>>> pace = Pace()
+>>> [pace.next(64), pace.next(80)]
+[Way(looped=0, timed=False), Way(looped=10, timed=True)]
+>>> pace.note(80, looped=10, in_loop=0.05, batched=0.70)
+>>> pace.next(64)
+Way(looped=64, timed=False)
+>>> print(pace.said())
+In the loop an example takes 5.00 ms, and batched 10.00 ms. So without gradients, runs of about 64 \
+examples take the loop.
+  hint: batched(fn, may_loop=False) never takes it
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import NamedTuple
+
+PART = 8
+"""One example in so many runs in the loop where a run is measured."""
+
+MOST = 16
+"""So many examples of a measured run go in the loop at most."""
+
+NOISE = 0.9
+"""The loop is taken if it needs less than this part of the time that batched examples need."""
+
+AGAIN = 4
+"""So many runs after the second one a run is measured again, if both ways take as long; then twice as many,
+and so on."""
+
+RECENT = 3
+"""So many measured runs count: what a program meets may change."""
+
+
+class Way(NamedTuple):
+    """How a run goes."""
+
+    looped: int
+    """How many examples, the first ones, run in the loop; the others are batched."""
+    timed: bool
+    """Whether `Pace.note` is to be told how long it took."""
+
+
+class Rates:
+    """What the measured runs of about as many examples have shown.
+
+    Attributes
+    ----------
+    runs : int
+        How many runs there were.
+    due : int
+        Which run is measured next, counted from 0.
+    """
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.due = 1
+        self._gap = AGAIN
+        self._in_loop: deque[tuple[int, float]] = deque(maxlen=RECENT)  # examples, and their seconds
+        self._batched: deque[tuple[int, float]] = deque(maxlen=RECENT)
+
+    @property
+    def in_loop(self) -> float | None:
+        """Seconds that an example takes in the loop; None if none was measured."""
+        return rate_of(self._in_loop)
+
+    @property
+    def batched(self) -> float | None:
+        """Seconds that an example takes batched; None if none was measured."""
+        return rate_of(self._batched)
+
+    @property
+    def prefers_loop(self) -> bool:
+        """Whether the loop is known to be faster by more than noise."""
+        in_loop, batched = self.in_loop, self.batched
+        return in_loop is not None and batched is not None and in_loop < NOISE * batched
+
+    def next(self, count: int) -> Way:
+        """Return the way of the next run, which has ``count`` examples; see `Pace.next`."""
+        run = self.runs
+        self.runs += 1
+        if run < self.due:
+            return Way(count if self.prefers_loop else 0, False)
+        if count == 1:  # the other way, since there is no example for both; the first time it is batched
+            return Way(0 if self.batched is None or self.prefers_loop else 1, True)
+        return Way(min(MOST, max(1, count // PART)), True)
+
+    def note(self, in_loop: tuple[int, float], batched: tuple[int, float]) -> None:
+        """Note how many examples took how many seconds in the loop, and how many batched.
+
+        Once both are known, the next run is measured later than the last one was, and the later the more
+        the slower way costs.
+        """
+        for found, known in ((in_loop, self._in_loop), (batched, self._batched)):
+            if found[0]:
+                known.append(found)
+        if self.in_loop and self.batched:
+            slower = max(self.in_loop / self.batched, self.batched / self.in_loop)
+            self.due = self.runs + int(self._gap * slower)
+            self._gap *= 2
+
+
+class Pace:
+    """Which way the runs of a program without gradients go: in the loop, or batched."""
+
+    def __init__(self) -> None:
+        self._rates: defaultdict[int, Rates] = defaultdict(Rates)
+        self._last = 0  # how many examples the last run had
+
+    def next(self, count: int) -> Way:
+        """Return the way of the next run, which has ``count`` examples, at least one."""
+        self._last = count
+        return self._rates[count.bit_length()].next(count)
+
+    def note(self, count: int, *, looped: int, in_loop: float, batched: float) -> None:
+        """Note how long a run of ``count`` examples took, whose `Way` was timed.
+
+        The first ``looped`` examples took ``in_loop`` seconds in the loop, and the others ``batched``
+        seconds.
+        """
+        self._rates[count.bit_length()].note((looped, in_loop), (count - looped, batched))
+
+    def said(self) -> str:
+        """Return a text for explanations if runs like the last one take the loop; else ``""``."""
+        rates = self._rates.get(self._last.bit_length())
+        if rates is None or not rates.prefers_loop:
+            return ""
+        in_loop, batched = (f"{1e3 * (x or 0):.2f} ms" for x in (rates.in_loop, rates.batched))
+        return (
+            f"In the loop an example takes {in_loop}, and batched {batched}. So without gradients, runs of "
+            f"about {self._last:,} examples take the loop.\n"
+            "  hint: batched(fn, may_loop=False) never takes it"
+        )
+
+
+def rate_of(found: deque[tuple[int, float]]) -> float | None:
+    """Return the seconds an example takes, from pairs of examples and their seconds; None without any."""
+    examples = sum(count for count, _ in found)
+    return sum(seconds for _, seconds in found) / examples if examples else None

@@ -1,0 +1,61 @@
+"""Which way a run goes, from times that are given here; the tests of PyTorch run programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from multifold.lazy.pace import Pace, Way
+
+
+def ways(runs, count, in_loop, batched):
+    """Return how each of ``runs`` runs goes, where an example takes so many seconds either way."""
+    pace, found = Pace(), []
+    for _ in range(runs):
+        found.append(way := pace.next(count))
+        if way.timed:
+            rest = count - way.looped
+            pace.note(count, looped=way.looped, in_loop=way.looped * in_loop, batched=rest * batched)
+    return [way.looped for way in found]
+
+
+def test_the_loop_is_taken_after_the_second_run_if_it_is_faster():
+    assert ways(5, 64, 1.0, 2.0) == [0, 8, 64, 64, 64]
+
+
+@pytest.mark.parametrize("batched", [1.0, 1.05])
+def test_runs_stay_batched_if_the_loop_gains_nothing_beyond_noise(batched):
+    assert ways(5, 64, 1.0, batched) == [0, 8, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("in_loop", "often"), [(1, [1, 6, 15]), (4, [1, 18]), (16, [1])])
+def test_runs_are_measured_again_the_later_the_more_it_costs(in_loop, often):
+    assert [run for run, looped in enumerate(ways(40, 64, in_loop, 1.0)) if looped][:3] == often
+
+
+def test_one_example_goes_either_way_when_it_is_measured():
+    assert ways(13, 1, 1.0, 2.0) == [0, 0, *[1] * 9, 0, 1]
+    assert ways(13, 1, 2.0, 1.0) == [0, 0, 1, *[0] * 8, 1, 0]
+
+
+def test_a_run_that_failed_is_measured_again():
+    pace = Pace()
+    assert [pace.next(64) for _ in range(3)] == [Way(0, False), Way(8, True), Way(8, True)]
+
+
+def test_runs_of_another_size_are_measured_by_themselves():
+    pace = Pace()
+    for _ in range(2):
+        pace.next(64)
+    pace.note(64, looped=0, in_loop=0.0, batched=1.0)
+    assert pace.next(8) == Way(0, timed=False)
+    assert pace.next(127) == Way(15, timed=True)
+
+
+def test_what_was_measured_last_counts():
+    pace = Pace()
+    pace.next(64)
+    for batched in (9.0, 1.0, 1.0):
+        pace.note(64, looped=8, in_loop=16.0, batched=56 * batched)
+    assert pace.said()
+    pace.note(64, looped=8, in_loop=16.0, batched=56.0)
+    assert not pace.said()
