@@ -30,7 +30,7 @@ from multifold.lazy.copies import in_all_copies, own_copy
 from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.function import LazyFunction
 from multifold.lazy.left import Left
-from multifold.lazy.pace import Pace
+from multifold.lazy.pace import LoopPace
 from multifold.lazy.sharing import Sharing
 from multifold.operands import each
 
@@ -181,7 +181,7 @@ class Batched:
         self.on_error = on_error
         # The loop numbers no examples, has no copies, and does not collect failures as a run does.
         self.may_loop = may_loop and seed is None and not own and on_error == "raise"
-        self.pace = Pace()
+        self.pace = LoopPace()
         self.fold: Fold | None = None
         self.count = 0
         functools.update_wrapper(self, fn, updated=())
@@ -210,7 +210,7 @@ class Batched:
         return self.joined(self.run_in_pace(backend, examples, shared))
 
     def run_in_pace(self, backend: Backend, examples: Sequence[Any], shared: dict[str, Any]) -> list[Any]:
-        """Run the examples without gradients, in the loop or batched, whichever is faster; see `Pace`.
+        """Run the examples without gradients, in the loop or batched, whichever is faster; see `LoopPace`.
 
         Return their results, in order. Raise what the loop raises for the first example that fails.
         """

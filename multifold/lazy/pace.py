@@ -10,12 +10,12 @@ Runs of about as many examples have one pace: those of 64 to 127, of 128 to 255,
 is not measured, since it looks up and tries what later ones know. In the second one the loop turns out to
 be faster:
 
->>> pace = Pace()
+>>> pace = LoopPace()
 >>> [pace.next(64), pace.next(80)]
-[Way(looped=0, timed=False), Way(looped=10, timed=True)]
+[RunWay(looped=0, timed=False), RunWay(looped=10, timed=True)]
 >>> pace.note(80, looped=10, in_loop=0.05, batched=0.70)
 >>> pace.next(64)
-Way(looped=64, timed=False)
+RunWay(looped=64, timed=False)
 >>> print(pace.said())
 In the loop an example takes 5.00 ms, and batched 10.00 ms. So without gradients, runs of about 64 \
 examples take the loop.
@@ -44,13 +44,13 @@ RECENT = 3
 """So many measured runs count: what a program meets may change."""
 
 
-class Way(NamedTuple):
+class RunWay(NamedTuple):
     """How a run goes."""
 
     looped: int
     """How many examples, the first ones, run in the loop; the others are batched."""
     timed: bool
-    """Whether `Pace.note` is to be told how long it took."""
+    """Whether `LoopPace.note` is to be told how long it took."""
 
 
 class Rates:
@@ -87,15 +87,15 @@ class Rates:
         in_loop, batched = self.in_loop, self.batched
         return in_loop is not None and batched is not None and in_loop < NOISE * batched
 
-    def next(self, count: int) -> Way:
-        """Return the way of the next run, which has ``count`` examples; see `Pace.next`."""
+    def next(self, count: int) -> RunWay:
+        """Return the way of the next run, which has ``count`` examples; see `LoopPace.next`."""
         run = self.runs
         self.runs += 1
         if run < self.due:
-            return Way(count if self.prefers_loop else 0, False)
+            return RunWay(count if self.prefers_loop else 0, False)
         if count == 1:  # the other way, since there is no example for both; the first time it is batched
-            return Way(0 if self.batched is None or self.prefers_loop else 1, True)
-        return Way(min(MOST, max(1, count // PART)), True)
+            return RunWay(0 if self.batched is None or self.prefers_loop else 1, True)
+        return RunWay(min(MOST, max(1, count // PART)), True)
 
     def note(self, in_loop: tuple[int, float], batched: tuple[int, float]) -> None:
         """Note how many examples took how many seconds in the loop, and how many batched.
@@ -112,20 +112,20 @@ class Rates:
             self._gap *= 2
 
 
-class Pace:
+class LoopPace:
     """Which way the runs of a program without gradients go: in the loop, or batched."""
 
     def __init__(self) -> None:
         self._rates: defaultdict[int, Rates] = defaultdict(Rates)
         self._last = 0  # how many examples the last run had
 
-    def next(self, count: int) -> Way:
+    def next(self, count: int) -> RunWay:
         """Return the way of the next run, which has ``count`` examples, at least one."""
         self._last = count
         return self._rates[count.bit_length()].next(count)
 
     def note(self, count: int, *, looped: int, in_loop: float, batched: float) -> None:
-        """Note how long a run of ``count`` examples took, whose `Way` was timed.
+        """Note how long a run of ``count`` examples took, whose `RunWay` was timed.
 
         The first ``looped`` examples took ``in_loop`` seconds in the loop, and the others ``batched``
         seconds.

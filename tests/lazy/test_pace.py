@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from multifold.lazy.pace import Pace, Way
+from multifold.lazy.pace import LoopPace, RunWay
 
 
 def ways(runs, count, in_loop, batched):
     """Return how each of ``runs`` runs goes, where an example takes so many seconds either way."""
-    pace, found = Pace(), []
+    pace, found = LoopPace(), []
     for _ in range(runs):
         found.append(way := pace.next(count))
         if way.timed:
@@ -38,21 +38,21 @@ def test_one_example_goes_either_way_when_it_is_measured():
 
 
 def test_a_run_that_failed_is_measured_again():
-    pace = Pace()
-    assert [pace.next(64) for _ in range(3)] == [Way(0, False), Way(8, True), Way(8, True)]
+    pace = LoopPace()
+    assert [pace.next(64) for _ in range(3)] == [RunWay(0, False), RunWay(8, True), RunWay(8, True)]
 
 
 def test_runs_of_another_size_are_measured_by_themselves():
-    pace = Pace()
+    pace = LoopPace()
     for _ in range(2):
         pace.next(64)
     pace.note(64, looped=0, in_loop=0.0, batched=1.0)
-    assert pace.next(8) == Way(0, timed=False)
-    assert pace.next(127) == Way(15, timed=True)
+    assert pace.next(8) == RunWay(0, timed=False)
+    assert pace.next(127) == RunWay(15, timed=True)
 
 
 def test_what_was_measured_last_counts():
-    pace = Pace()
+    pace = LoopPace()
     pace.next(64)
     for batched in (9.0, 1.0, 1.0):
         pace.note(64, looped=8, in_loop=16.0, batched=56 * batched)
