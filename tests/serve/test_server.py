@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError, wait
@@ -613,6 +615,20 @@ def test_results_of_ended_requests_are_dropped_while_others_run():
             server.submit(1).result(30)
         long.result(30)
     assert max(held) < 60 + 200
+
+
+@pytest.mark.parametrize("requests", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
+def test_the_memory_of_a_server_stays_the_same_for_all_of_its_requests(requests):
+    with Server(make_model(), halve, backend="numpy", wait=0) as server:
+
+        def held_after(count):
+            for _ in range(count // 500):
+                for future in [server.submit(1.0 + number % 7) for number in range(500)]:
+                    future.result(30)
+            gc.collect()
+            return sys.getallocatedblocks()
+
+        assert held_after(10_000) + 1_000 > held_after(requests - 10_000)  # a tenth of a block a request
 
 
 # ---- beginning and ending ---------------------------------------------------------------------------
