@@ -85,7 +85,7 @@ class HostRows:
     source, at : int64 arrays
         The source that each reference reads, and the row in its leaves.
     straight : bool
-        Whether the references are all rows of one source, in their order.
+        Whether each source has one row for each of its references, in their order.
     """
 
     leaves: list[list[np.ndarray]]

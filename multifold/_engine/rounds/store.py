@@ -337,17 +337,17 @@ class Store:
         found = [x for x in map(self.leaves_of, sources.tolist()) if x is not None]
         if len(found) < len(sources):
             return None
-        straight = len(found) == 1
-        at = np.arange(len(rows)) if straight else np.empty_like(rows)
+        single = len(found) == 1
+        at = np.arange(len(rows)) if single else np.empty_like(rows)
         hosts = []
         structures = []
         for number, (page, leaves, structure) in enumerate(found):
-            mine = slice(None) if straight else np.flatnonzero(which == number)
+            mine = slice(None) if single else np.flatnonzero(which == number)
             own = rows[mine]
             hosts.append([page.host(leaf, own) for leaf in leaves])
             structures.append(structure)
             at[mine] = np.arange(len(own))
-        return HostRows(hosts, structures, which, at, straight)
+        return HostRows(hosts, structures, which, at, straight=True)
 
     def leaves_of(self, source: int) -> tuple[Page, Sequence[int], Any] | None:
         """Return the page of a source, the positions of its arrays in `Page.leaves`, and how they nest.
