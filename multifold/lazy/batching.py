@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import optree
 
 from multifold._engine.ops.reach import owners_of
-from multifold._engine.ops.state import aside
+from multifold._engine.ops.state import KeptState, aside
 from multifold._engine.record.lines import warn_user
 from multifold._engine.rounds import collector
 from multifold._engine.traces.trace import Trace
@@ -89,7 +89,8 @@ def batched(
         Whether the plain loop runs examples where gradients are turned off around the call, as by
         ``torch.no_grad()``, and it has turned out to be faster: some runs, the second one first, measure
         both ways on parts of their examples. So far only PyTorch tells that gradients are off. The loop is
-        never taken with ``own``, ``seed`` or ``on_error="collect"``.
+        never taken with ``own``, ``seed`` or ``on_error="collect"``, nor by a program that draws random
+        numbers.
 
     Returns
     -------
@@ -182,6 +183,7 @@ class Batched:
         # The loop numbers no examples, has no copies, and does not collect failures as a run does.
         self.may_loop = may_loop and seed is None and not own and on_error == "raise"
         self.pace = LoopPace()
+        self.draws_nothing = False  # whether a run without gradients has shown that
         self.fold: Fold | None = None
         self.count = 0
         functools.update_wrapper(self, fn, updated=())
@@ -212,10 +214,16 @@ class Batched:
     def run_in_pace(self, backend: Backend, examples: Sequence[Any], shared: dict[str, Any]) -> list[Any]:
         """Run the examples without gradients, in the loop or batched, whichever is faster; see `LoopPace`.
 
-        Return their results, in order. Raise what the loop raises for the first example that fails.
+        Return their results, in order. Raise what the loop raises for the first example that fails. A
+        program that draws random numbers draws them in another order in the loop; so it is batched from
+        then on, and what it returns does not depend on times.
         """
         count = len(examples)
         looped, timed = self.pace.next(count)
+        random = None
+        if timed or not self.draws_nothing:
+            random = KeptState(backend, owners_of(backend, None, self.fn), only_random=True)
+            before = random.read()
         moments = [moment(backend, timed)]
         results, _ = self.looped(examples[:looped], shared)
         moments.append(moment(backend, timed))
@@ -230,6 +238,9 @@ class Batched:
                     )
                 raise
         moments.append(moment(backend, timed))
+        if random is not None:
+            self.draws_nothing = not random.drew(before)
+            self.may_loop = self.draws_nothing
         if timed:
             begin, middle, end = moments
             self.pace.note(count, looped=looped, in_loop=middle - begin, batched=end - middle)

@@ -5,6 +5,7 @@ Times are not measured here: each example takes as long as the test says, in the
 
 from __future__ import annotations
 
+import random
 from itertools import repeat
 
 import pytest
@@ -74,6 +75,16 @@ def test_the_loop_is_never_taken_if_it_may_not(monkeypatch, keywords):
 def test_the_loop_is_never_taken_with_gradients(monkeypatch):
     _, looped = Clock(monkeypatch, 1.0, 2.0).program()
     assert [looped() for _ in range(4)] == [0] * 4
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(2), random.random], ids=["torch", "python"])
+def test_a_program_that_draws_is_batched_whatever_it_takes(monkeypatch, draw):
+    clock = Clock(monkeypatch, 1.0, 2.0)
+    run = multifold.batched(lambda x: clock.took(x) or LAYER(x) + draw())
+    with torch.no_grad():
+        for _ in range(4):
+            run(ROWS)
+    assert not clock.looped
 
 
 def test_collected_failures_keep_their_numbers(monkeypatch):
