@@ -48,7 +48,7 @@ async def unless_gone(request, answer):
         return await asked
     except asyncio.CancelledError as error:
         if watcher.done():  # else the handler itself was cancelled
-            raise HTTPException(499, "the client has gone") from error  # nobody reads this answer
+            raise HTTPException(499, "the client has gone") from error  # the client does not receive it
         raise
     finally:
         watcher.cancel()

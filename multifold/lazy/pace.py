@@ -6,9 +6,9 @@ Which one is faster follows from the program and the machine, and is measured: o
 examples go in the loop, and the others are batched, so no example runs twice. The runs that follow take the
 faster way, until the next one is measured.
 
-Runs of about as many examples have one pace: those of 64 to 127, of 128 to 255, and so on. Their first run
-is not measured, since it looks up and tries what later ones know. In the second one the loop turns out to
-be faster:
+Which way is faster depends on how many examples a run has. So runs are measured by size: those of 64 to 127
+examples together, those of 128 to 255, and so on. The first run of a size is not measured, since it also
+tries the program's ops. Here the loop turns out to be faster in the second one:
 
 >>> pace = LoopPace()
 >>> [pace.next(64), pace.next(80)]
