@@ -46,6 +46,10 @@ class Recording:
         Whether a trace is made: nothing is computed, and nothing waits.
     seed : int or None
         If given, each example has random streams of its own; see `Sharing`.
+    takes_host : bool or None
+        Whether computed operands may be handed to the fold as arrays of NumPy; None while that is unknown.
+    inside : object
+        The model whose own calls are recorded, though it is a cell; None for all others.
     is_block : bool
         Whether this is the run of a `multifold.pending` block, which returns nothing.
     lines : dict of int to (code, bool)
@@ -80,6 +84,8 @@ class Recording:
         self.is_block = is_block
         self.seed = seed
         self.alarmed = any(alarm() for alarm in recorder.alarms)
+        self.takes_host: bool | None = None
+        self.inside: Any = None
         self.lines: dict[int, tuple[CodeType, bool]] = {}
         self.program: Sequence[Any] = ()
         self.stores: Any = None
@@ -138,6 +144,14 @@ class Recording:
             )
         self.made.append(weakref.ref(x))
 
+    def enters(self, model: Any) -> None:
+        """Let calls of ``model`` run as they are, so that what they do is recorded; see ``inside``."""
+        self.inside = model
+
+    def note_takes_host(self, takes_host: bool) -> None:
+        """Store ``takes_host``; see the attributes."""
+        self.takes_host = takes_host
+
     def begins(self, program: Sequence[Any]) -> None:
         """Keep the program, and the arguments of an example that begins; see ``program``."""
         self.program = program
@@ -189,6 +203,10 @@ class Refusals(threading.local):
 
     def note(self, text: str) -> None:
         """Store the message of an error that is about to be raised."""
+        self.text = text
+
+    def put_back(self, text: str | None) -> None:
+        """Store what ``text`` was before something ran whose errors are not the program's."""
         self.text = text
 
     def refuse_caught(self) -> None:

@@ -23,6 +23,7 @@ import optree
 
 from multifold._engine.compiled import KnownCall as KnownCall
 from multifold._engine.compiled import LazyRecorderBase
+from multifold._engine.compiled import Stamp as Stamp
 from multifold._engine.compiled import tables_hold as tables_hold
 from multifold._engine.record.freezing import freeze
 from multifold.errors import RecordError

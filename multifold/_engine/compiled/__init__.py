@@ -51,7 +51,7 @@ try:
     )  # fmt: skip
     from multifold._engine.compiled._covers import beam, cover
     from multifold._engine.compiled._foot import at_foot
-    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, tables_hold
+    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, Stamp, tables_hold
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._recording import GraphBase, NodeBase, RecorderBase, recorded
     from multifold._engine.compiled._rows import plan, wire
@@ -81,7 +81,7 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, tables_hold
+    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, Stamp, tables_hold
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._rows import plan, wire
     from multifold._engine.compiled._table import TableBase, distinct
@@ -109,6 +109,7 @@ __all__ = [
     "Owners",
     "RecorderBase",
     "RequestBase",
+    "Stamp",
     "TableBase",
     "ancestors",
     "answer",

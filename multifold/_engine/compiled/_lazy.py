@@ -98,6 +98,42 @@ class KnownCall:
 
 
 @cython.cclass
+class Stamp:
+    """What stands for a function or a model in keys, for as long as nothing of it can have changed.
+
+    That is while ``counter.total`` is what it was, and some dictionaries hold the very objects that they
+    held; see `tables_hold`.
+
+    Attributes
+    ----------
+    value : object
+        The function or model; the stamp keeps it, so that its ``id`` stays its own.
+    key : object
+        What stands for it.
+    """
+
+    value = cython.declare(object, visibility="readonly")
+    key = cython.declare(object, visibility="readonly")
+    counter = cython.declare(object)
+    total = cython.declare(object)
+    tables = cython.declare(list)
+    objects = cython.declare(list)
+
+    def __init__(self, value: Any, key: Any, counter: Any, tables: list, objects: list) -> None:
+        self.value = value
+        self.key = key
+        self.counter = counter
+        self.total = counter.total
+        self.tables = tables
+        self.objects = objects
+
+    @cython.cfunc
+    def holds(self) -> columns.Bool:
+        """Return whether nothing of it has changed since this was made."""
+        return self.counter.total == self.total and tables_hold(self.tables, self.objects)
+
+
+@cython.cclass
 class LazyRecorderBase:
     """The quick path of `multifold.lazy.recorder.LazyRecorder`: calls of known kinds are recorded here.
 
@@ -118,6 +154,9 @@ class LazyRecorderBase:
     ----------
     known : dict of tuple to KnownCall
         The kinds of calls, by key.
+    stamps : dict of int to Stamp
+        What stands for functions and models in this run, by their ``id``; an adapter adds them in `key_of`,
+        for those that the program does not change.
     shared : dict of int to array
         The arrays that are the same for all examples of a run, by ``id``.
     """
@@ -128,6 +167,7 @@ class LazyRecorderBase:
     alarms = cython.declare(tuple, visibility="readonly")
     known = cython.declare(dict, visibility="public")
     shared = cython.declare(dict, visibility="public")
+    stamps = cython.declare(dict, visibility="readonly")
 
     def __init__(self, pending: Any, answers: dict, probes: tuple, alarms: tuple) -> None:
         self.pending = pending
@@ -136,6 +176,7 @@ class LazyRecorderBase:
         self.alarms = alarms
         self.known = {}
         self.shared = {}
+        self.stamps = {}
 
     def dispatch(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
         """Return the result of a function that has met a pending value, one that is not computed yet.
@@ -197,7 +238,7 @@ class LazyRecorderBase:
             parts.append(maker)
             # A cell may be a function that binds values: they count like arguments.
             if type(func) is FunctionType:
-                parts.append(own(self).key_of(func, operands))
+                self.add_key(func, parts, operands)
         for x in args:
             self.add_key(x, parts, operands)
         if kwargs:
@@ -235,8 +276,18 @@ class LazyRecorderBase:
             parts.append(kind)
             parts.append(x if x < 0.0 or x > 0.0 else repr(x))  # tells 0.0 from -0.0; nan equals itself
         else:
-            parts.append(own(self).key_of(x, operands))
+            key: Any = self.stamped(x)
+            parts.append(own(self).key_of(x, operands) if key is None else key)
         return 0
+
+    @cython.ccall
+    def stamped(self, x: Any) -> Any:
+        """Return what stands for a function or a model by its stamp; None if it has none that holds."""
+        found: Any = self.stamps.get(id(x))
+        if found is None:
+            return None
+        stamp: Stamp = found
+        return stamp.key if stamp.holds() else None
 
     @cython.ccall
     def keys_of(self, arguments: list, operands: list) -> tuple:

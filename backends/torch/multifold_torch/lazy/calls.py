@@ -38,7 +38,11 @@ from multifold_torch.lazy.mapped import functions_without_rule
 from multifold_torch.lazy.numbers import ValuesNeeded
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.proofs import agree, kind_of
-from multifold_torch.lazy.rules import mixes_rows, on_rows
+from multifold_torch.lazy.rules import OF_NUMBERS, mixes_rows, on_rows
+from multifold_torch.lazy.sequences import CellSequence
+
+QUICK = 1 << 16
+"""Functions of so many numbers are computed at once in a dry run, if they need no values."""
 
 
 @trusted  # it runs each row as the loop does, so it cannot mix them
@@ -60,7 +64,9 @@ class RowCall(LazyCall):
     streams : Streams or None
         The generators that it draws from, where each example has streams of its own.
     proved : set
-        The kinds of calls that vmap was seen to run right, which all calls of a program share.
+        The kinds of calls that were seen to run right together, which all calls of a program share.
+    recorder : TorchRecorder or None
+        What has recorded it.
     """
 
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
@@ -77,6 +83,7 @@ class RowCall(LazyCall):
         self.draws = False
         self.streams: Streams | None = None
         self.proved: set[Hashable] = set()
+        self.recorder: Any = None
         self.backend: Any = None
 
     def learn(
@@ -87,6 +94,7 @@ class RowCall(LazyCall):
         ``forms`` are those of its operands, in order. ``self.forms`` gets those of the results.
         """
         grad = torch.is_grad_enabled()
+        self.operands, self.device = forms, device
         # Tensors of inference mode do not say whether they were changed.
         aside = recording.aside(self.owners())
         with torch.inference_mode(False), torch.set_grad_enabled(grad), aside as kept:
@@ -96,7 +104,7 @@ class RowCall(LazyCall):
                 found = self.dry_run(stand_ins)
             self.look_at(recording, kept, watch, stand_ins)
         self.is_single = isinstance(found, Tensor)
-        self.operands, self.device, self.draws = forms, device, draws.any
+        self.draws = draws.any
         self.backend = recording.backend
         is_seeded = recording.seed is not None
         self.forms = [
@@ -148,7 +156,11 @@ class RowCall(LazyCall):
     @property
     def runs_on_meta(self) -> bool:
         """Whether the dry run takes tensors on the meta device."""
-        return not self.modes.autocast and not any(isinstance(x, torch.Generator) for x in self.leaves)
+        if self.modes.autocast or any(isinstance(x, torch.Generator) for x in self.leaves):
+            return False
+        # PyTorch imports its compiler for some of these on the meta device, which takes a second.
+        is_quick = all(x.dtype.is_floating_point and x.shape.numel() <= QUICK for x in self.operands)
+        return not (self.func in OF_NUMBERS and is_quick)
 
     def owners(self) -> list[Any]:
         """Return the modules and objects that a dry run may change, and that are put back: here none."""
@@ -178,9 +190,8 @@ class RowCall(LazyCall):
 
         Raises `RecordError` if it needs values.
         """
-        leaves = self.leaves
-        if self.runs_on_meta:
-            leaves = [without_values(x) if isinstance(x, Tensor) else x for x in leaves]
+        shared = without_values if self.runs_on_meta else as_parameter
+        leaves = [shared(x) if isinstance(x, Tensor) else x for x in self.leaves]
         args, kwargs = self.arguments(operands, leaves)
         try:
             found = self.func(*args, **kwargs)
@@ -241,7 +252,7 @@ class RowCall(LazyCall):
             reason = BY_ROWS
             try:
                 if self.is_proved(rows):
-                    return self.under_vmap(rows)
+                    return self.together(rows)
                 reason += ": vmap gives other values"
             except torch.cuda.OutOfMemoryError:
                 raise
@@ -260,21 +271,31 @@ class RowCall(LazyCall):
         """
         constants = [x for i, x in enumerate(self.leaves) if i not in self.places]
         forms = [(len(x.shape), x.dtype, x.requires_grad) for x in self.operands]
-        key = self.func, self.structure, self.modes, *map(kind_of, constants), *forms
+        key = self.func, self.structure, self.modes, self.runs_as_sequence, *map(kind_of, constants), *forms
         if self.draws or key in self.proved:
             return True
         learns = [form.requires_grad for form in self.operands]
-        ways = self.tensors, lambda *two: self.under_vmap(two)
+        ways = self.tensors, lambda *two: self.together(two)
         with self.backend.apart(self.owners()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the launch gives them, too
             found = agree(*ways, rows, learns, self.parameters(), self.backend)
+        VERSIONS.sequences.pop(id(self), None)  # the gradients of the proof have used up its constants
         if found:
             self.proved.add(key)
         return found
 
+    @property
+    def runs_as_sequence(self) -> bool:
+        """Whether it runs as a sequence of calls, where its ``way`` is ``"vmap"``; see `sequences`."""
+        return False
+
     def parameters(self) -> list[Tensor]:
         """Return the parameters that the call reaches and that need a gradient, each once."""
         return [x for x in self.leaves if isinstance(x, Tensor) and x.requires_grad]
+
+    def together(self, rows: Sequence[Tensor]) -> Any:
+        """Run the function on rows at once; return its tensors, each ``(n, *s)``."""
+        return self.under_vmap(rows)
 
     def under_vmap(self, rows: Sequence[Tensor]) -> Any:
         """Run the function on rows under `torch.func.vmap`; return its tensors, each ``(n, *s)``.
@@ -347,6 +368,7 @@ class CellCall(RowCall):
         self.is_cell = not isinstance(func, Layer)
         self.held = [x for x in map(held_of, (func, *self.leaves)) if x is not None]
         self.caches = False
+        self.is_sequence = self.is_cell
 
     def buffers(self) -> list[Tensor]:
         modules = [x.module for x in self.held if isinstance(x, Called)]
@@ -421,11 +443,38 @@ class CellCall(RowCall):
             lambda: self.one(*operands),
             lambda: self.one(*[x * 0.5 if x.is_floating_point() else x for x in operands]),
         )
+        if self.caches:  # it would keep pending tensors
+            self.is_sequence = False
 
     def draws_of_python(self, recording: Recording) -> None:
         """Let a cell that draws of Python or NumPy run row by row; with a seed raise `RecordError`."""
         refuse_draws(self.name, recording.seed)
         self.runs_by_rows(AS_IT_DRAWS)
+
+    @property
+    def runs_as_sequence(self) -> bool:
+        return self.is_sequence and VERSIONS.runs
+
+    def is_proved(self, rows: Sequence[Tensor]) -> bool:
+        if self.runs_as_sequence:
+            try:
+                self.sequence_now()
+            except Exception:  # noqa: BLE001 - if the cell itself raises it, it does so under vmap, too
+                self.is_sequence = False
+            if self.is_sequence and super().is_proved(rows):
+                return True
+            self.is_sequence = False
+        return super().is_proved(rows)
+
+    def together(self, rows: Sequence[Tensor]) -> Any:
+        return self.sequence_now().run(rows) if self.runs_as_sequence else self.under_vmap(rows)
+
+    def sequence_now(self) -> CellSequence:
+        """Return the calls of the cell, recorded in this run: what it finds around it stays the same."""
+        found = VERSIONS.sequences.get(id(self))
+        if found is None:
+            found = VERSIONS.sequences[id(self)] = CellSequence(self, self.recorder)
+        return found
 
     def on_rows(self, rows: Sequence[Tensor]) -> Any:
         if self.caches and self.way == "vmap":
@@ -490,8 +539,13 @@ def is_owner(x: Any) -> bool:
 
 
 def without_values(x: Tensor) -> Tensor:
-    """Return a parameter like ``x``, a parameter or buffer, on the meta device.
-
-    A buffer becomes a parameter too, since rules take parameters for what is the same for all examples.
-    """
+    """Return a parameter like ``x``, a parameter or buffer, on the meta device; see `as_parameter`."""
     return nn.Parameter(torch.empty_like(x, device="meta"), x.requires_grad)
+
+
+def as_parameter(x: Tensor) -> Tensor:
+    """Return a parameter or buffer ``x`` as a parameter.
+
+    Rules take parameters for what is the same for all examples.
+    """
+    return nn.Parameter(x.detach(), x.requires_grad)

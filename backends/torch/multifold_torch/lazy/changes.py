@@ -94,6 +94,8 @@ class Versions(threading.local):
         The modules by ``id`` that were last called with weights that are no parameters.
     model : dict or None
         The tensors of the run's model, by ``id``; None where the program is no model, or none runs.
+    sequences : dict of int to CellSequence
+        What cells call, by the ``id`` of the recorded call; see `CellCall.sequence_now`.
     """
 
     def __init__(self) -> None:
@@ -102,12 +104,18 @@ class Versions(threading.local):
         self.called: dict[int, tuple[Called, Beyond | None]] = {}
         self.others: dict[int, tuple[nn.Module, Weights]] = {}
         self.model: Mapping[int, Any] | None = None
+        self.sequences: dict[int, Any] = {}
 
     def begin(self, first: First) -> First:
         """Begin a run with ``first``, empty for a new one; return what was kept for the run before."""
         before, self.first = self.first, first
-        self.found, self.called, self.others = {}, {}, {}
+        self.found, self.called, self.others, self.sequences = {}, {}, {}, {}
         return before
+
+    @property
+    def runs(self) -> bool:
+        """Whether a program runs in this thread, so that changes between its calls are seen."""
+        return type(self.first) is dict
 
     def weights_around(self, part: Any) -> Weights:
         """Return the `Weights` of the modules that ``part``, a function or object, can reach.
@@ -159,6 +167,25 @@ class Versions(threading.local):
             )
         if around.beyond is not None:
             around.beyond.refuse_changed(function)
+
+    def stays(self, function: FunctionType) -> bool:
+        """Return whether the program cannot change what a cell finds around it, as far as its code tells.
+
+        The run has met the function before. What calls of it were recorded with is compared at the launch
+        in any case.
+        """
+        known = self.first.get(id(function))
+        recording = CURRENT.recording
+        if known is None or recording is None or recording.stores is None:
+            return False
+        around, stores = known[1], recording.stores
+        if (
+            around.beyond is not None
+            or around.cells
+            or any(stores.may_store(x) for _, x, _ in around.names)
+        ):
+            return False
+        return not (stores.contents and (around.versions or around.entries))
 
     def beyond(self, part: Any, more: Iterable[Any] = ()) -> Beyond | None:
         """Return what a cell finds beyond its own names, as it was when this run first met ``part``.

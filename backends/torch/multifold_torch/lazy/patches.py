@@ -37,10 +37,13 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
             rows = getattr(type(self), CELL, None)  # an instance would look among its modules, too
             is_layer = rows is None and type(self) in LAYERS and is_plain(self)
             try:
-                if rows is not None:
+                if rows is not None and recording.inside is not self:
                     return recorder.call(recording, recorder.called(Called, self), rows, args, kwargs)
                 if is_layer and args and isinstance(args[0], Tensor) and not kwargs:
-                    return recorder.call(recording, recorder.called(Layer, self), False, args, kwargs)
+                    layer = recorder.stamped(self)
+                    if type(layer) is not Layer:
+                        layer = recorder.called(Layer, self)
+                    return recorder.call(recording, layer, False, args, kwargs)
             except OtherWeights:
                 with recording_all() if is_layer else contextlib.nullcontext():
                     return call(self, *args, **kwargs)

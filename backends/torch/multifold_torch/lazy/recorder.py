@@ -16,10 +16,18 @@ from torch.utils.hooks import RemovableHandle
 from multifold.backend import owner_of
 from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
-from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
+from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, Stamp, known_call
 from multifold_torch.lazy.answers import ANSWERS
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
-from multifold_torch.lazy.changes import VERSIONS, Called, Held, holds, tensors_of, version_now
+from multifold_torch.lazy.changes import (
+    ATTRIBUTE_SETS,
+    VERSIONS,
+    Called,
+    Held,
+    holds,
+    tensors_of,
+    version_now,
+)
 from multifold_torch.lazy.forms import Modes, TensorForm, form_of_tensor
 from multifold_torch.lazy.in_place import changed, out_of_place, written_to
 from multifold_torch.lazy.numbers import ValuesNeeded, computed_by_values
@@ -47,6 +55,12 @@ VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Si
 
 REQUIRES_GRAD = Tensor.requires_grad.__get__
 """It is quicker than ``x.requires_grad`` of a parameter, which is watched while programs record."""
+
+OF_NUMPY = (
+    *(torch.float32, torch.float64, torch.bool, torch.uint8),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+)
+"""Types of numbers whose tensors and arrays of NumPy share memory."""
 
 FEW = 256
 """Modules that are kept beyond a run."""
@@ -148,6 +162,7 @@ class TorchRecorder(LazyRecorder):
         if len(self.known) > MANY:
             self.known, self.called_before = {}, {}
             self.proved = set()
+        self.stamps.clear()
         versions = VERSIONS.begin({})
         model, VERSIONS.model = VERSIONS.model, self.shared if isinstance(self.owner, nn.Module) else None
         outside = OUTSIDE.begin()
@@ -251,6 +266,9 @@ class TorchRecorder(LazyRecorder):
 
     def key_of(self, x: Any, operands: list[Tensor]) -> Hashable:
         kind = type(x)
+        if kind is Tensor and id(x) not in self.shared:
+            operands.append(x)
+            return self.form_of(x)
         if kind is Written or kind is Settled:
             return self.keys_of([stood_for(x)], operands)
         if isinstance(x, Tensor):
@@ -261,7 +279,11 @@ class TorchRecorder(LazyRecorder):
             return self.form_of(x)
         if kind is FunctionType:
             VERSIONS.refuse_rebound(x)
-            return x, VERSIONS.weights_around(x).identity
+            weights = VERSIONS.weights_around(x)
+            key = x, weights.identity
+            if VERSIONS.stays(x):
+                self.stamp(x, key, weights)
+            return key
         if isinstance(x, nn.Module):
             return self.called(Called, x)
         if isinstance(x, VALUES):
@@ -274,6 +296,13 @@ class TorchRecorder(LazyRecorder):
         if holds(x):
             return Held(x)
         return self.constant_key(x, operands)
+
+    def stamp(self, x: Any, key: Hashable, weights: Weights) -> None:
+        """Let ``key`` stand for ``x`` in this run, until an attribute of a module is set, or a weight.
+
+        ``weights`` are those of the modules that ``x`` reaches.
+        """
+        self.stamps[id(x)] = Stamp(x, key, ATTRIBUTE_SETS, weights.tables, weights.tensors)
 
     def called(self, kind: type[Called], module: nn.Module) -> Called:
         """Return a module as a ``kind``, `Called` or `Layer`: the same object until the module changes.
@@ -302,6 +331,8 @@ class TorchRecorder(LazyRecorder):
         if beyond is not None:
             beyond.refuse_changed(module)
         VERSIONS.called[id(module)] = found, beyond
+        if beyond is None:
+            self.stamp(module, found, found.weights)
         return found
 
     def name_of(self, recording: Recording, module: nn.Module) -> str:
@@ -330,14 +361,17 @@ class TorchRecorder(LazyRecorder):
         return id(x) in self.shared or (type(x) is not Tensor and isinstance(x, nn.Parameter))
 
     def own_row(self, recording: Recording, x: Any) -> Any:
-        row = torch.stack((x,))  # a copy, with one axis more, in one step
         if not recording.is_trace:
-            return row
+            if recording.takes_host is None:
+                recording.note_takes_host(computes_on_cpu(recording.fold))
+            if recording.takes_host and type(x) is Tensor and x.dtype in OF_NUMPY and not x.requires_grad:
+                return x.numpy()[None].copy()  # arrays of NumPy are put together in fewer steps
+            return torch.stack((x,))  # a copy, with one axis more, in one step
         if x.requires_grad:
             refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
         if x.dtype == torch.bfloat16:
             refuse_in_trace("has a dtype that NumPy does not know")
-        return row.numpy(force=True)
+        return torch.stack((x,)).numpy(force=True)
 
     def version_of(self, x: Any) -> int:
         x = stood_for(x)
@@ -358,7 +392,7 @@ class TorchRecorder(LazyRecorder):
         call = (maker or RowCall)(func, structure, kept, places)
         if isinstance(self.owner, nn.Module):
             call.of_model = [x for x in call.leaves if isinstance(x, nn.Parameter) and id(x) in self.shared]
-        call.proved = self.proved
+        call.proved, call.recorder = self.proved, self
         if isinstance(func, Called):
             call.named(self.name_of(recording, func.module))
         forms = [x.form if isinstance(x, Pending) else self.form_of(x) for x in operands]
@@ -417,6 +451,14 @@ class TorchRecorder(LazyRecorder):
         if not all(isinstance(x, Tensor) for x in values):
             return [*values]
         return torch.stack(list(values)) if how == "stack" else torch.cat(list(values))
+
+
+def computes_on_cpu(fold: Any) -> bool:
+    """Return whether a fold puts arrays of NumPy on the CPU."""
+    if fold._backend is None:  # it would take them for what decides the framework
+        return False
+    device = torch.get_default_device() if fold._device is None else torch.device(fold._device)
+    return device.type == "cpu"
 
 
 def refuse_in_trace(what: str) -> NoReturn:

@@ -123,6 +123,10 @@ ACTIVATIONS = [
 """Such functions of one tensor; their other arguments are numbers."""
 
 
+OF_NUMBERS = {*ELEMENTWISE, *ACTIVATIONS} - {F.dropout}
+"""Functions that compute each number from others by a formula, so they run for all values."""
+
+
 def along(position: int, default: int | None = None, name: str = "dim") -> Rule:
     """Return a rule that moves an axis by one, past that of the examples.
 
