@@ -22,7 +22,7 @@ import optree
 
 from multifold._engine.ops.reach import package_of
 from multifold.backend import Backend, owner_of
-from multifold.lazy.cells import is_found, replaced
+from multifold.lazy.cells import is_found, places_of, replaced
 from multifold.lazy.writes import is_written_here
 from multifold.marks import trusted
 
@@ -41,7 +41,7 @@ def in_place_of(others: Mapping[FunctionType, Callable[..., Any]]) -> Iterator[N
     """
     with contextlib.ExitStack() as undo:
         for fn, other in others.items():
-            undo.callback(replaced(fn, other))
+            undo.callback(replaced(places_of(fn), other))
         yield
 
 

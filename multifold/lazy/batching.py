@@ -43,7 +43,7 @@ JOINS = ("stack", "cat", "list")
 def batched(
     fn: Callable[..., Any],
     *,
-    ops: Sequence[Any] = (),
+    ops: Sequence[Any] | None = None,
     join: str = "stack",
     backend: str | Backend | type[Backend] = "auto",
     device: Any = None,
@@ -66,7 +66,9 @@ def batched(
         the parameters of ``fn``.
     ops : sequence of callable
         Functions, methods (``TreeLSTM.compose``) or classes of modules that are *cells*: each call of one
-        is recorded whole, as if `op` decorated it.
+        is recorded whole, as if `op` decorated it. In PyTorch straight functions are found, too, once a run
+        has recorded calls: those that call functions of the framework, layers and one another, and neither
+        read values nor change anything but local variables. ``ops=()`` finds none.
     join : str
         ``"stack"`` stacks the results of all examples, leaf by leaf; ``"cat"`` concatenates them along axis
         0; ``"list"`` returns the list that the loop makes.
@@ -158,7 +160,7 @@ class Batched:
         self,
         fn: Callable[..., Any],
         *,
-        ops: Sequence[Any],
+        ops: Sequence[Any] | None,
         join: str,
         backend: str | Backend | type[Backend],
         device: Any,
@@ -307,6 +309,7 @@ class Batched:
         failures = {**raised, **failures}  # an example had asked for a call that fails before it raised
         if raised and self.on_error == "raise":
             raise raised[min(raised)]
+        function.look(fold._graph)
         if self.is_new and not failures:
             self.warn_of_unused()
             self.is_new = False
@@ -475,6 +478,7 @@ class Batched:
             self.recorder,
             self.count,
             self.pace.said(),
+            self.function.found.cells,
         )
 
     def check(self, *iterables: Iterable[Any], **shared: Any) -> None:

@@ -40,7 +40,7 @@ import numpy as np
 
 from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES, globals_of, names_of
 from multifold._engine.ops.state import NOTHING, read_cell
-from multifold.lazy.current import CELL, Recording, refusal
+from multifold.lazy.current import CELL, FOUND, Recording, refusal
 from multifold.lazy.seen import entries_of
 from multifold.lazy.watched import HOLDERS, SMALL, entries, same
 from multifold.lazy.writes import (
@@ -228,6 +228,9 @@ class Beyond:
 
     def found_by(self, function: FunctionType) -> Iterator[Any]:
         """Yield what a function that the user has written finds; keep the names that may be stored to."""
+        if FOUND in vars(function):
+            yield vars(function)[FOUND]
+            return
         if not is_written_here(function.__module__ or ""):
             return
         if is_cell(function):  # the wrapper finds what records, and that is no one else's

@@ -80,18 +80,7 @@ def glue_of(graph: Any, function: Any, reads: Collection[int]) -> list[Candidate
     total = len(graph.signature)
     if total < FEWEST_CALLS:
         return []
-    is_glue = [not getattr(signature.op, "is_cell", True) for signature in graph.signatures]
-    codes: dict[int, CodeType] = {}
-    counts: Counter[int] = Counter()
-    for number, code in zip(graph.signature, graph.codes, strict=True):
-        if is_glue[number] and isinstance(code, CodeType):
-            codes[id(code)] = code  # the hash of a code object takes long
-            counts[id(code)] += 1
-    calls: Counter[FunctionType] = Counter()
-    for key, code in codes.items():
-        fn = function_of(code)
-        if fn is not None:
-            calls[fn] += counts[key]
+    calls = calls_of_functions(graph)
     own = {id(code) for code in codes_of(function)} | {*reads}
     inside = {
         fn: names_inside(fn)
@@ -109,6 +98,26 @@ def glue_of(graph: Any, function: Any, reads: Collection[int]) -> list[Candidate
         if not any(other.__name__ in names for other in inside)
     ]
     return sorted(found, key=lambda glue: -glue.calls)[:MOST]
+
+
+def calls_of_functions(graph: Any) -> Counter[FunctionType]:
+    """Return how many calls each function has recorded one by one, itself and not by what it calls.
+
+    Calls of cells do not count, nor do functions that no name finds.
+    """
+    is_glue = [not getattr(signature.op, "is_cell", True) for signature in graph.signatures]
+    codes: dict[int, CodeType] = {}
+    counts: Counter[int] = Counter()
+    for number, code in zip(graph.signature, graph.codes, strict=True):
+        if is_glue[number] and isinstance(code, CodeType):
+            codes[id(code)] = code  # the hash of a code object takes long
+            counts[id(code)] += 1
+    calls: Counter[FunctionType] = Counter()
+    for key, code in codes.items():
+        fn = function_of(code)
+        if fn is not None:
+            calls[fn] += counts[key]
+    return calls
 
 
 def function_of(code: CodeType) -> FunctionType | None:

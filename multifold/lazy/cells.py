@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from multifold.errors import RecordError
 from multifold.lazy.current import CELL, CURRENT
@@ -93,9 +93,15 @@ class Cells:
     """Makes functions and classes cells, recorded as one call each time, while a program runs.
 
     It counts for each how many programs name it, in any thread, and puts it back when that is none.
+
+    Parameters
+    ----------
+    make : callable
+        Makes a cell of a function or class; returns a function that undoes it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Any], Callable[[], None]]) -> None:
+        self.make = make
         self.lock = threading.Lock()
         self.users: Counter[Any] = Counter()
         self.undo: dict[Any, Callable[[], None]] = {}
@@ -112,7 +118,7 @@ class Cells:
             with self.lock:
                 for fn in ops:
                     if fn not in self.undo:
-                        self.undo[fn] = made_cell(fn)
+                        self.undo[fn] = self.make(fn)
                     self.users[fn] += 1
                     made.append(fn)
             yield
@@ -123,9 +129,6 @@ class Cells:
                     if not self.users[fn]:
                         del self.users[fn]
                         self.undo.pop(fn)()
-
-
-CELLS = Cells()
 
 
 def made_cell(fn: Any) -> Callable[[], None]:
@@ -139,33 +142,57 @@ def made_cell(fn: Any) -> Callable[[], None]:
     if isinstance(fn, type):
         setattr(fn, CELL, False)
         return partial(delattr, fn, CELL)
-    return replaced(fn, cell_of(fn))
+    return replaced(places_of(fn), cell_of(fn))
 
 
-def replaced(fn: Any, other: Callable[..., Any]) -> Callable[[], None]:
-    """Put ``other`` wherever ``fn`` is found by its name; return a function that puts ``fn`` back.
+CELLS = Cells(made_cell)
 
-    Raise a `RecordError` if no name finds ``fn``.
+
+class NamePlace(NamedTuple):
+    """A name of a module or class that stands for a function.
+
+    Attributes
+    ----------
+    read : callable
+        Returns what the name stands for now.
+    write : callable
+        Takes what it is to stand for.
+    kept : object
+        What it stood for when it was found: the function, or a static method of it.
     """
-    places = places_of(fn)
-    for write, kept in places:
-        write(staticmethod(other) if isinstance(kept, staticmethod) else other)
+
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    kept: Any
+
+
+def replaced(places: Sequence[NamePlace], other: Callable[..., Any]) -> Callable[[], None]:
+    """Put ``other`` where a function is found by its name; return a function that puts that back.
+
+    A name that stands for something else by then keeps it.
+    """
+    written = []
+    for place in places:
+        if place.read() is place.kept:
+            new = staticmethod(other) if isinstance(place.kept, staticmethod) else other
+            place.write(new)
+            written.append((place, new))
 
     def undo() -> None:
-        for write, kept in places:
-            write(kept)
+        for place, new in written:
+            if place.read() is new:
+                place.write(place.kept)
 
     return undo
 
 
-def places_of(fn: Any) -> list[tuple[Callable[[Any], None], Any]]:
-    """Return where modules and classes have a function under its name, as pairs ``(write, kept)``.
+def places_of(fn: Any) -> list[NamePlace]:
+    """Return where modules and classes have a function under its name.
 
-    ``write(x)`` puts ``x`` there, and ``kept`` is what is there now. A method is found in its class; a
-    function in its module and in those that have imported it under its own name. Raise a `RecordError` if
-    there is no such place.
+    A method is found in its class; a function in its module and in those that have imported it under its
+    own name. Raise a `RecordError` if there is no such place.
     """
-    found: list[tuple[Callable[[Any], None], Any]] = []
+    found: list[NamePlace] = []
     if isinstance(fn, FunctionType):
         first, *path = fn.__qualname__.split(".")
         own = fn.__globals__
@@ -173,10 +200,14 @@ def places_of(fn: Any) -> list[tuple[Callable[[Any], None], Any]]:
         for name in path:
             owner, kept = kept, getattr(kept, "__dict__", {}).get(name)
         if path and (kept is fn or (isinstance(kept, staticmethod) and kept.__func__ is fn)):
-            return [(partial(setattr, owner, path[-1]), kept)]
+            name = path[-1]
+            return [NamePlace(lambda: vars(owner).get(name), partial(setattr, owner, name), kept)]
         tables = [own, *[getattr(module, "__dict__", {}) for module in [*sys.modules.values()]]]
         users = {id(table): table for table in tables if table.get(fn.__name__) is fn}
-        found = [(partial(table.__setitem__, fn.__name__), fn) for table in users.values()]
+        found = [
+            NamePlace(partial(table.get, fn.__name__), partial(table.__setitem__, fn.__name__), fn)
+            for table in users.values()
+        ]
     if not found:
         raise RecordError(
             f"Expected functions, methods or classes of modules in ops=[...]. Received {fn!r}, which is "

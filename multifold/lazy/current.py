@@ -29,6 +29,10 @@ CELL = "multifold_cell"
 takes rows."""
 
 
+FOUND = "multifold_found"
+"""The name of the attribute of what stands in the place of a found cell: that function."""
+
+
 class Recording:
     """One run of a plain program: code for one example that calls no fold, whose calls are recorded.
 
@@ -48,6 +52,8 @@ class Recording:
         If given, each example has random streams of its own; see `Sharing`.
     takes_host : bool or None
         Whether computed operands may be handed to the fold as arrays of NumPy; None while that is unknown.
+    found : dict of function to FoundCell, or None
+        The functions that may be recorded whole in this run; None if none are.
     inside : object
         The model whose own calls are recorded, though it is a cell; None for all others.
     is_block : bool
@@ -85,6 +91,7 @@ class Recording:
         self.seed = seed
         self.alarmed = any(alarm() for alarm in recorder.alarms)
         self.takes_host: bool | None = None
+        self.found: dict[Any, Any] | None = None
         self.inside: Any = None
         self.lines: dict[int, tuple[CodeType, bool]] = {}
         self.program: Sequence[Any] = ()
@@ -155,6 +162,10 @@ class Recording:
     def begins(self, program: Sequence[Any]) -> None:
         """Keep the program, and the arguments of an example that begins; see ``program``."""
         self.program = program
+
+    def finds(self, found: dict[Any, Any] | None) -> None:
+        """Let calls of some functions be recorded whole; see ``found``."""
+        self.found = found
 
     def note_stores(self, stores: Any) -> None:
         """Keep what the code of the program may store; see ``stores``."""

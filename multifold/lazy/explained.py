@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from multifold.explain import Explanation, RoundsExplanation
 from multifold.lazy.calls import BY_ROWS
-from multifold.lazy.candidates import Candidate, glue_of
+from multifold.lazy.candidates import LEAST_SHARE, Candidate, calls_of_functions, glue_of
 
 FEW_ROWS = 8
 """A launch takes as long as some eight small calls: to put its operands together, and to hand them out."""
@@ -34,6 +34,12 @@ class LazyExplanation(RoundsExplanation):
     glue : list of Candidate
         At most three functions that have recorded a tenth of all calls or more, those with most first, if
         they can be cells.
+    found : list of str
+        The functions that were recorded whole without being named, and how often; see
+        `multifold.lazy.found`.
+    crooked : list of str
+        Functions that have recorded a tenth of all calls or more one by one, and why they are not recorded
+        whole.
     slow : list of str
         Why the loop over the examples is expected to be as fast, or faster; from counts, not from times.
     idle : list of str
@@ -53,10 +59,18 @@ class LazyExplanation(RoundsExplanation):
         recorder: Any,
         examples: int | None = None,
         pace: str = "",
+        cells: Mapping[Any, Any] | None = None,
     ) -> None:
         super().__init__(explanation.rounds)
         self.explanation = explanation
-        self.glue = glue_of(graph, function, recorder.reads)
+        cells = cells or {}
+        straight = {x.place for x in cells.values() if x.reason is None}  # later runs record them whole
+        self.glue = [x for x in glue_of(graph, function, recorder.reads) if x.place not in straight]
+        self.found = [f"{x.name} ({x.place}): {x.calls:,} calls" for x in cells.values() if x.calls]
+        least = LEAST_SHARE * len(graph.signature)
+        counts = calls_of_functions(graph) if cells else {}
+        crooked = [cells[fn] for fn, count in counts.items() if count >= least and fn in cells]
+        self.crooked = [f"{x.name} ({x.place}): {x.reason}" for x in crooked if x.reason]
         self.read_alone = dict(recorder.alone)
         self.pace = pace
         self.slow = []
@@ -69,6 +83,12 @@ class LazyExplanation(RoundsExplanation):
 
     def __str__(self) -> str:
         parts = [str(self.explanation)]
+        if self.found:
+            lines = "\n".join(f"  {text}" for text in self.found)
+            parts.append(f"Functions recorded whole, each as one call, without being named:\n{lines}")
+        if self.crooked:
+            lines = "\n".join(f"  {text}" for text in self.crooked)
+            parts.append(f"Functions that are recorded call by call, and why:\n{lines}")
         if self.glue:
             lines = "\n".join(f"  {glue}" for glue in self.glue)
             parts.append(

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.lazy.cells import CELLS, as_cell, checked_ops
 from multifold.lazy.current import CURRENT, Recording
+from multifold.lazy.found import FoundCells
 from multifold.lazy.sharing import Sharing
 from multifold.lazy.waiting import drive
 from multifold.operands import each
@@ -152,10 +153,12 @@ class LazyFunction:
     """
 
     def __init__(
-        self, fn: Callable[..., Any], ops: Sequence[Any], backend: str | Backend | type[Backend]
+        self, fn: Callable[..., Any], ops: Sequence[Any] | None, backend: str | Backend | type[Backend]
     ) -> None:
         self.fn = fn
-        self.ops = checked_ops(ops)
+        self.finds = ops is None or len(ops) > 0
+        self.ops = checked_ops(ops or ())
+        self.found = FoundCells()
         self.program = as_cell(fn, self.ops)
         self.backend = find_backend(backend) or backend_around(fn)
         self.thread = OfThread()
@@ -167,10 +170,11 @@ class LazyFunction:
 
         A copy has learnt nothing of the program's calls.
         """
-        return {name: x for name, x in vars(self).items() if name not in ("thread", "program")}
+        return {name: x for name, x in vars(self).items() if name not in ("thread", "program", "found")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, thread=OfThread(), program=as_cell(state["fn"], state["ops"]))
+        program = as_cell(state["fn"], state["ops"])
+        vars(self).update(state, thread=OfThread(), program=program, found=FoundCells())
 
     @property
     def recorder(self) -> Any:
@@ -195,6 +199,14 @@ class LazyFunction:
                 'name the framework, as in multifold.batched(fn, backend="torch").',
             )
         return self.backend
+
+    def look(self, graph: Any) -> None:
+        """Look at a run that has recorded ``graph``: for cells in the first one, and whether they gain."""
+        if self.found.looked:
+            self.found.settle()
+        elif self.finds and self.backend is not None:
+            parts = {type(x): x for x in reached_by(self.backend, self.fn)}
+            self.found.look([self.fn, *parts.values()], len(graph.signature), self.ops)
 
     def run_of(
         self,
@@ -223,7 +235,7 @@ class LazyFunction:
                     "fold.run(None, examples, multifold.plain(fn)), or multifold.batched(fn)(examples).",
                 )
             same = [*same]
-            thread.begin(self.recorder.recording(same), CELLS.applied(self.ops))
+            thread.begin(self.recorder.recording(same), CELLS.applied(self.ops), self.found.applied())
             fold._meanwhile.push(partial(thread.end, fold))
             run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples, own)
             if run.recording.is_trace:
@@ -293,6 +305,8 @@ class LazyRun:
         self.recording = Recording(
             self.recorder, backend, fold, is_trace=isinstance(fold, TraceRecorder), seed=seed
         )
+        if seed is None and not own:
+            self.recording.finds(function.found.cells)
         self.sharing = Sharing(backend, self.recorder, function.fn, seed, same, own=own)
         self.recorder.alone.clear()
         for number, arguments in enumerate(examples):
@@ -355,6 +369,11 @@ class LazyRun:
         if self.backend.owns(x):
             return self.backend.to_numpy(x)[None] if self.recording.is_trace else x[None]
         return np.asarray(x)[None] if isinstance(x, (np.ndarray, np.generic)) else each(x)
+
+
+def reached_by(backend: Backend, fn: Any) -> list[Any]:
+    """Return the objects that a program reaches, as far as they may have methods."""
+    return [x for x, _ in reached(backend, [fn]) if not isinstance(x, FunctionType)]
 
 
 def backend_around(*values: Any) -> Backend | None:

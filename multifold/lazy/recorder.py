@@ -273,6 +273,37 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         says whether it takes a row for each example on axis 0.
         """
 
+    def is_array(self, x: Any) -> bool:
+        """Return whether a found cell may take ``x`` as an array or as a constant of the framework.
+
+        The default says no: found cells take pending arrays alone.
+        """
+        return False
+
+    def stays(self, x: Any) -> bool:
+        """Return whether the program changes nothing that the function or model ``x`` finds, in this run.
+
+        If so, a `Stamp` stands for it from now on. The default says no, so that no cell is found.
+        """
+        return False
+
+    def find(
+        self,
+        recording: Recording,
+        key: tuple[Any, ...],
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        operands: list[Any],
+    ) -> tuple[KnownCall, bool] | None:
+        """Return what a call of a found cell is recorded as, where this run meets its kind first.
+
+        That is its `KnownCall`, and whether it is recorded even if no operand is pending; None if it is not
+        recorded whole. ``operands`` are the arrays among its arguments. An adapter whose `stays` may say
+        yes has this method.
+        """
+        raise NotImplementedError
+
     def with_state(self, recording: Recording, call: Any, operands: list[Any]) -> list[Any]:
         """Return the operands of a call that draws random numbers, the last one the state of its stream.
 

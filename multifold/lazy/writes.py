@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 
 from multifold._engine.ops.reach import VALUES, globals_of, module_of
 from multifold._engine.ops.state import NOTHING, read_cell
+from multifold.lazy.current import FOUND
 from multifold.lazy.frames import Steps, where
 
 CHANGERS = {
@@ -350,7 +351,9 @@ def functions_in(
             continue
         elif isinstance(x, FunctionType):
             seen.add(id(x))
-            if is_written_here(module_of(x)):
+            if FOUND in vars(x):
+                todo.append(vars(x)[FOUND])
+            elif is_written_here(module_of(x)):
                 yield x
                 todo += [part for _, part in named_by(x)]
         else:

@@ -31,7 +31,7 @@ class Steps(nn.Module):
 
 
 def test_explain_names_the_functions_to_make_cells_of():
-    run = multifold.batched(Steps())
+    run = multifold.batched(Steps(), ops=())
     run(XS * 4)
     (glue,) = run.explain().glue
     assert glue.name == "Steps.many" and glue.share > 0.9 and f"{__file__}:" in glue.place
@@ -113,7 +113,7 @@ HINTS = {
 @pytest.mark.parametrize("case", HINTS)
 def test_explain_names_no_function_that_makes_no_good_cell(case):
     program, wanted = HINTS[case]
-    run = multifold.batched(program, backend="torch")
+    run = multifold.batched(program, backend="torch", ops=())
     run(XS * 8)
     assert len(run.explain().ops if "reads" not in case else run.explain().rounds) > 1
     assert [glue.name for glue in run.explain().glue] == wanted

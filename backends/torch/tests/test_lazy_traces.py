@@ -78,6 +78,7 @@ def test_dropout_of_traces_is_drawn_anew():
 def test_launches_of_traces_are_those_of_the_run():
     run = multifold.batched(TreeRNN())
     run(TREES)
+    run(TREES)  # with the cells that the first run has found
     launches = len(run.explain())
     run.replay(run.traces(TREES))
     assert len(run.explain()) == launches

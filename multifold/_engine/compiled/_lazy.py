@@ -31,6 +31,12 @@ else:
     from multifold._engine.compiled.columns import cython
 
 
+FOUND_CELL = "found"
+"""Stands in the keys of calls of found cells, which are other kinds than those of cells that are named."""
+
+NUMBERS = frozenset({int, float, bool, str})
+
+
 @cython.cfunc
 @cython.inline
 def own(glue: Any) -> Any:
@@ -154,6 +160,9 @@ class LazyRecorderBase:
     ----------
     known : dict of tuple to KnownCall
         The kinds of calls, by key.
+    whole : dict of tuple to (KnownCall, bool) or None
+        The kinds of calls of found cells that this run has met, by key, and whether they are recorded even
+        if no operand is pending; None for those that are not recorded whole.
     stamps : dict of int to Stamp
         What stands for functions and models in this run, by their ``id``; an adapter adds them in `key_of`,
         for those that the program does not change.
@@ -168,6 +177,7 @@ class LazyRecorderBase:
     known = cython.declare(dict, visibility="public")
     shared = cython.declare(dict, visibility="public")
     stamps = cython.declare(dict, visibility="readonly")
+    whole = cython.declare(dict, visibility="readonly")
 
     def __init__(self, pending: Any, answers: dict, probes: tuple, alarms: tuple) -> None:
         self.pending = pending
@@ -177,6 +187,7 @@ class LazyRecorderBase:
         self.known = {}
         self.shared = {}
         self.stamps = {}
+        self.whole = {}
 
     def dispatch(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
         """Return the result of a function that has met a pending value, one that is not computed yet.
@@ -217,6 +228,50 @@ class LazyRecorderBase:
         if call is None:
             call = self.known[key] = own(self).learn(recording, maker, func, args, kwargs, operands)
         return self.again(recording, call, operands)
+
+    def found_call(self, recording: Any, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Record a call of a found cell whole; call the function where that would not be what it does.
+
+        It is called if an argument is something else than an array, a number, a text, None, a model, or
+        tuples and lists of these; if the program may change what the function finds; and where `find`
+        says so.
+        """
+        if not self.stands(func) or not self.are_plain(args) or not self.are_plain(tuple(kwargs.values())):
+            return func(*args, **kwargs)
+        operands: list = []
+        key = self.key(recording, func, FOUND_CELL, args, kwargs, operands)
+        found: Any = self.whole.get(key, FOUND_CELL)
+        if found is FOUND_CELL:
+            found = self.whole[key] = own(self).find(recording, key, func, args, kwargs, operands)
+        if found is None or not (found[1] or self.any_pending(operands)):
+            return func(*args, **kwargs)
+        recording.found[func].note_call()
+        return self.again(recording, found[0], operands)
+
+    @cython.cfunc
+    def are_plain(self, arguments: Any) -> columns.Bool:
+        """Return whether all arguments are such as a found cell may take; see `found_call`."""
+        for x in arguments:
+            kind = type(x)
+            if kind is self.pending:
+                if self.is_stale(x):
+                    return False
+            elif isinstance(x, (tuple, list)):
+                if not self.are_plain(x):
+                    return False
+            elif not (x is None or kind in NUMBERS or own(self).is_array(x) or self.stands(x)):
+                return False
+        return True
+
+    @cython.cfunc
+    def stands(self, x: Any) -> columns.Bool:
+        """Return whether a stamp stands for a function or model, or an adapter finds that one may."""
+        return self.stamped(x) is not None or own(self).stays(x)
+
+    @cython.cfunc
+    def any_pending(self, operands: list) -> columns.Bool:
+        """Return whether one of the operands is pending."""
+        return any(type(x) is self.pending for x in operands)
 
     @cython.cfunc
     def key(self, recording: Any, func: Any, maker: Any, args: tuple, kwargs: Any, operands: list) -> tuple:

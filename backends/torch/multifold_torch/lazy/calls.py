@@ -279,7 +279,7 @@ class RowCall(LazyCall):
         with self.backend.apart(self.owners()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the launch gives them, too
             found = agree(*ways, rows, learns, self.parameters(), self.backend)
-        VERSIONS.sequences.pop(id(self), None)  # the gradients of the proof have used up its constants
+        self.proof_ended()
         if found:
             self.proved.add(key)
         return found
@@ -288,6 +288,9 @@ class RowCall(LazyCall):
     def runs_as_sequence(self) -> bool:
         """Whether it runs as a sequence of calls, where its ``way`` is ``"vmap"``; see `sequences`."""
         return False
+
+    def proof_ended(self) -> None:
+        """Note that gradients of its results were computed, which the launch did not ask for."""
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters that the call reaches and that need a gradient, each once."""
@@ -458,7 +461,7 @@ class CellCall(RowCall):
     def is_proved(self, rows: Sequence[Tensor]) -> bool:
         if self.runs_as_sequence:
             try:
-                self.sequence_now()
+                self.is_sequence = self.sequence_now().has_rules
             except Exception:  # noqa: BLE001 - if the cell itself raises it, it does so under vmap, too
                 self.is_sequence = False
             if self.is_sequence and super().is_proved(rows):
@@ -468,6 +471,11 @@ class CellCall(RowCall):
 
     def together(self, rows: Sequence[Tensor]) -> Any:
         return self.sequence_now().run(rows) if self.runs_as_sequence else self.under_vmap(rows)
+
+    def proof_ended(self) -> None:
+        sequence = VERSIONS.sequences.get(id(self))
+        if sequence is not None and any(x.requires_grad for x in sequence.sequence.constants.values()):
+            del VERSIONS.sequences[id(self)]  # what it has computed at once has lost its graph
 
     def sequence_now(self) -> CellSequence:
         """Return the calls of the cell, recorded in this run: what it finds around it stays the same."""

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NoReturn
 
 import numpy as np
+import optree
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from multifold.backend import owner_of
 from multifold.errors import RecordError
-from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
+from multifold.lazy.calls import BY_ROWS
+from multifold.lazy.current import CURRENT, REFUSALS, Recording, recording_of, refusal
 from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, Stamp, known_call
+from multifold.lazy.sequence import CellReads
+from multifold.lazy.straight import Crooked
 from multifold_torch.lazy.answers import ANSWERS
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
 from multifold_torch.lazy.changes import (
@@ -33,9 +38,11 @@ from multifold_torch.lazy.in_place import changed, out_of_place, written_to
 from multifold_torch.lazy.numbers import ValuesNeeded, computed_by_values
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.pending import Pending, Settled, first_of, settle
+from multifold_torch.lazy.sequences import NotASequence
 from multifold_torch.lazy.transforms import TRANSFORMS
 from multifold_torch.lazy.watching import tracing
 from multifold_torch.lazy.weights import OtherWeights, Weights
+from multifold_torch.lazy.whole import FoundCall, known_found, tried
 from multifold_torch.lazy.written import Written, is_pending
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
@@ -61,6 +68,9 @@ OF_NUMPY = (
     *(torch.int8, torch.int16, torch.int32, torch.int64),
 )
 """Types of numbers whose tensors and arrays of NumPy share memory."""
+
+FEW_TIMES = 8
+"""So often a run finds out anew what stands for a function or model in keys, before it gives that up."""
 
 FEW = 256
 """Modules that are kept beyond a run."""
@@ -150,6 +160,9 @@ class TorchRecorder(LazyRecorder):
         self.called_before: dict[int, Called] = {}
         self.names: dict[int, str] = {}
         self.proved: set[Hashable] = set()
+        self.restless: dict[int, Any] = {}
+        self.stamped_again: Counter[int] = Counter()
+        self.not_whole: dict[Hashable, Any] = {}
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         leaves, structure = super().flatten(x)
@@ -160,9 +173,10 @@ class TorchRecorder(LazyRecorder):
         if isinstance(self.owner, nn.Module):
             self.shared = {id(x): x for x in tensors_of(self.owner)}
         if len(self.known) > MANY:
-            self.known, self.called_before = {}, {}
+            self.known, self.called_before, self.not_whole = {}, {}, {}
             self.proved = set()
-        self.stamps.clear()
+        for met in (self.stamps, self.whole, self.restless, self.stamped_again):
+            met.clear()
         versions = VERSIONS.begin({})
         model, VERSIONS.model = VERSIONS.model, self.shared if isinstance(self.owner, nn.Module) else None
         outside = OUTSIDE.begin()
@@ -386,17 +400,8 @@ class TorchRecorder(LazyRecorder):
         kwargs: Mapping[str, Any],
         operands: Sequence[Tensor],
     ) -> KnownCall:
-        leaves, structure = self.flatten((args, dict(kwargs)))
-        places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and not self.is_shared(x)]
-        kept = [x.copy() if type(x) is np.ndarray else x for x in leaves]
-        call = (maker or RowCall)(func, structure, kept, places)
-        if isinstance(self.owner, nn.Module):
-            call.of_model = [x for x in call.leaves if isinstance(x, nn.Parameter) and id(x) in self.shared]
-        call.proved, call.recorder = self.proved, self
-        if isinstance(func, Called):
-            call.named(self.name_of(recording, func.module))
-        forms = [x.form if isinstance(x, Pending) else self.form_of(x) for x in operands]
-        device = max(forms, key=lambda form: len(form.shape) > 0).device  # a number may lie elsewhere
+        call, leaves = self.new_call(recording, maker or RowCall, func, args, kwargs)
+        forms, device = self.forms_of(operands)
         found, stand_ins = call.learn(recording, device, forms)
         may_be_small = (
             maker is None
@@ -415,6 +420,96 @@ class TorchRecorder(LazyRecorder):
             may_be_small=may_be_small,
             draws=call.streams is not None,
         )
+
+    def new_call(
+        self,
+        recording: Recording,
+        maker: type[RowCall],
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[Any, list[Any]]:
+        """Return a new call of the class ``maker``, and all its arguments, as leaves."""
+        leaves, structure = self.flatten((args, dict(kwargs)))
+        places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and not self.is_shared(x)]
+        kept = [x.copy() if type(x) is np.ndarray else x for x in leaves]
+        call = maker(func, structure, kept, places)
+        if isinstance(self.owner, nn.Module):
+            call.of_model = [x for x in call.leaves if isinstance(x, nn.Parameter) and id(x) in self.shared]
+        call.proved, call.recorder = self.proved, self
+        if isinstance(func, Called):
+            call.named(self.name_of(recording, func.module))
+        return call, leaves
+
+    def forms_of(self, operands: Sequence[Tensor]) -> tuple[list[TensorForm], torch.device]:
+        """Return the forms of operands, and the device that they lie on."""
+        forms = [x.form if isinstance(x, Pending) else self.form_of(x) for x in operands]
+        return forms, max(forms, key=lambda form: len(form.shape) > 0).device  # a number may lie elsewhere
+
+    def is_array(self, x: Any) -> bool:
+        return type(x) in (Tensor, nn.Parameter) or isinstance(x, VALUES)
+
+    def stays(self, x: Any) -> bool:
+        if id(x) in self.restless or not (type(x) is FunctionType or isinstance(x, nn.Module)):
+            return False
+        text = REFUSALS.text
+        try:
+            self.key_of(x, [])
+        except (OtherWeights, RecordError):
+            REFUSALS.put_back(text)
+        self.restless[id(x)] = x
+        if self.stamped(x) is None or self.stamped_again[id(x)] > FEW_TIMES:
+            return False
+        self.stamped_again[id(x)] += 1
+        del self.restless[id(x)]
+        return True
+
+    def find(
+        self,
+        recording: Recording,
+        key: tuple[Any, ...],
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        operands: list[Any],
+    ) -> tuple[KnownCall, bool] | None:
+        cell: Any = recording.found and recording.found[func]
+        if cell.reason is not None or not operands or key in self.not_whole:
+            return None
+        known = self.known.get(key)
+        if known is not None and known.call.way == BY_ROWS:
+            cell.give_up("its calls cannot run together")
+            return None
+        if known is None:
+            call, leaves = self.new_call(recording, FoundCall, func, args, kwargs)
+            call.lists = (*args, *kwargs.values())
+            call.operands, call.device = self.forms_of(operands)
+            call.backend = recording.backend
+        else:
+            call, leaves = known.call, known.held
+        try:
+            sequence, guard = tried(call, recording, self)
+        except (Crooked, NotASequence, CellReads) as reason:
+            cell.give_up(str(reason) or "it reads a value")
+            return None
+        except Exception:  # noqa: BLE001 - the function itself raises it, or says what to do
+            self.not_whole[key] = leaves
+            return None
+        stores: Any = recording.stores
+        name = next((x for x in sorted(guard.names) if stores.may_store(x)), None)
+        if name is not None:
+            cell.give_up(f"the program stores to {name!r}, which it names")
+            return None
+        forms = [x.form for x in optree.tree_leaves(sequence.found)]
+        if known is not None and (forms != call.forms or self.flatten(sequence.found)[1] != call.returns):
+            del self.known[key]
+            return self.find(recording, key, func, args, kwargs, operands)
+        if known is None:
+            call.describe(recording, sequence)
+            known = self.known[key] = known_found(call, sequence, leaves)
+            cell.note_kind()
+        VERSIONS.sequences[id(call)] = sequence
+        return known, sequence.begins_with_layers()
 
     def form_of(self, x: Tensor) -> TensorForm:
         """Return the form of a computed tensor; with its strides where examples have random streams.

@@ -7,18 +7,17 @@ of `rules`, so a launch calls these one after another, as if the cell was writte
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optree
 from torch import Tensor
 
 from multifold.lazy.current import Recording
 from multifold.lazy.sequence import ENTRY, CallSequence, SequenceNode
+from multifold_torch.lazy.changes import Layer
 from multifold_torch.lazy.pending import Pending
-
-if TYPE_CHECKING:
-    from multifold_torch.lazy.calls import CellCall
 
 
 class CellSequence:
@@ -27,38 +26,59 @@ class CellSequence:
     Parameters
     ----------
     call : CellCall
-        The cell, which has run for one example before.
+        The cell.
     recorder : TorchRecorder
         What records its calls.
+    guard : context manager, optional
+        The context in which the cell runs.
+
+    Attributes
+    ----------
+    stand_ins : list of Pending
+        What stood for its operands.
+    found : object
+        What it has returned, with pending tensors in it.
+    has_rules : bool
+        Whether each call has a rule for rows, so that `run` can be called.
 
     Raises
     ------
     NotASequence
-        If the cell does something besides calling functions of PyTorch that run on rows.
+        If the cell reads a value, or returns other than tensors.
     Exception
         What the cell raises where its operands have no values.
     """
 
-    def __init__(self, call: CellCall, recorder: Any) -> None:
+    def __init__(
+        self,
+        call: Any,
+        recorder: Any,
+        guard: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> None:
         self.modes = call.modes
         sequence = self.sequence = CallSequence(len(call.operands))
         recording = Recording(recorder, call.backend, sequence)
         recording.note_takes_host(False)  # constants are rows of PyTorch
         recording.enters(getattr(call.func, "module", None))
-        stand_ins = [
+        self.stand_ins = [
             recorder.new(recording, node, form, None)
             for node, form in zip(sequence.operands, call.operands, strict=True)
         ]
-        found = sequence.recorded(recording, lambda: call.one(*stand_ins))
-        leaves = recorder.flatten(found)[0]
-        if sequence.asked or not all(isinstance(x, Tensor) for x in leaves):
-            raise NotASequence
+
+        def code() -> Any:
+            args, kwargs = call.arguments(self.stand_ins)
+            with guard or contextlib.nullcontext():
+                return call.func(*args, **kwargs)
+
+        self.found = sequence.recorded(recording, code)
+        leaves = recorder.flatten(self.found)[0]
+        if sequence.asked or not leaves or not all(isinstance(x, Tensor) for x in leaves):
+            raise NotASequence("it reads a value" if sequence.asked else "it returns other than tensors")
         self.results = [self.node_of(x) for x in leaves]
-        if any(step.op is not ENTRY and step.op.way != "rule" for step in sequence.steps):
-            raise NotASequence
+        self.calls = [step.op for step in sequence.steps if step.op is not ENTRY]
         # What a cell draws by itself is another number for each example.
-        if sequence.constants and call.draws:
-            raise NotASequence
+        draws_own = sequence.constants and call.draws
+        self.has_rules = not draws_own and all(one.way == "rule" for one in self.calls)
         sequence.finish(self.results)
 
     def node_of(self, x: Tensor) -> SequenceNode:
@@ -67,6 +87,16 @@ class CellSequence:
             node: SequenceNode = x.node
             return node
         return SequenceNode(self.sequence, self.sequence.place_of(x[None]))
+
+    def begins_with_layers(self) -> bool:
+        """Return whether all results depend on layers, which are recorded on real tensors, too."""
+        found = set[int]()
+        for step in self.sequence.steps:
+            places = step.operands[:1] if step.op is ENTRY else step.operands
+            is_layer = step.op is not ENTRY and isinstance(step.op.func, Layer)
+            if is_layer or not found.isdisjoint(places):
+                found.update(range(step.result, step.result + (step.parts or 1)))
+        return all(x.place in found for x in self.results)
 
     def run(self, rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run the cell on the rows of all examples; return its results as rows."""

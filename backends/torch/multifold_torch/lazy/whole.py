@@ -1,0 +1,135 @@
+"""Found cells in PyTorch: calls of straight functions, recorded whole (see `multifold.lazy.found`).
+
+A call is tried before it is recorded: the function runs once with pending tensors, on a `CellSequence`,
+under a guard that stops it before it does what is seen outside of a call. What it returns then says the
+form of the results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import optree
+from torch import Tensor
+
+from multifold.lazy.current import Recording
+from multifold.lazy.recorder import KnownCall, known_call
+from multifold.lazy.straight import MOST, Crooked, StraightGuard, adds_in_place
+from multifold_torch.hooks import DispatchMode
+from multifold_torch.lazy.calls import CellCall
+from multifold_torch.lazy.changes import VERSIONS
+from multifold_torch.lazy.draws import DRAWS
+from multifold_torch.lazy.pending import NUMBERS, Pending
+from multifold_torch.lazy.sequences import CellSequence, NotASequence
+
+
+class FoundCall(CellCall):
+    """A call of a found cell.
+
+    Attributes
+    ----------
+    lists : tuple
+        Its arguments, as they were given.
+    returns : PyTreeSpec
+        How its results are nested.
+    """
+
+    lists: tuple[Any, ...] = ()
+    returns: Any = None
+
+    def refuse_changed(self) -> None:
+        """Raise `RecordError` if what its functions use was changed, as each of them would alone."""
+        sequence = VERSIONS.sequences.get(id(self))
+        if sequence is None:
+            super().refuse_changed()
+            return
+        for call in sequence.calls:
+            call.refuse_changed()
+
+    def describe(self, recording: Recording, sequence: CellSequence) -> None:
+        """Set what `RowCall.learn` does, as a sequence of its calls shows it."""
+        self.backend = recording.backend
+        self.is_single = isinstance(sequence.found, Tensor)
+        self.forms = [x.form for x in optree.tree_leaves(sequence.found)]
+        self.returns = optree.tree_structure(sequence.found, none_is_leaf=True)
+        self.lists = ()
+        self.draws = any(call.draws for call in sequence.calls)
+
+
+class RealCalls(DispatchMode):
+    """A context in which `Crooked` is raised for what functions do with computed tensors that may be seen.
+
+    That is to read values, to draw random numbers, and to change a tensor that was not made inside of it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[int, Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [x for x in optree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        is_dry = any(x.is_meta for x in tensors)
+        if not is_dry and func in NUMBERS:
+            raise Crooked("it reads a value")
+        if not is_dry and DRAWS in func.tags:
+            raise Crooked("it draws random numbers")
+        if func._schema.is_mutable and any(id(x) not in self.made for x in tensors[:1]):
+            raise Crooked("it changes a tensor in place")
+        found = func(*args, **kwargs)
+        self.made.update({id(x): x for x in optree.tree_leaves(found) if isinstance(x, Tensor)})
+        return found
+
+
+@contextlib.contextmanager
+def guarded(guard: StraightGuard) -> Iterator[None]:
+    """Return a context in which a function runs that may not be straight; it raises `Crooked` if so."""
+    with RealCalls(), guard:
+        yield
+
+
+def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSequence, StraightGuard]:
+    """Return the calls of a function that may be a found cell, and the guard that it ran under.
+
+    Raises
+    ------
+    Crooked, NotASequence
+        If it is none; the text says why.
+    Exception
+        What it raises where its operands have no values.
+    """
+    guard = StraightGuard(lambda module: f"{module}.".startswith(recorder.inner))
+    sequence = CellSequence(call, recorder, guarded(guard))
+    leaves = optree.tree_leaves(sequence.found)
+    nodes = zip(sequence.stand_ins, sequence.sequence.operands, strict=True)
+    if any(x.node is not node for x, node in nodes):
+        raise NotASequence("it changes an argument in place")
+    if any(isinstance(x, list) for x in call.lists) and any(map(adds_in_place, guard.codes.values())):
+        raise NotASequence("it may change a list that it is given")
+    if not all(isinstance(x, Pending) for x in leaves) or len({id(x) for x in leaves}) < len(leaves):
+        raise NotASequence("it returns what it was given, or one tensor twice")
+    if any(root_of(x) is y for x in leaves for y in sequence.stand_ins):
+        raise NotASequence("it returns an argument, or a view of one")
+    if len(sequence.calls) > MOST:
+        raise NotASequence(f"it makes more than {MOST} calls")
+    return sequence, guard
+
+
+def known_found(call: FoundCall, sequence: CellSequence, leaves: list[Any]) -> KnownCall:
+    """Return the `KnownCall` of a kind of call of a found cell, whose arguments are ``leaves``."""
+    return known_call(
+        call,
+        sequence.found,
+        sequence.stand_ins,
+        leaves,
+        is_array=lambda x: isinstance(x, Tensor),
+        share_memory=lambda x, y: root_of(x) is root_of(y),
+        may_be_small=False,
+    )
+
+
+def root_of(x: Pending) -> Any:
+    """Return what a pending tensor is a view of, or itself."""
+    return x if x.base is None else x.base

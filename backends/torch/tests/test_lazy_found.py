@@ -1,0 +1,366 @@
+"""Found cells: straight functions are recorded whole from the second run on, and nothing else is."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+
+import pytest
+import torch
+from straight_programs import StraightSide
+from torch import nn
+
+import multifold
+
+torch.manual_seed(0)
+TREES = [(1, (2, 3)), ((4, 5), (6, (7, 1))), 2, ((1, 2), (3, 4)), (((1, 2), 3), 4), (5, 6)]
+LOG, MOVES = [], itertools.count()
+
+
+def swish(x):
+    return x * torch.sigmoid(x)
+
+
+class Net(nn.Module):
+    """A recursive model, whose parts are straight."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.joins = nn.Embedding(10, 8), nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 8)])
+        self.factor, self.calls, self.kept = 1.0, 0, {}
+
+    def leaf(self, word):
+        return self.embed(word) * self.factor
+
+    def join(self, x, y):
+        z = torch.cat([x, y])
+        for layer in self.joins:
+            z = swish(layer(z))
+        return z + x
+
+    def node(self, tree):
+        if isinstance(tree, int):
+            return self.leaf(torch.tensor(tree))
+        return self.join(self.node(tree[0]), self.node(tree[1]))
+
+    def forward(self, tree):
+        return self.node(tree)
+
+
+# Methods that are not straight.
+
+
+def counts(self, x, y):
+    self.calls += 1
+    return x + y * self.calls
+
+
+def logs(self, x, y):
+    LOG.append(1)
+    return x + y
+
+
+def moves(self, x, y):
+    return x + y * next(MOVES)
+
+
+def draws(self, x, y):
+    return x + y + random.random()
+
+
+def draws_of_torch(self, x, y):
+    return x * y + torch.rand(8)
+
+
+def reads(self, x, y):
+    return x + y if x.sum() > 0 else x - y
+
+
+def reads_a_parameter(self, x, y):
+    return x + y * float(self.joins[0].bias[0])
+
+
+def by_default(self, x, y, seen=[]):  # noqa: B006 - that is what is tested
+    seen.append(1)
+    return x + y * len(seen)
+
+
+def caught(self, x, y):
+    try:
+        return x + y
+    except RuntimeError:
+        return x
+
+
+def caches(self, x, y):
+    self.kept["mask"] = torch.ones(8)
+    return x * self.kept["mask"] + y
+
+
+def counted(self):
+    LOG.append(2)
+    return 2.0
+
+
+def of_property(self, x, y):
+    return x + y * self.counted
+
+
+def returns_its_argument(self, x, y):
+    return x
+
+
+def changes_its_argument(self, x, y):
+    x += y
+    return x * 2
+
+
+def loops(self, x, y):
+    for part in (x, y):
+        y = y + part
+    return y
+
+
+def found_in(run):
+    """Return the names of the functions that the last run has recorded whole, and how often."""
+    cells = run.run.function.found.cells.values()
+    return {cell.name.rpartition(".")[2]: cell.calls for cell in cells if cell.calls}
+
+
+def looped(net, trees=TREES):
+    """Return what the loop returns, and the gradients."""
+    net.zero_grad()
+    found = [net(tree) for tree in trees]
+    sum([x.square().sum() for x in found]).backward()
+    return found, [x.grad for x in net.parameters() if x.grad is not None]
+
+
+def assert_as_loop(run, net, trees=TREES):
+    """Compare a run with the loop in values and gradients; what both leave on the net is put back."""
+    start, before = (net.calls, dict(net.kept), [*LOG]), torch.get_rng_state()
+    wanted = looped(net, trees)
+    left, (net.calls, net.kept, LOG[:]) = (net.calls, dict(net.kept), [*LOG]), start
+    torch.set_rng_state(before)
+    net.zero_grad()
+    found = run(trees)
+    sum([x.square().sum() for x in found]).backward()
+    torch.testing.assert_close([*found], wanted[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        [x.grad for x in net.parameters() if x.grad is not None], wanted[1], rtol=1e-3, atol=1e-3
+    )
+    assert (net.calls, net.kept.keys(), LOG) == (left[0], left[1].keys(), left[2])
+
+
+def test_straight_functions_are_recorded_whole_from_the_second_run_on():
+    net = Net()
+    run = multifold.batched(net)
+    assert_as_loop(run, net)
+    assert not found_in(run)
+    assert_as_loop(run, net)
+    assert found_in(run) == {"leaf": 19, "join": 13}
+    assert vars(Net)["leaf"].__name__ == "leaf" and not hasattr(Net.leaf, "multifold_found")
+    assert len(run.explain().rounds[0].calls) == 32
+    assert "Net.join" in str(run.explain().found) and "Net.join" in str(run.explain())
+
+
+class Looping(Net):
+    def join(self, x, y):
+        return torch.tanh(torch.stack([part * 2 for part in (x, y, x)]).sum(0)) + x
+
+
+def test_explain_says_why_a_function_is_not_recorded_whole():
+    run = multifold.batched(Looping())
+    for _ in range(2):
+        run(TREES)
+    (text,) = run.explain().crooked
+    assert text.startswith("Looping.join") and "loops over other things than what its object has" in text
+    assert text in str(run.explain())
+
+
+def test_without_ops_no_cell_is_found():
+    net = Net()
+    run = multifold.batched(net, ops=())
+    for _ in range(3):
+        run(TREES)
+    assert not run.run.function.found.cells
+
+
+CROOKED = {
+    "counts": "stores to 'calls'",
+    "logs": "changes what something holds",
+    "moves": "names 'next'",
+    "draws": "names 'random'",
+    "draws_of_torch": "draws random numbers",
+    "reads": "reads a value",
+    "reads_a_parameter": "reads a value",
+    "by_default": "changes what something holds",
+    "caught": "try or with statement",
+    "caches": "changes what something holds",
+    "of_property": "could be recorded",
+    "returns_its_argument": "returns an argument",
+    "changes_its_argument": "could be recorded",
+    "loops": "loops over other things",
+}
+
+
+@pytest.mark.parametrize("name", CROOKED)
+def test_what_is_not_straight_is_not_found(name):
+    method = globals()[name]
+    more = {"counted": property(counted)} if name == "of_property" else {}
+    kind = type("Kind", (Net,), {"__module__": __name__, "join": method, **more})
+    method.__qualname__ = "Kind.join"
+    globals()["Kind"] = kind
+    net = kind()
+    run = multifold.batched(net, join="list")
+    for _ in range(4):
+        if name in ("draws", "draws_of_torch", "moves", "by_default"):  # they differ each time
+            run(TREES)
+        else:
+            assert_as_loop(run, net)
+    assert "join" not in found_in(run)
+    assert CROOKED[name] in run.run.function.found.cells[method].reason
+    assert all("Kind.join" not in text for text in run.explain().found)
+
+
+def test_a_found_cell_sees_what_changes_between_runs(monkeypatch):
+    net = Net()
+    run = multifold.batched(net)
+    for factor in (1.0, 2.0, 3.0):
+        net.factor = factor
+        with torch.no_grad():
+            net.joins[0].weight.mul_(0.9)
+        assert_as_loop(run, net)
+    monkeypatch.setattr(Net, "join", lambda self, x, y: x - y)
+    assert_as_loop(run, net)
+    monkeypatch.undo()
+    net.joins = net.joins[:1].append(nn.Linear(16, 8, bias=False))
+    assert_as_loop(run, net)
+    assert found_in(run)["join"] == 13
+
+
+def test_a_hook_that_counts_is_called_for_each_example():
+    net, seen = Net(), []
+    run = multifold.batched(net)
+    run(TREES)
+    run(TREES)
+    net.joins[0].register_forward_hook(lambda *args: seen.append(1))
+    run(TREES)
+    assert len(seen) == 13 and "join" not in found_in(run)
+
+
+def test_a_method_that_the_program_replaces_is_called(monkeypatch):
+    class Replacing(Net):
+        def forward(self, tree):
+            if tree == 2:
+                Net.leaf = leaf
+            return self.node(tree)
+
+    def leaf(self, word):
+        return self.embed(word) * 5
+
+    kept = Net.leaf
+    monkeypatch.setattr(Net, "leaf", kept)
+    net = Replacing()
+    run = multifold.batched(net, join="list")
+    for _ in range(3):
+        Net.leaf = kept
+        wanted = [net(tree) for tree in TREES]
+        Net.leaf = kept
+        torch.testing.assert_close(run(TREES), wanted)
+        assert Net.leaf is leaf
+
+
+class Stateful(Net):
+    """A program that stores what a straight function finds."""
+
+    def forward(self, tree):
+        self.factor = 1.0 if isinstance(tree, int) else 2.0
+        return self.node(tree)
+
+
+def test_what_the_program_stores_is_seen_by_each_call():
+    net = Stateful()
+    run = multifold.batched(net)
+    for _ in range(3):
+        assert_as_loop(run, net)
+    assert "leaf" not in found_in(run)
+
+
+def test_calls_of_many_kinds_are_given_up():
+    class Many(Net):
+        def leaf(self, word):
+            return self.scaled(self.embed(word), int(word) + 10 * len(LOG))
+
+        def scaled(self, x, by):
+            return swish(x) * by
+
+    net = Many()
+    run = multifold.batched(net)
+    for _ in range(8):
+        LOG.append(0)
+        assert_as_loop(run, net)
+    LOG.clear()
+    assert "scaled" not in found_in(run) and "swish" in found_in(run)
+
+
+def test_a_profiler_goes_on(tmp_path):
+    import cProfile
+
+    net, profiler = Net(), cProfile.Profile()
+    run = multifold.batched(net)
+    run(TREES)
+    profiler.runcall(run, TREES)
+    assert found_in(run) and sys.getprofile() is None
+    assert any(entry.code == "<built-in method torch.tensor>" for entry in profiler.getstats())
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_modes_and_dropout_of_found_cells_are_those_of_the_loop(train):
+    class Dropped(Net):
+        def __init__(self):
+            super().__init__()
+            self.drop = nn.Dropout(0.5)
+
+        def join(self, x, y):
+            return self.drop(super().join(x, y))
+
+    net = Dropped().train(train)
+    run = multifold.batched(net)
+    for _ in range(3):
+        run(TREES)
+        net.eval()
+        assert_as_loop(run, net)
+        net.train(train)
+    net.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(run.run.run([(x,) for x in TREES], {})[0], [net(x) for x in TREES])
+
+
+def test_traces_of_found_cells_are_replayed():
+    net = Net()
+    run = multifold.batched(net)
+    for _ in range(2):
+        run(TREES)
+    made = run.traces(TREES)
+    with torch.no_grad():
+        net.embed.weight.mul_(2)
+    torch.testing.assert_close(run.replay(made), torch.stack([net(tree) for tree in TREES]))
+
+
+def test_random_functions_do_what_they_do_without_found_cells(request):
+    found = 0
+    for seed in range(max(24, request.config.getoption("--programs") // 10)):
+        loop, run = StraightSide(seed), StraightSide(seed)
+        without = StraightSide(seed, ops=())
+        for _ in range(3):
+            loop.loop()
+            run.batch()
+            without.batch()
+            if loop.error or without.error or loop.is_large:
+                break
+            assert run.error is None, run.text
+            run.assert_same(loop)
+        found += any(cell.calls for cell in run.run.run.function.found.cells.values())
+        run.end()
+    assert found

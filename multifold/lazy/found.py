@@ -1,0 +1,167 @@
+"""Found cells: straight functions of a program, which are recorded as one call each without being named.
+
+A function becomes one once a run has recorded calls in it, or in what it calls, if it is straight; see
+`multifold.lazy.straight`. From the next run on a wrapper stands in its place while the program records,
+which records a call whole where that does what the function does, and else calls the function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+from multifold._engine.ops.reach import module_of
+from multifold.lazy.candidates import codes_of
+from multifold.lazy.cells import Cells, NamePlace, is_found, places_of, replaced
+from multifold.lazy.current import CELL, CURRENT, FOUND
+from multifold.lazy.straight import crooked, is_recursive
+from multifold.lazy.writes import functions_in, is_written_here
+
+FEWEST_CALLS = 32
+"""A run with fewer recorded calls has nothing to gain."""
+
+MOST = 64
+"""So many functions are looked at."""
+
+FEW_KINDS = 16
+"""So many kinds of calls a found cell may have, however few its calls are."""
+
+
+class FoundCell:
+    """What is known of one function of a program that may be recorded whole.
+
+    Attributes
+    ----------
+    function : function
+        The function.
+    calls : int
+        How often it was recorded as one call in the last run.
+    kinds : int
+        How many kinds of calls it has had in all runs.
+    total : int
+        How often it was recorded in all runs.
+    reason : str or None
+        Why it is not recorded as one call, as a phrase; None if it is.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        self.function = function
+        self.calls = self.kinds = self.total = 0
+        self.reason: str | None = crooked(function.__code__)
+        if self.reason is None and is_recursive(function):
+            self.reason = "it calls itself"
+
+    @property
+    def name(self) -> str:
+        """The qualified name of the function."""
+        return self.function.__qualname__
+
+    @property
+    def place(self) -> str:
+        """The file and the line where it begins, as ``"model.py:12"``."""
+        code = self.function.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+    def note_call(self) -> None:
+        """Count a call that was recorded."""
+        self.calls += 1
+
+    def note_kind(self) -> None:
+        """Count a kind of call; give the function up if most of its calls are of their own kind."""
+        self.kinds += 1
+        if self.kinds > FEW_KINDS and self.kinds * 4 > self.total + self.calls:
+            self.give_up("its calls differ in numbers, or in the forms of arrays")
+
+    def give_up(self, reason: str) -> None:
+        """Record no call of it as one from now on, for a reason, which is a phrase."""
+        if self.reason is None:
+            self.reason = reason
+
+    def begin_run(self) -> None:
+        """Count calls from 0."""
+        self.total += self.calls
+        self.calls = 0
+
+
+class FoundCells:
+    """The functions of one program that are recorded whole, and those that were looked at and are not.
+
+    Attributes
+    ----------
+    cells : dict of function to FoundCell
+        The functions that were looked at.
+    looked : bool
+        Whether a run was looked at.
+    """
+
+    def __init__(self) -> None:
+        self.cells: dict[FunctionType, FoundCell] = {}
+        self.looked = False
+
+    def look(self, roots: Sequence[Any], calls: int, ops: Sequence[Any]) -> None:
+        """Look for straight functions among those of a program, once a run has recorded calls.
+
+        Parameters
+        ----------
+        roots : sequence of object
+            The program, and objects whose methods it may call.
+        calls : int
+            How many calls the run has recorded.
+        ops : sequence of object
+            What is a cell already.
+        """
+        if calls < FEWEST_CALLS:
+            return
+        self.looked = True
+        own = {id(code) for code in codes_of(roots[0])}
+        for function in functions_in(roots, lambda _: True):
+            is_own = is_written_here(module_of(function)) and id(function.__code__) not in own
+            is_cell = function in ops or hasattr(function, CELL)
+            if is_own and not is_cell and len(self.cells) < MOST and is_found(function):
+                self.cells[function] = FoundCell(function)
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Return a context in which the functions are recorded whole, wherever their names find them."""
+        for cell in self.cells.values():
+            cell.begin_run()
+        with APPLIED.applied([function for function, cell in self.cells.items() if cell.reason is None]):
+            yield
+
+    def settle(self) -> None:
+        """Give up the functions that the last run has not recorded, so that their calls cost nothing."""
+        for cell in self.cells.values():
+            if not cell.calls + cell.total:
+                cell.give_up("no call of it could be recorded whole")
+
+
+def found_of(fn: FunctionType) -> Callable[..., Any]:
+    """Return a wrapper of ``fn`` that records its calls whole, in a program that has found it."""
+
+    @functools.wraps(fn)
+    def found(*args: Any, **kwargs: Any) -> Any:
+        recording = CURRENT.recording
+        if recording is None or recording.found is None or fn not in recording.found:
+            return fn(*args, **kwargs)
+        return recording.recorder.found_call(recording, fn, args, kwargs)
+
+    setattr(found, FOUND, fn)
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def known_places(fn: FunctionType) -> list[NamePlace]:
+    """Return where modules and classes have a function under its name, as of when this is first asked."""
+    return places_of(fn)
+
+
+def made_found(fn: FunctionType) -> Callable[[], None]:
+    """Put a wrapper in the place of a function that is found by its name; return what undoes that."""
+    return replaced(known_places(fn), found_of(fn))
+
+
+APPLIED = Cells(made_found)
+"""The found cells of all programs that run."""

@@ -1,0 +1,234 @@
+"""Straight functions: those that can be recorded whole, as one call, without being told to.
+
+What a straight function does with arrays depends on nothing but the forms of its arguments and on what it
+finds around it, and it leaves nothing changed: it reads no values, calls neither itself nor what prints,
+draws or counts, writes to local variables alone, and loops over nothing but what its object has.
+
+>>> import numpy as np
+>>> def gate(x, y):
+...     return np.tanh(x) * y
+>>> def printed(x):
+...     print(x.shape)
+...     return x
+>>> crooked(gate.__code__)
+>>> crooked(printed.__code__)
+"it names 'print'"
+
+Code tells only a part of that, so a function is tried under a `StraightGuard`, which looks at each
+function before it runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+from multifold._engine.ops.reach import VALUES
+from multifold.lazy.candidates import names_inside
+from multifold.lazy.frames import Steps, where
+from multifold.lazy.writes import (
+    OPTIONS,
+    SEEDERS,
+    arguments_of,
+    changes_contents,
+    fresh_names,
+    is_in_place,
+    is_written_here,
+    written_by,
+)
+
+DENIED = SEEDERS | {
+    *(
+        "print",
+        "input",
+        "open",
+        "exec",
+        "eval",
+        "compile",
+        "setattr",
+        "delattr",
+        "globals",
+        "locals",
+        "vars",
+    ),
+    *("__dict__", "id", "iter", "next", "breakpoint", "warn", "random", "time", "sleep", "perf_counter"),
+    *("item", "tolist", "numpy", "__array__", "backward", "grad", "grad_fn", "data", "is_leaf"),
+    *("register_hook", "retain_grad", "requires_grad_", "register_forward_hook", "checkpoint"),
+    *("data_ptr", "storage", "untyped_storage", "share_memory_", "synchronize", "empty_cache", "save"),
+    *(
+        "set_default_dtype",
+        "set_default_device",
+        "set_num_threads",
+        "set_grad_enabled",
+        "acquire",
+        "release",
+    ),
+}
+"""Names of what reads values, or is seen outside of a call."""
+
+BUILTINS = {
+    *("abs", "all", "any", "callable", "divmod", "getattr", "hasattr", "isinstance", "issubclass", "len"),
+    *("max", "min", "pow", "repr", "round", "sorted", "sum", "format", "ord", "chr", "__build_class__"),
+}
+"""Functions of Python that do nothing but return something."""
+
+PURE = {"math", "cmath", "operator", "_operator", "functools", "collections", "typing", "enum", "abc"}
+"""Modules of Python whose functions do nothing but return something."""
+
+LOOPS = {"range", "zip", "enumerate", "reversed", "len"}
+"""What a loop may put around what its object has."""
+
+MOST = 256
+"""So many calls a straight function makes at most."""
+
+
+class Crooked(BaseException):
+    """Says why a function is not straight; its text is a phrase.
+
+    No program catches it, since it is no `Exception`.
+    """
+
+
+@functools.lru_cache(maxsize=4096)
+def crooked(code: CodeType) -> str | None:
+    """Return why code is not that of a straight function, as far as it tells itself; None if it may be."""
+    if code.co_flags & 0x2A0:  # generators, coroutines, and both
+        return "it is a generator or a coroutine"
+    wrote = written_by(code)
+    denied = sorted(DENIED & wrote.names)
+    if denied:
+        return f"it names {denied[0]!r}"
+    if any(isinstance(x, tuple) and not OPTIONS.isdisjoint(x) for x in code.co_consts):  # names of keywords
+        return f"it lets a function change an argument at {where(code, code.co_firstlineno)}"
+    store = next((x for x in (*wrote.attributes, *wrote.globals, *wrote.variables)), None)
+    if store is not None:
+        return f"it stores to {store.name!r} at {store.where}"
+    if wrote.imports:
+        return f"it imports {wrote.imports[0].name!r}"
+    steps, fresh = Steps.of(code), fresh_names(code)
+    own = code.co_varnames[0] if arguments_of(code) else None
+    for number, step in enumerate(steps.steps):
+        at = where(code, step.line or code.co_firstlineno)
+        if step.name != "BINARY_OP" and changes_contents(steps, number, fresh):
+            return f"it changes what something holds at {at}"
+        if step.name == "GET_ITER" and not is_over_own(steps, number, own):
+            return f"it loops over other things than what its object has at {at}"
+        if "JUMP_BACKWARD" in step.name and not is_for(steps, step):
+            return f"it has a while loop at {at}"
+    if Steps.of(code).handlers:
+        return f"it has a try or with statement at {where(code, code.co_firstlineno)}"
+    return None
+
+
+def is_over_own(steps: Steps, number: int, own: str | None) -> bool:
+    """Return whether step ``number`` begins a loop over attributes of ``own``, the first argument."""
+    begin = steps.begin(number - 1, 1)
+    if begin is None:
+        return False
+    named = [x for x in steps.steps[begin:number] if x.name.startswith("LOAD_")]
+    return all(
+        x.value == own if x.name.startswith("LOAD_FAST") else not x.name.startswith("LOAD_GLOBAL") or
+        x.value in LOOPS
+        for x in named
+    )  # fmt: skip
+
+
+def is_for(steps: Steps, step: Any) -> bool:
+    """Return whether a jump back is that of a ``for`` loop: it leads to where the next item is taken."""
+    number = steps.numbers.get(step.value)
+    return number is not None and steps.steps[number].name == "FOR_ITER"
+
+
+def adds_in_place(code: CodeType) -> bool:
+    """Return whether code has ``x += y`` or the like, which changes a list that it was given."""
+    return any(step.name == "BINARY_OP" and is_in_place(step) for step in Steps.of(code).steps)
+
+
+def is_recursive(function: FunctionType) -> bool:
+    """Return whether a function may call itself, also by way of others, as names tell."""
+    return function.__name__ in names_inside(function)
+
+
+class StraightGuard:
+    """A context in which a function runs that may not be straight: `Crooked` is raised before it shows.
+
+    It looks at each function of the user before it runs, and at each compiled function that these call.
+
+    Parameters
+    ----------
+    is_known : callable
+        Takes the name of a module; returns whether it is one of the framework, whose functions are left
+        alone.
+
+    Attributes
+    ----------
+    codes : dict of int to code
+        The code of the functions of the user that have run, by its ``id``.
+    """
+
+    def __init__(self, is_known: Callable[[str], bool]) -> None:
+        self.is_known = is_known
+        self.codes: dict[int, CodeType] = {}
+        self.known: dict[int, Any] = {}
+
+    def __enter__(self) -> StraightGuard:
+        before: Any = sys.getprofile()
+        self.before = before
+        if hasattr(before, "disable"):  # that of cProfile is no function
+            before.disable()
+        sys.setprofile(self.watch)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(None)
+        if hasattr(self.before, "enable"):
+            self.before.enable()
+        else:
+            sys.setprofile(self.before)
+
+    def watch(self, frame: FrameType, event: str, found: Any) -> None:
+        """Look at what is about to run; raise `Crooked` if it may be seen outside of a call."""
+        code = frame.f_code
+        if event == "call":
+            if id(code) in self.known:
+                return
+            module = frame.f_globals.get("__name__") or ""
+            if self.is_known(module) or module.startswith("namedtuple_"):
+                self.known[id(code)] = code
+            elif is_written_here(module) or (frame.f_back and id(frame.f_back.f_code) in self.codes):
+                # What the framework calls of others is its own business.
+                self.known[id(code)] = code
+                reason = None if module.partition(".")[0] in PURE else self.reason(code, module)
+                if reason is not None:
+                    raise Crooked(reason)
+        elif event == "c_call" and id(code) in self.codes and not self.is_harmless(found):
+            name = getattr(found, "__qualname__", type(found).__name__)
+            raise Crooked(f"it calls {name} at {where(code, frame.f_lineno)}")
+
+    def reason(self, code: CodeType, module: str) -> str | None:
+        """Return why a function of the user must not run; if it may, note it and return None."""
+        if module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
+            return f"it calls {module}.{code.co_qualname}"
+        self.codes[id(code)] = code
+        return crooked(code)
+
+    def is_harmless(self, found: Any) -> bool:
+        """Return whether a compiled function does nothing but return something."""
+        owner = getattr(found, "__self__", None)
+        if isinstance(owner, ModuleType):
+            return owner.__name__ in PURE or (
+                found.__name__ in BUILTINS
+                if owner.__name__ == "builtins"
+                else self.is_known(owner.__name__)
+            )
+        if owner is None or isinstance(owner, (*VALUES, tuple, list, dict, set, frozenset, type)):
+            return True
+        return self.is_known(type(owner).__module__) and found.__name__ not in DENIED
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names of globals, attributes and methods in the code that has run."""
+        return frozenset[str]().union(*[written_by(code).names for code in self.codes.values()])
