@@ -26,6 +26,10 @@ FEWEST_CALLS = 32
 MOST = 64
 """So many functions are looked at."""
 
+MANY_CALLS = 16
+FEW_ROWS = 2
+"""A cell gains nothing if a run has so many calls of it, and their launches fewer rows than that."""
+
 FEW_KINDS = 16
 """So many kinds of calls a found cell may have, however few its calls are."""
 
@@ -39,6 +43,8 @@ class FoundCell:
         The function.
     calls : int
         How often it was recorded as one call in the last run.
+    launches : int
+        How many launches these calls had.
     kinds : int
         How many kinds of calls it has had in all runs.
     total : int
@@ -49,7 +55,7 @@ class FoundCell:
 
     def __init__(self, function: FunctionType) -> None:
         self.function = function
-        self.calls = self.kinds = self.total = 0
+        self.calls = self.launches = self.kinds = self.total = 0
         self.reason: str | None = crooked(function.__code__)
         if self.reason is None and is_recursive(function):
             self.reason = "it calls itself"
@@ -69,6 +75,10 @@ class FoundCell:
         """Count a call that was recorded."""
         self.calls += 1
 
+    def note_launch(self) -> None:
+        """Count a launch of its calls."""
+        self.launches += 1
+
     def note_kind(self) -> None:
         """Count a kind of call; give the function up if most of its calls are of their own kind."""
         self.kinds += 1
@@ -83,7 +93,7 @@ class FoundCell:
     def begin_run(self) -> None:
         """Count calls from 0."""
         self.total += self.calls
-        self.calls = 0
+        self.calls = self.launches = 0
 
 
 class FoundCells:
@@ -132,10 +142,15 @@ class FoundCells:
             yield
 
     def settle(self) -> None:
-        """Give up the functions that the last run has not recorded, so that their calls cost nothing."""
+        """Give up the functions of which no call was recorded, or few calls have run together.
+
+        Then the straight functions that they call are recorded whole instead.
+        """
         for cell in self.cells.values():
             if not cell.calls + cell.total:
                 cell.give_up("no call of it could be recorded whole")
+            elif cell.calls >= MANY_CALLS and cell.calls < FEW_ROWS * cell.launches:
+                cell.give_up("its launches had few rows; the functions inside of it may have more")
 
 
 def found_of(fn: FunctionType) -> Callable[..., Any]:

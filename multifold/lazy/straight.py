@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -35,6 +35,7 @@ from multifold.lazy.writes import (
     arguments_of,
     changes_contents,
     fresh_names,
+    is_changer,
     is_in_place,
     is_written_here,
     written_by,
@@ -142,6 +143,18 @@ def is_for(steps: Steps, step: Any) -> bool:
     return number is not None and steps.steps[number].name == "FOR_ITER"
 
 
+def changers_of(objects: Iterable[Any]) -> frozenset[str]:
+    """Return the names of attributes of objects that are functions which change a container.
+
+    >>> class Model: pass
+    >>> model = Model()
+    >>> model.note = [].append
+    >>> changers_of([model])
+    frozenset({'note'})
+    """
+    return frozenset([name for x in objects for name, part in vars(x).items() if is_changer(part)])
+
+
 def adds_in_place(code: CodeType) -> bool:
     """Return whether code has ``x += y`` or the like, which changes a list that it was given."""
     return any(step.name == "BINARY_OP" and is_in_place(step) for step in Steps.of(code).steps)
@@ -162,6 +175,8 @@ class StraightGuard:
     is_known : callable
         Takes the name of a module; returns whether it is one of the framework, whose functions are left
         alone.
+    changers : frozenset of str
+        Names of attributes that change a container, see `changers_of`.
 
     Attributes
     ----------
@@ -169,8 +184,9 @@ class StraightGuard:
         The code of the functions of the user that have run, by its ``id``.
     """
 
-    def __init__(self, is_known: Callable[[str], bool]) -> None:
+    def __init__(self, is_known: Callable[[str], bool], changers: frozenset[str] = frozenset()) -> None:
         self.is_known = is_known
+        self.changers = changers
         self.codes: dict[int, CodeType] = {}
         self.known: dict[int, Any] = {}
 
@@ -201,32 +217,39 @@ class StraightGuard:
             elif is_written_here(module) or (frame.f_back and id(frame.f_back.f_code) in self.codes):
                 # What the framework calls of others is its own business.
                 self.known[id(code)] = code
-                reason = None if module.partition(".")[0] in PURE else self.reason(code, module)
+                reason = None if module.partition(".")[0] in PURE else self.reason(frame, module)
                 if reason is not None:
                     raise Crooked(reason)
         elif event == "c_call" and id(code) in self.codes and not self.is_harmless(found):
             name = getattr(found, "__qualname__", type(found).__name__)
             raise Crooked(f"it calls {name} at {where(code, frame.f_lineno)}")
 
-    def reason(self, code: CodeType, module: str) -> str | None:
+    def reason(self, frame: FrameType, module: str) -> str | None:
         """Return why a function of the user must not run; if it may, note it and return None."""
+        code = frame.f_code
         if module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
             return f"it calls {module}.{code.co_qualname}"
         self.codes[id(code)] = code
+        names = written_by(code).names
+        changers = [x for x in names if x in self.changers or is_changer(frame.f_globals.get(x))]
+        if changers:
+            return f"it names {min(changers)!r}, which changes what something holds"
         return crooked(code)
 
     def is_harmless(self, found: Any) -> bool:
         """Return whether a compiled function does nothing but return something."""
         owner = getattr(found, "__self__", None)
-        if isinstance(owner, ModuleType):
-            return owner.__name__ in PURE or (
-                found.__name__ in BUILTINS
-                if owner.__name__ == "builtins"
-                else self.is_known(owner.__name__)
-            )
-        if owner is None or isinstance(owner, (*VALUES, tuple, list, dict, set, frozenset, type)):
+        if isinstance(owner, (*VALUES, tuple, list, dict, set, frozenset)):
             return True
-        return self.is_known(type(owner).__module__) and found.__name__ not in DENIED
+        if isinstance(owner, ModuleType):
+            module = owner.__name__
+        elif owner is None:  # a method of a class, which gets its object as an argument
+            module = getattr(getattr(found, "__objclass__", found), "__module__", None) or ""
+        else:
+            module = (owner if isinstance(owner, type) else type(owner)).__module__
+        if module == "builtins":
+            return found.__name__ in BUILTINS or not isinstance(owner, ModuleType)
+        return module in PURE or (self.is_known(module) and found.__name__ not in DENIED)
 
     @property
     def names(self) -> frozenset[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 import itertools
 import random
 import sys
@@ -98,6 +100,15 @@ def caches(self, x, y):
     return x * self.kept["mask"] + y
 
 
+def logs_by_an_attribute(self, x, y):
+    self.note(3)
+    return x + y
+
+
+def asks_for_the_time(self, x, y):
+    return x + y * datetime.datetime.now().timestamp()
+
+
 def counted(self):
     LOG.append(2)
     return 2.0
@@ -189,6 +200,8 @@ def test_without_ops_no_cell_is_found():
 CROOKED = {
     "counts": "stores to 'calls'",
     "logs": "changes what something holds",
+    "logs_by_an_attribute": "names 'note'",
+    "asks_for_the_time": "calls datetime.now",
     "moves": "names 'next'",
     "draws": "names 'random'",
     "draws_of_torch": "draws random numbers",
@@ -214,7 +227,14 @@ def test_what_is_not_straight_is_not_found(name):
     net = kind()
     run = multifold.batched(net, join="list")
     for _ in range(4):
-        if name in ("draws", "draws_of_torch", "moves", "by_default"):  # they differ each time
+        net.note = functools.partial(LOG.append)
+        if name in (
+            "asks_for_the_time",
+            "draws",
+            "draws_of_torch",
+            "moves",
+            "by_default",
+        ):  # they differ each time
             run(TREES)
         else:
             assert_as_loop(run, net)

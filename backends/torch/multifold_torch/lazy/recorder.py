@@ -21,7 +21,7 @@ from multifold.lazy.calls import BY_ROWS
 from multifold.lazy.current import CURRENT, REFUSALS, Recording, recording_of, refusal
 from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, Stamp, known_call
 from multifold.lazy.sequence import CellReads
-from multifold.lazy.straight import Crooked
+from multifold.lazy.straight import Crooked, changers_of
 from multifold_torch.lazy.answers import ANSWERS
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
 from multifold_torch.lazy.changes import (
@@ -163,6 +163,7 @@ class TorchRecorder(LazyRecorder):
         self.restless: dict[int, Any] = {}
         self.stamped_again: Counter[int] = Counter()
         self.not_whole: dict[Hashable, Any] = {}
+        self.changers: dict[int, frozenset[str]] = {}
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         leaves, structure = super().flatten(x)
@@ -175,7 +176,7 @@ class TorchRecorder(LazyRecorder):
         if len(self.known) > MANY:
             self.known, self.called_before, self.not_whole = {}, {}, {}
             self.proved = set()
-        for met in (self.stamps, self.whole, self.restless, self.stamped_again):
+        for met in (self.stamps, self.whole, self.restless, self.stamped_again, self.changers):
             met.clear()
         versions = VERSIONS.begin({})
         model, VERSIONS.model = VERSIONS.model, self.shared if isinstance(self.owner, nn.Module) else None
@@ -446,6 +447,12 @@ class TorchRecorder(LazyRecorder):
         forms = [x.form if isinstance(x, Pending) else self.form_of(x) for x in operands]
         return forms, max(forms, key=lambda form: len(form.shape) > 0).device  # a number may lie elsewhere
 
+    def changers_of(self, module: nn.Module) -> frozenset[str]:
+        """Return the names of attributes of a module that change a container; see `changers_of`."""
+        if id(module) not in self.changers:
+            self.changers[id(module)] = changers_of(module.modules())
+        return self.changers[id(module)]
+
     def is_array(self, x: Any) -> bool:
         return type(x) in (Tensor, nn.Parameter) or isinstance(x, VALUES)
 
@@ -482,7 +489,7 @@ class TorchRecorder(LazyRecorder):
             return None
         if known is None:
             call, leaves = self.new_call(recording, FoundCall, func, args, kwargs)
-            call.lists = (*args, *kwargs.values())
+            call.cell, call.lists = cell, (*args, *kwargs.values())
             call.operands, call.device = self.forms_of(operands)
             call.backend = recording.backend
         else:

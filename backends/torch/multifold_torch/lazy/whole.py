@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import optree
-from torch import Tensor
+from torch import Tensor, nn
 
 from multifold.lazy.current import Recording
 from multifold.lazy.recorder import KnownCall, known_call
@@ -30,12 +30,15 @@ class FoundCall(CellCall):
 
     Attributes
     ----------
+    cell : FoundCell
+        The function that it is a call of.
     lists : tuple
         Its arguments, as they were given.
     returns : PyTreeSpec
         How its results are nested.
     """
 
+    cell: Any = None
     lists: tuple[Any, ...] = ()
     returns: Any = None
 
@@ -47,6 +50,10 @@ class FoundCall(CellCall):
             return
         for call in sequence.calls:
             call.refuse_changed()
+
+    def __call__(self, *rows: Tensor) -> Any:
+        self.cell.note_launch()
+        return super().__call__(*rows)
 
     def describe(self, recording: Recording, sequence: CellSequence) -> None:
         """Set what `RowCall.learn` does, as a sequence of its calls shows it."""
@@ -100,7 +107,9 @@ def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSeq
     Exception
         What it raises where its operands have no values.
     """
-    guard = StraightGuard(lambda module: f"{module}.".startswith(recorder.inner))
+    modules = [x for x in call.leaves if isinstance(x, nn.Module)]
+    changers = frozenset[str]().union(*map(recorder.changers_of, modules))
+    guard = StraightGuard(lambda module: f"{module}.".startswith(recorder.inner), changers)
     sequence = CellSequence(call, recorder, guarded(guard))
     leaves = optree.tree_leaves(sequence.found)
     nodes = zip(sequence.stand_ins, sequence.sequence.operands, strict=True)
