@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from multifold._engine.ops.reach import VALUES
 from multifold.lazy.candidates import names_inside
 from multifold.lazy.frames import Steps, where
 from multifold.lazy.writes import (
+    CHANGERS,
     OPTIONS,
     SEEDERS,
     arguments_of,
@@ -82,6 +82,9 @@ PURE = {"math", "cmath", "operator", "_operator", "functools", "collections", "t
 LOOPS = {"range", "zip", "enumerate", "reversed", "len"}
 """What a loop may put around what its object has."""
 
+STORES = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
+"""Instructions that store into something."""
+
 MOST = 256
 """So many calls a straight function makes at most."""
 
@@ -113,7 +116,7 @@ def crooked(code: CodeType) -> str | None:
     own = code.co_varnames[0] if arguments_of(code) else None
     for number, step in enumerate(steps.steps):
         at = where(code, step.line or code.co_firstlineno)
-        if step.name != "BINARY_OP" and changes_contents(steps, number, fresh):
+        if step.name in STORES and changes_contents(steps, number, fresh):
             return f"it changes what something holds at {at}"
         if step.name == "GET_ITER" and not is_over_own(steps, number, own):
             return f"it loops over other things than what its object has at {at}"
@@ -122,6 +125,20 @@ def crooked(code: CodeType) -> str | None:
     if Steps.of(code).handlers:
         return f"it has a try or with statement at {where(code, code.co_firstlineno)}"
     return None
+
+
+@functools.lru_cache(maxsize=4096)
+def names_changer(code: CodeType) -> bool:
+    """Return whether code names a method like ``append`` of what may be no new container of its own.
+
+    It may be another function of that name, as ``torch.add``.
+    """
+    steps, fresh = Steps.of(code), fresh_names(code)
+    return any(
+        changes_contents(steps, number, fresh)
+        for number, step in enumerate(steps.steps)
+        if step.name != "BINARY_OP"
+    )
 
 
 def is_over_own(steps: Steps, number: int, own: str | None) -> bool:
@@ -220,7 +237,7 @@ class StraightGuard:
                 reason = None if module.partition(".")[0] in PURE else self.reason(frame, module)
                 if reason is not None:
                     raise Crooked(reason)
-        elif event == "c_call" and id(code) in self.codes and not self.is_harmless(found):
+        elif event == "c_call" and id(code) in self.codes and not self.is_harmless(found, code):
             name = getattr(found, "__qualname__", type(found).__name__)
             raise Crooked(f"it calls {name} at {where(code, frame.f_lineno)}")
 
@@ -236,20 +253,26 @@ class StraightGuard:
             return f"it names {min(changers)!r}, which changes what something holds"
         return crooked(code)
 
-    def is_harmless(self, found: Any) -> bool:
-        """Return whether a compiled function does nothing but return something."""
+    def is_harmless(self, found: Any, code: CodeType) -> bool:
+        """Return whether a compiled function that ``code`` calls does nothing but return something.
+
+        It may change a container that the code has made.
+        """
         owner = getattr(found, "__self__", None)
-        if isinstance(owner, (*VALUES, tuple, list, dict, set, frozenset)):
-            return True
         if isinstance(owner, ModuleType):
             module = owner.__name__
         elif owner is None:  # a method of a class, which gets its object as an argument
             module = getattr(getattr(found, "__objclass__", found), "__module__", None) or ""
         else:
             module = (owner if isinstance(owner, type) else type(owner)).__module__
-        if module == "builtins":
-            return found.__name__ in BUILTINS or not isinstance(owner, ModuleType)
-        return module in PURE or (self.is_known(module) and found.__name__ not in DENIED)
+        name = found.__name__
+        if self.is_known(module):
+            return name not in DENIED
+        if name in CHANGERS:
+            return module in ("builtins", "collections") and not names_changer(code)
+        if isinstance(owner, ModuleType) and module == "builtins":
+            return name in BUILTINS
+        return module in PURE or module == "builtins"
 
     @property
     def names(self) -> frozenset[str]:

@@ -199,7 +199,7 @@ def test_without_ops_no_cell_is_found():
 
 CROOKED = {
     "counts": "stores to 'calls'",
-    "logs": "changes what something holds",
+    "logs": "could be recorded",
     "logs_by_an_attribute": "names 'note'",
     "asks_for_the_time": "calls datetime.now",
     "moves": "names 'next'",
@@ -207,12 +207,12 @@ CROOKED = {
     "draws_of_torch": "draws random numbers",
     "reads": "reads a value",
     "reads_a_parameter": "reads a value",
-    "by_default": "changes what something holds",
+    "by_default": "could be recorded",
     "caught": "try or with statement",
     "caches": "changes what something holds",
-    "of_property": "could be recorded",
+    "of_property": "calls list.append",
     "returns_its_argument": "returns an argument",
-    "changes_its_argument": "could be recorded",
+    "changes_its_argument": "changes an argument",
     "loops": "loops over other things",
 }
 

@@ -163,6 +163,9 @@ class LazyRecorderBase:
     whole : dict of tuple to (KnownCall, bool) or None
         The kinds of calls of found cells that this run has met, by key, and whether they are recorded even
         if no operand is pending; None for those that are not recorded whole.
+    loose : dict of int to Stamp
+        What stands for models in calls of found cells: the program may change what a model finds, as long
+        as it is nothing that the function names.
     stamps : dict of int to Stamp
         What stands for functions and models in this run, by their ``id``; an adapter adds them in `key_of`,
         for those that the program does not change.
@@ -177,6 +180,8 @@ class LazyRecorderBase:
     known = cython.declare(dict, visibility="public")
     shared = cython.declare(dict, visibility="public")
     stamps = cython.declare(dict, visibility="readonly")
+    loose = cython.declare(dict, visibility="readonly")
+    is_loose = cython.declare(columns.Bool)
     whole = cython.declare(dict, visibility="readonly")
 
     def __init__(self, pending: Any, answers: dict, probes: tuple, alarms: tuple) -> None:
@@ -187,6 +192,8 @@ class LazyRecorderBase:
         self.known = {}
         self.shared = {}
         self.stamps = {}
+        self.loose = {}
+        self.is_loose = False
         self.whole = {}
 
     def dispatch(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
@@ -236,10 +243,16 @@ class LazyRecorderBase:
         tuples and lists of these; if the program may change what the function finds; and where `find`
         says so.
         """
-        if not self.stands(func) or not self.are_plain(args) or not self.are_plain(tuple(kwargs.values())):
-            return func(*args, **kwargs)
         operands: list = []
-        key = self.key(recording, func, FOUND_CELL, args, kwargs, operands)
+        key: Any = None
+        self.is_loose = True
+        try:
+            if self.stands(func) and self.are_plain(args) and self.are_plain(tuple(kwargs.values())):
+                key = self.key(recording, func, FOUND_CELL, args, kwargs, operands)
+        finally:
+            self.is_loose = False
+        if key is None:
+            return func(*args, **kwargs)
         found: Any = self.whole.get(key, FOUND_CELL)
         if found is FOUND_CELL:
             found = self.whole[key] = own(self).find(recording, key, func, args, kwargs, operands)
@@ -339,6 +352,8 @@ class LazyRecorderBase:
     def stamped(self, x: Any) -> Any:
         """Return what stands for a function or a model by its stamp; None if it has none that holds."""
         found: Any = self.stamps.get(id(x))
+        if found is None and self.is_loose:
+            found = self.loose.get(id(x))
         if found is None:
             return None
         stamp: Stamp = found

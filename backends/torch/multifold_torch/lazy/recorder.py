@@ -42,7 +42,7 @@ from multifold_torch.lazy.sequences import NotASequence
 from multifold_torch.lazy.transforms import TRANSFORMS
 from multifold_torch.lazy.watching import tracing
 from multifold_torch.lazy.weights import OtherWeights, Weights
-from multifold_torch.lazy.whole import FoundCall, known_found, tried
+from multifold_torch.lazy.whole import FoundCall, container_in, known_found, tried
 from multifold_torch.lazy.written import Written, is_pending
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
@@ -176,7 +176,7 @@ class TorchRecorder(LazyRecorder):
         if len(self.known) > MANY:
             self.known, self.called_before, self.not_whole = {}, {}, {}
             self.proved = set()
-        for met in (self.stamps, self.whole, self.restless, self.stamped_again, self.changers):
+        for met in (self.stamps, self.loose, self.whole, self.restless, self.stamped_again, self.changers):
             met.clear()
         versions = VERSIONS.begin({})
         model, VERSIONS.model = VERSIONS.model, self.shared if isinstance(self.owner, nn.Module) else None
@@ -297,7 +297,7 @@ class TorchRecorder(LazyRecorder):
             weights = VERSIONS.weights_around(x)
             key = x, weights.identity
             if VERSIONS.stays(x):
-                self.stamp(x, key, weights)
+                self.stamp(self.stamps, x, key, weights)
             return key
         if isinstance(x, nn.Module):
             return self.called(Called, x)
@@ -312,12 +312,12 @@ class TorchRecorder(LazyRecorder):
             return Held(x)
         return self.constant_key(x, operands)
 
-    def stamp(self, x: Any, key: Hashable, weights: Weights) -> None:
+    def stamp(self, stamps: dict[int, Stamp], x: Any, key: Hashable, weights: Weights) -> None:
         """Let ``key`` stand for ``x`` in this run, until an attribute of a module is set, or a weight.
 
-        ``weights`` are those of the modules that ``x`` reaches.
+        ``stamps`` gets that, and ``weights`` are those of the modules that ``x`` reaches.
         """
-        self.stamps[id(x)] = Stamp(x, key, ATTRIBUTE_SETS, weights.tables, weights.tensors)
+        stamps[id(x)] = Stamp(x, key, ATTRIBUTE_SETS, weights.tables, weights.tensors)
 
     def called(self, kind: type[Called], module: nn.Module) -> Called:
         """Return a module as a ``kind``, `Called` or `Layer`: the same object until the module changes.
@@ -342,12 +342,13 @@ class TorchRecorder(LazyRecorder):
         # With own=True each run calls new copies of the modules, which no later run will meet.
         if len(self.called_before) < FEW:
             self.called_before[id(module)] = found
+        self.stamp(self.loose, module, found, found.weights)
         beyond = found.beyond()
         if beyond is not None:
             beyond.refuse_changed(module)
         VERSIONS.called[id(module)] = found, beyond
         if beyond is None:
-            self.stamp(module, found, found.weights)
+            self.stamp(self.stamps, module, found, found.weights)
         return found
 
     def name_of(self, recording: Recording, module: nn.Module) -> str:
@@ -506,6 +507,10 @@ class TorchRecorder(LazyRecorder):
         name = next((x for x in sorted(guard.names) if stores.may_store(x)), None)
         if name is not None:
             cell.give_up(f"the program stores to {name!r}, which it names")
+            return None
+        held = container_in(call.leaves, guard.names) if stores.contents else None
+        if held is not None:
+            cell.give_up(f"the program may change what {held!r} holds")
             return None
         forms = [x.form for x in optree.tree_leaves(sequence.found)]
         if known is not None and (forms != call.forms or self.flatten(sequence.found)[1] != call.returns):

@@ -8,21 +8,27 @@ form of the results.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import optree
 from torch import Tensor, nn
 
 from multifold.lazy.current import Recording
 from multifold.lazy.recorder import KnownCall, known_call
 from multifold.lazy.straight import MOST, Crooked, StraightGuard, adds_in_place
+from multifold.lazy.watched import HOLDERS
 from multifold_torch.hooks import DispatchMode
 from multifold_torch.lazy.calls import CellCall
 from multifold_torch.lazy.changes import VERSIONS
 from multifold_torch.lazy.draws import DRAWS
 from multifold_torch.lazy.pending import NUMBERS, Pending
 from multifold_torch.lazy.sequences import CellSequence, NotASequence
+
+DEPTH = 3
+"""So many objects inside of one another are looked at."""
 
 
 class FoundCall(CellCall):
@@ -124,6 +130,26 @@ def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSeq
     if len(sequence.calls) > MOST:
         raise NotASequence(f"it makes more than {MOST} calls")
     return sequence, guard
+
+
+def container_in(arguments: Sequence[Any], names: frozenset[str]) -> str | None:
+    """Return the name of an attribute that is a container or an array, and no weight, or None.
+
+    It is one of ``names``, of a module among ``arguments``, or of an object that such an attribute is.
+    """
+    todo: list[tuple[Any, int]] = [
+        (part, 0) for x in arguments if isinstance(x, nn.Module) for part in x.modules()
+    ]
+    while todo:
+        x, depth = todo.pop()
+        for name in names.intersection(vars(x)):
+            value = vars(x)[name]
+            if isinstance(value, (*HOLDERS, np.ndarray, Tensor)):
+                return name
+            is_object = hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type, ModuleType))
+            if is_object and depth < DEPTH:
+                todo.append((value, depth + 1))
+    return None
 
 
 def known_found(call: FoundCall, sequence: CellSequence, leaves: list[Any]) -> KnownCall:
