@@ -307,6 +307,52 @@ def test_what_the_program_stores_is_seen_by_each_call():
     assert "leaf" not in found_in(run)
 
 
+class Masked(Net):
+    """A program that changes a buffer, with which a straight function computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(8))
+
+    def join(self, x, y):
+        return x + y * (self.mask * 2)
+
+    def node(self, tree):
+        self.mask.mul_(0.99)
+        return super().node(tree)
+
+
+class Optimised(Net):
+    """A program that changes it by a function of PyTorch, which does not show in the code."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(8))
+        self.change = getattr(torch.Tensor, "mul" + "_")
+
+    def node(self, tree):
+        self.change(self.mask, 0.99)
+        return super().node(tree)
+
+    def join(self, x, y):
+        return x + y * (self.mask * 2)
+
+
+@pytest.mark.parametrize("kind", [Masked, Optimised])
+def test_a_buffer_that_the_program_changes_is_seen_by_each_call(kind):
+    net = kind()
+    run = multifold.batched(net, join="list")
+    for count in range(3):
+        net.mask.fill_(1.0)
+        wanted = [net(tree) for tree in TREES]
+        net.mask.fill_(1.0)
+        if count and kind is Optimised:
+            with pytest.raises(multifold.MultifoldError, match="computes with was changed in place"):
+                run(TREES)
+        else:
+            torch.testing.assert_close(run(TREES), wanted)
+
+
 def test_calls_of_many_kinds_are_given_up():
     class Many(Net):
         def leaf(self, word):

@@ -509,8 +509,9 @@ class TorchRecorder(LazyRecorder):
             cell.give_up(f"the program stores to {name!r}, which it names")
             return None
         held = container_in(call.leaves, guard.names) if stores.contents else None
-        if held is not None:
-            cell.give_up(f"the program may change what {held!r} holds")
+        if held is not None or (stores.contents and sequence.sequence.constants):
+            what = "what it computes with" if held is None else f"what {held!r} holds"
+            cell.give_up(f"the program may change {what}")
             return None
         forms = [x.form for x in optree.tree_leaves(sequence.found)]
         if known is not None and (forms != call.forms or self.flatten(sequence.found)[1] != call.returns):

@@ -41,6 +41,9 @@ class CellSequence:
     has_rules : bool
         Whether each call has a rule for rows, so that `run` can be called.
 
+    computed_with : sequence of (Tensor, int)
+        The tensors that its constants come from, and how often these had been changed in place.
+
     Raises
     ------
     NotASequence
@@ -80,6 +83,11 @@ class CellSequence:
         draws_own = sequence.constants and call.draws
         self.has_rules = not draws_own and all(one.way == "rule" for one in self.calls)
         sequence.finish(self.results)
+        self.computed_with: Sequence[tuple[Tensor, int]] = ()
+
+    def keep(self, tensors: Sequence[tuple[Tensor, int]]) -> None:
+        """Keep the tensors that the cell has computed with; see ``computed_with``."""
+        self.computed_with = tensors
 
     def node_of(self, x: Tensor) -> SequenceNode:
         """Return the node of a result, which may be a tensor that the cell has computed at once."""

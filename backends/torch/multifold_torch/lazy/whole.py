@@ -16,13 +16,13 @@ import numpy as np
 import optree
 from torch import Tensor, nn
 
-from multifold.lazy.current import Recording
+from multifold.lazy.current import Recording, refusal
 from multifold.lazy.recorder import KnownCall, known_call
 from multifold.lazy.straight import MOST, Crooked, StraightGuard, adds_in_place
 from multifold.lazy.watched import HOLDERS
 from multifold_torch.hooks import DispatchMode
 from multifold_torch.lazy.calls import CellCall
-from multifold_torch.lazy.changes import VERSIONS
+from multifold_torch.lazy.changes import VERSIONS, version_now
 from multifold_torch.lazy.draws import DRAWS
 from multifold_torch.lazy.pending import NUMBERS, Pending
 from multifold_torch.lazy.sequences import CellSequence, NotASequence
@@ -56,6 +56,11 @@ class FoundCall(CellCall):
             return
         for call in sequence.calls:
             call.refuse_changed()
+        if any(version_now(x) != version for x, version in sequence.computed_with):
+            raise refusal(
+                f"A tensor that {self.__name__} computes with was changed in place during the run.",
+                "change it after the run; or name no cells and let none be found: ops=().",
+            )
 
     def __call__(self, *rows: Tensor) -> Any:
         self.cell.note_launch()
@@ -75,11 +80,19 @@ class RealCalls(DispatchMode):
     """A context in which `Crooked` is raised for what functions do with computed tensors that may be seen.
 
     That is to read values, to draw random numbers, and to change a tensor that was not made inside of it.
+
+    Attributes
+    ----------
+    made : dict of int to Tensor
+        The tensors that were made inside of it, by ``id``.
+    read : dict of int to (Tensor, int)
+        The others that were computed with, by ``id``, and how often they had been changed in place.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.made: dict[int, Tensor] = {}
+        self.read: dict[int, tuple[Tensor, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -91,15 +104,18 @@ class RealCalls(DispatchMode):
             raise Crooked("it draws random numbers")
         if func._schema.is_mutable and any(id(x) not in self.made for x in tensors[:1]):
             raise Crooked("it changes a tensor in place")
+        if not is_dry:
+            others = [x for x in tensors if id(x) not in self.made]
+            self.read.update({id(x): (x, version_now(x)) for x in others})
         found = func(*args, **kwargs)
         self.made.update({id(x): x for x in optree.tree_leaves(found) if isinstance(x, Tensor)})
         return found
 
 
 @contextlib.contextmanager
-def guarded(guard: StraightGuard) -> Iterator[None]:
+def guarded(calls: RealCalls, guard: StraightGuard) -> Iterator[None]:
     """Return a context in which a function runs that may not be straight; it raises `Crooked` if so."""
-    with RealCalls(), guard:
+    with calls, guard:
         yield
 
 
@@ -116,7 +132,9 @@ def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSeq
     modules = [x for x in call.leaves if isinstance(x, nn.Module)]
     changers = frozenset[str]().union(*map(recorder.changers_of, modules))
     guard = StraightGuard(lambda module: f"{module}.".startswith(recorder.inner), changers)
-    sequence = CellSequence(call, recorder, guarded(guard))
+    real = RealCalls()
+    sequence = CellSequence(call, recorder, guarded(real, guard))
+    sequence.keep([*real.read.values()])
     leaves = optree.tree_leaves(sequence.found)
     nodes = zip(sequence.stand_ins, sequence.sequence.operands, strict=True)
     if any(x.node is not node for x, node in nodes):
