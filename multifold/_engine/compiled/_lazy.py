@@ -182,6 +182,7 @@ class LazyRecorderBase:
     stamps = cython.declare(dict, visibility="readonly")
     loose = cython.declare(dict, visibility="readonly")
     is_loose = cython.declare(columns.Bool)
+    is_sure = cython.declare(columns.Bool)
     whole = cython.declare(dict, visibility="readonly")
 
     def __init__(self, pending: Any, answers: dict, probes: tuple, alarms: tuple) -> None:
@@ -193,7 +194,7 @@ class LazyRecorderBase:
         self.shared = {}
         self.stamps = {}
         self.loose = {}
-        self.is_loose = False
+        self.is_loose = self.is_sure = False
         self.whole = {}
 
     def dispatch(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
@@ -248,9 +249,10 @@ class LazyRecorderBase:
         self.is_loose = True
         try:
             if self.stands(func) and self.are_plain(args) and self.are_plain(tuple(kwargs.values())):
+                self.is_sure = True  # that the stamps hold was just looked at
                 key = self.key(recording, func, FOUND_CELL, args, kwargs, operands)
         finally:
-            self.is_loose = False
+            self.is_loose = self.is_sure = False
         if key is None:
             return func(*args, **kwargs)
         found: Any = self.whole.get(key, FOUND_CELL)
@@ -357,7 +359,7 @@ class LazyRecorderBase:
         if found is None:
             return None
         stamp: Stamp = found
-        return stamp.key if stamp.holds() else None
+        return stamp.key if self.is_sure or stamp.holds() else None
 
     @cython.ccall
     def keys_of(self, arguments: list, operands: list) -> tuple:

@@ -69,6 +69,9 @@ OF_NUMPY = (
 )
 """Types of numbers whose tensors and arrays of NumPy share memory."""
 
+MANY_WEIGHTS = 512
+"""Each call of a found cell looks whether a model has the same weights; of more, that takes too long."""
+
 FEW_TIMES = 8
 """So often a run finds out anew what stands for a function or model in keys, before it gives that up."""
 
@@ -466,7 +469,10 @@ class TorchRecorder(LazyRecorder):
         except (OtherWeights, RecordError):
             REFUSALS.put_back(text)
         self.restless[id(x)] = x
-        if self.stamped(x) is None or self.stamped_again[id(x)] > FEW_TIMES:
+        key = self.stamped(x)
+        if isinstance(key, Called) and len(key.weights.tensors) > MANY_WEIGHTS:
+            return False
+        if key is None or self.stamped_again[id(x)] > FEW_TIMES:
             return False
         self.stamped_again[id(x)] += 1
         del self.restless[id(x)]
@@ -490,7 +496,7 @@ class TorchRecorder(LazyRecorder):
             return None
         if known is None:
             call, leaves = self.new_call(recording, FoundCall, func, args, kwargs)
-            call.cell, call.lists = cell, (*args, *kwargs.values())
+            call.cell, call.given = cell, (*args, *kwargs.values())
             call.operands, call.device = self.forms_of(operands)
             call.backend = recording.backend
         else:

@@ -38,14 +38,14 @@ class FoundCall(CellCall):
     ----------
     cell : FoundCell
         The function that it is a call of.
-    lists : tuple
+    given : tuple
         Its arguments, as they were given.
     returns : PyTreeSpec
         How its results are nested.
     """
 
     cell: Any = None
-    lists: tuple[Any, ...] = ()
+    given: tuple[Any, ...] = ()
     returns: Any = None
 
     def refuse_changed(self) -> None:
@@ -72,7 +72,7 @@ class FoundCall(CellCall):
         self.is_single = isinstance(sequence.found, Tensor)
         self.forms = [x.form for x in optree.tree_leaves(sequence.found)]
         self.returns = optree.tree_structure(sequence.found, none_is_leaf=True)
-        self.lists = ()
+        self.given = ()
         self.draws = any(call.draws for call in sequence.calls)
 
 
@@ -139,7 +139,7 @@ def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSeq
     nodes = zip(sequence.stand_ins, sequence.sequence.operands, strict=True)
     if any(x.node is not node for x, node in nodes):
         raise NotASequence("it changes an argument in place")
-    if any(isinstance(x, list) for x in call.lists) and any(map(adds_in_place, guard.codes.values())):
+    if any(isinstance(x, list) for x in call.given) and any(map(adds_in_place, guard.codes.values())):
         raise NotASequence("it may change a list that it is given")
     if not all(isinstance(x, Pending) for x in leaves) or len({id(x) for x in leaves}) < len(leaves):
         raise NotASequence("it returns what it was given, or one tensor twice")
