@@ -70,7 +70,7 @@ OF_NUMPY = (
 """Types of numbers whose tensors and arrays of NumPy share memory."""
 
 MANY_WEIGHTS = 512
-"""Each call of a found cell looks whether a model has the same weights; of more, that takes too long."""
+"""Each call looks whether a model has the weights of before, unless it has more of them."""
 
 FEW_TIMES = 8
 """So often a run finds out anew what stands for a function or model in keys, before it gives that up."""
@@ -320,6 +320,8 @@ class TorchRecorder(LazyRecorder):
 
         ``stamps`` gets that, and ``weights`` are those of the modules that ``x`` reaches.
         """
+        if len(weights.tensors) > MANY_WEIGHTS:
+            return
         stamps[id(x)] = Stamp(x, key, ATTRIBUTE_SETS, weights.tables, weights.tensors)
 
     def called(self, kind: type[Called], module: nn.Module) -> Called:
@@ -469,10 +471,7 @@ class TorchRecorder(LazyRecorder):
         except (OtherWeights, RecordError):
             REFUSALS.put_back(text)
         self.restless[id(x)] = x
-        key = self.stamped(x)
-        if isinstance(key, Called) and len(key.weights.tensors) > MANY_WEIGHTS:
-            return False
-        if key is None or self.stamped_again[id(x)] > FEW_TIMES:
+        if self.stamped(x) is None or self.stamped_again[id(x)] > FEW_TIMES:
             return False
         self.stamped_again[id(x)] += 1
         del self.restless[id(x)]
