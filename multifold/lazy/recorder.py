@@ -273,13 +273,6 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         says whether it takes a row for each example on axis 0.
         """
 
-    def is_array(self, x: Any) -> bool:
-        """Return whether a found cell may take ``x`` as an array or as a constant of the framework.
-
-        The default says no: found cells take pending arrays alone.
-        """
-        return False
-
     def stays(self, x: Any) -> bool:
         """Return whether the program changes nothing that the function or model ``x`` finds, in this run.
 

@@ -160,6 +160,8 @@ class LazyRecorderBase:
     ----------
     known : dict of tuple to KnownCall
         The kinds of calls, by key.
+    plain_types : frozenset of type
+        Types of arrays, and of constants of the framework, which found cells may take.
     whole : dict of tuple to (KnownCall, bool) or None
         The kinds of calls of found cells that this run has met, by key, and whether they are recorded even
         if no operand is pending; None for those that are not recorded whole.
@@ -183,6 +185,7 @@ class LazyRecorderBase:
     loose = cython.declare(dict, visibility="readonly")
     is_loose = cython.declare(columns.Bool)
     is_sure = cython.declare(columns.Bool)
+    plain_types = cython.declare(frozenset, visibility="public")
     whole = cython.declare(dict, visibility="readonly")
 
     def __init__(self, pending: Any, answers: dict, probes: tuple, alarms: tuple) -> None:
@@ -195,6 +198,7 @@ class LazyRecorderBase:
         self.stamps = {}
         self.loose = {}
         self.is_loose = self.is_sure = False
+        self.plain_types = frozenset()
         self.whole = {}
 
     def dispatch(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
@@ -274,7 +278,7 @@ class LazyRecorderBase:
             elif isinstance(x, (tuple, list)):
                 if not self.are_plain(x):
                     return False
-            elif not (x is None or kind in NUMBERS or own(self).is_array(x) or self.stands(x)):
+            elif not (x is None or kind in NUMBERS or kind in self.plain_types or self.stands(x)):
                 return False
         return True
 

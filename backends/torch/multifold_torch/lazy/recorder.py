@@ -33,7 +33,7 @@ from multifold_torch.lazy.changes import (
     tensors_of,
     version_now,
 )
-from multifold_torch.lazy.forms import Modes, TensorForm, form_of_tensor
+from multifold_torch.lazy.forms import Modes, TensorForm, form_of, form_of_tensor
 from multifold_torch.lazy.in_place import changed, out_of_place, written_to
 from multifold_torch.lazy.numbers import ValuesNeeded, computed_by_values
 from multifold_torch.lazy.patches import PATCHES
@@ -159,7 +159,9 @@ class TorchRecorder(LazyRecorder):
 
     def __init__(self, fn: Any) -> None:
         super().__init__(Pending, Settled, ANSWERS, PROBES, ALARMS)
+        self.plain_types = frozenset({Tensor, nn.Parameter, *VALUES})
         self.owner = owner_of(fn, fn)
+        self.forms: dict[Hashable, TensorForm] = {}
         self.called_before: dict[int, Called] = {}
         self.names: dict[int, str] = {}
         self.proved: set[Hashable] = set()
@@ -177,7 +179,7 @@ class TorchRecorder(LazyRecorder):
         if isinstance(self.owner, nn.Module):
             self.shared = {id(x): x for x in tensors_of(self.owner)}
         if len(self.known) > MANY:
-            self.known, self.called_before, self.not_whole = {}, {}, {}
+            self.known, self.called_before, self.not_whole, self.forms = {}, {}, {}, {}
             self.proved = set()
         for met in (self.stamps, self.loose, self.whole, self.restless, self.stamped_again, self.changers):
             met.clear()
@@ -386,7 +388,9 @@ class TorchRecorder(LazyRecorder):
             if recording.takes_host is None:
                 recording.note_takes_host(computes_on_cpu(recording.fold))
             if recording.takes_host and type(x) is Tensor and x.dtype in OF_NUMPY and not x.requires_grad:
-                return x.numpy()[None].copy()  # arrays of NumPy are put together in fewer steps
+                return x.numpy()[
+                    None
+                ]  # the fold copies it, and puts arrays of NumPy together in fewer steps
             return torch.stack((x,))  # a copy, with one axis more, in one step
         if x.requires_grad:
             refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
@@ -458,9 +462,6 @@ class TorchRecorder(LazyRecorder):
         if id(module) not in self.changers:
             self.changers[id(module)] = changers_of(module.modules())
         return self.changers[id(module)]
-
-    def is_array(self, x: Any) -> bool:
-        return type(x) in (Tensor, nn.Parameter) or isinstance(x, VALUES)
 
     def stays(self, x: Any) -> bool:
         if id(x) in self.restless or not (type(x) is FunctionType or isinstance(x, nn.Module)):
@@ -534,7 +535,13 @@ class TorchRecorder(LazyRecorder):
 
         In which order numbers are drawn depends on strides.
         """
-        return form_of_tensor(x, with_strides=recording_of().seed is not None)
+        if recording_of().seed is not None:
+            return form_of_tensor(x, with_strides=True)
+        key = x.shape, x.dtype, x.device, x.requires_grad
+        found = self.forms.get(key)
+        if found is None:
+            found = self.forms[key] = form_of(*key)
+        return found
 
     def with_state(self, recording: Recording, call: RowCall, operands: list[Any]) -> list[Any]:
         values = None
