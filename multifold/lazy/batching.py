@@ -309,7 +309,7 @@ class Batched:
         failures = {**raised, **failures}  # an example had asked for a call that fails before it raised
         if raised and self.on_error == "raise":
             raise raised[min(raised)]
-        function.look(fold._graph)
+        function.look(fold._graph, len(examples))
         if self.is_new and not failures:
             self.warn_of_unused()
             self.is_new = False

@@ -23,12 +23,15 @@ from multifold.lazy.writes import functions_in, is_written_here
 FEWEST_CALLS = 32
 """A run with fewer recorded calls has nothing to gain."""
 
-MOST = 64
+MOST = 256
 """So many functions are looked at."""
 
-MANY_CALLS = 16
+MANY_EXAMPLES = 16
 FEW_ROWS = 2
-"""A cell gains nothing if a run has so many calls of it, and their launches fewer rows than that."""
+"""A cell gains nothing if its launches have fewer rows than that in a run of so many examples."""
+
+IDLE_RUNS = 3
+"""After so many runs in which no call of a function could be recorded whole it is given up."""
 
 FEW_KINDS = 16
 """So many kinds of calls a found cell may have, however few its calls are."""
@@ -49,13 +52,15 @@ class FoundCell:
         How many kinds of calls it has had in all runs.
     total : int
         How often it was recorded in all runs.
+    idle : int
+        In how many runs no call of it was recorded, though some may have been.
     reason : str or None
         Why it is not recorded as one call, as a phrase; None if it is.
     """
 
     def __init__(self, function: FunctionType) -> None:
         self.function = function
-        self.calls = self.launches = self.kinds = self.total = 0
+        self.calls = self.launches = self.kinds = self.total = self.idle = 0
         self.reason: str | None = crooked(function.__code__)
         if self.reason is None and is_recursive(function):
             self.reason = "it calls itself"
@@ -89,6 +94,12 @@ class FoundCell:
         """Record no call of it as one from now on, for a reason, which is a phrase."""
         if self.reason is None:
             self.reason = reason
+
+    def note_idle(self) -> None:
+        """Count a run in which no call was recorded; give the function up after some of these."""
+        self.idle += 1
+        if self.idle >= IDLE_RUNS:
+            self.give_up("no call of it could be recorded whole")
 
     def begin_run(self) -> None:
         """Count calls from 0."""
@@ -130,7 +141,8 @@ class FoundCells:
         for function in functions_in(roots, lambda _: True):
             is_own = is_written_here(module_of(function)) and id(function.__code__) not in own
             is_cell = function in ops or hasattr(function, CELL)
-            if is_own and not is_cell and len(self.cells) < MOST and is_found(function):
+            is_special = function.__name__.startswith("__") and function.__name__ != "__call__"
+            if is_own and not (is_cell or is_special) and len(self.cells) < MOST and is_found(function):
                 self.cells[function] = FoundCell(function)
 
     @contextlib.contextmanager
@@ -141,15 +153,16 @@ class FoundCells:
         with APPLIED.applied([function for function, cell in self.cells.items() if cell.reason is None]):
             yield
 
-    def settle(self) -> None:
+    def settle(self, examples: int) -> None:
         """Give up the functions of which no call was recorded, or few calls have run together.
 
-        Then the straight functions that they call are recorded whole instead.
+        Then the straight functions that they call are recorded whole instead. ``examples`` is how many
+        examples the last run had: of few of them few calls can run together.
         """
         for cell in self.cells.values():
             if not cell.calls + cell.total:
-                cell.give_up("no call of it could be recorded whole")
-            elif cell.calls >= MANY_CALLS and cell.calls < FEW_ROWS * cell.launches:
+                cell.note_idle()
+            elif examples >= MANY_EXAMPLES and cell.calls < FEW_ROWS * cell.launches:
                 cell.give_up("its launches had few rows; the functions inside of it may have more")
 
 

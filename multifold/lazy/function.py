@@ -200,10 +200,13 @@ class LazyFunction:
             )
         return self.backend
 
-    def look(self, graph: Any) -> None:
-        """Look at a run that has recorded ``graph``: for cells in the first one, and whether they gain."""
+    def look(self, graph: Any, examples: int) -> None:
+        """Look at a run of so many examples that has recorded ``graph``.
+
+        Cells are found in the first one, and later ones show whether they gain.
+        """
         if self.found.looked:
-            self.found.settle()
+            self.found.settle(examples)
         elif self.finds and self.backend is not None:
             parts = {type(x): x for x in reached_by(self.backend, self.fn)}
             self.found.look([self.fn, *parts.values()], len(graph.signature), self.ops)

@@ -370,7 +370,31 @@ def test_calls_of_many_kinds_are_given_up():
     assert "scaled" not in found_in(run) and "swish" in found_in(run)
 
 
-def test_a_profiler_goes_on(tmp_path):
+class Growing(Net):
+    """A program whose straight function gets larger tensors in each step."""
+
+    def join(self, x, y):
+        return swish(torch.cat([x, y])) + x.sum()
+
+    def forward(self, words):
+        h = self.leaf(torch.tensor(words[0]))
+        for word in words[1:]:
+            h = self.join(h, self.leaf(torch.tensor(word)))
+        return h[:8]
+
+
+def test_a_cell_whose_launches_have_one_row_gives_way_to_what_it_calls():
+    run = multifold.batched(Growing())
+    for _ in range(3):
+        run([[1] * 9, *[[1]] * 15])
+    cells = run.run.function.found.cells.values()
+    assert [cell.reason[:25] for cell in cells if cell.name == "Growing.join"] == [
+        "its launches had few rows"
+    ]
+    assert found_in(run).keys() == {"swish", "leaf"}
+
+
+def test_a_profiler_goes_on():
     import cProfile
 
     net, profiler = Net(), cProfile.Profile()
