@@ -34,6 +34,8 @@ class CellSequence:
 
     Attributes
     ----------
+    call : CellCall
+        The cell.
     stand_ins : list of Pending
         What stood for its operands.
     found : object
@@ -58,6 +60,7 @@ class CellSequence:
         recorder: Any,
         guard: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
+        self.call = call  # sequences are found by the ``id`` of their calls, which no other may get
         self.modes = call.modes
         sequence = self.sequence = CallSequence(len(call.operands))
         recording = Recording(recorder, call.backend, sequence)
