@@ -22,10 +22,12 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+from multifold._engine.ops.reach import VALUES
 from multifold.lazy.candidates import names_inside
 from multifold.lazy.frames import Steps, where
 from multifold.lazy.writes import (
@@ -76,6 +78,9 @@ BUILTINS = {
 }
 """Functions of Python that do nothing but return something."""
 
+MADE = (list, dict, set, deque)
+"""Containers that a function may make and change."""
+
 PURE = {"math", "cmath", "operator", "_operator", "functools", "collections", "typing", "enum", "abc"}
 """Modules of Python whose functions do nothing but return something."""
 
@@ -120,6 +125,8 @@ def crooked(code: CodeType) -> str | None:
             return f"it changes what something holds at {at}"
         if step.name == "GET_ITER" and not is_over_own(steps, number, own):
             return f"it loops over other things than what its object has at {at}"
+        if step.name == "IS_OP" and steps.steps[number - 1].value not in (None, True, False):
+            return f"it asks whether two things are one at {at}"
         if "JUMP_BACKWARD" in step.name and not is_for(steps, step):
             return f"it has a while loop at {at}"
     if Steps.of(code).handlers:
@@ -259,20 +266,19 @@ class StraightGuard:
         It may change a container that the code has made.
         """
         owner = getattr(found, "__self__", None)
-        if isinstance(owner, ModuleType):
-            module = owner.__name__
-        elif owner is None:  # a method of a class, which gets its object as an argument
-            module = getattr(getattr(found, "__objclass__", found), "__module__", None) or ""
-        else:
-            module = (owner if isinstance(owner, type) else type(owner)).__module__
+        kind = owner if isinstance(owner, type) else type(owner)
+        module = owner.__name__ if isinstance(owner, ModuleType) else kind.__module__
+        if owner is None:  # a method of a class, which gets its object as an argument, or a function
+            kind = getattr(found, "__objclass__", object)
+            module = kind.__module__ if kind is not object else found.__module__ or ""
         name = found.__name__
         if self.is_known(module):
             return name not in DENIED
         if name in CHANGERS:
-            return module in ("builtins", "collections") and not names_changer(code)
-        if isinstance(owner, ModuleType) and module == "builtins":
-            return name in BUILTINS
-        return module in PURE or module == "builtins"
+            return issubclass(kind, MADE) and not names_changer(code)
+        if isinstance(owner, ModuleType):
+            return name in BUILTINS if module == "builtins" else module in PURE
+        return issubclass(kind, (*VALUES, *MADE, tuple, frozenset))
 
     @property
     def names(self) -> frozenset[str]:

@@ -127,6 +127,10 @@ def changes_its_argument(self, x, y):
     return x * 2
 
 
+def asks_who_it_is(self, x, y):
+    return x if x is y else x + y
+
+
 def loops(self, x, y):
     for part in (x, y):
         y = y + part
@@ -213,6 +217,7 @@ CROOKED = {
     "of_property": "calls list.append",
     "returns_its_argument": "returns an argument",
     "changes_its_argument": "changes an argument",
+    "asks_who_it_is": "asks whether two things are one",
     "loops": "loops over other things",
 }
 
