@@ -25,7 +25,7 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from multifold.errors import RecordError
-from multifold.lazy.current import CELL, CURRENT
+from multifold.lazy.current import CELL, CURRENT, FOUND, bare
 
 
 def op(fn: Any = None, *, rows: bool = False) -> Any:
@@ -98,13 +98,29 @@ class Cells:
     ----------
     make : callable
         Makes a cell of a function or class; returns a function that undoes it.
+
+    Attributes
+    ----------
+    others : Cells or None
+        Cells that give way to these, where both are asked for one function.
     """
 
     def __init__(self, make: Callable[[Any], Callable[[], None]]) -> None:
         self.make = make
+        self.others: Cells | None = None
         self.lock = threading.Lock()
         self.users: Counter[Any] = Counter()
         self.undo: dict[Any, Callable[[], None]] = {}
+
+    def come_before(self, others: Cells) -> None:
+        """Let ``others`` give way to these; see the attribute."""
+        self.others = others
+
+    def give_way(self, fn: Any) -> None:
+        """Put a function back, if it is replaced, though programs use it."""
+        with self.lock:
+            if fn in self.undo:
+                self.undo.pop(fn)()
 
     @contextlib.contextmanager
     def applied(self, ops: Sequence[Any]) -> Iterator[None]:
@@ -118,6 +134,8 @@ class Cells:
             with self.lock:
                 for fn in ops:
                     if fn not in self.undo:
+                        if self.others is not None:
+                            self.others.give_way(fn)
                         self.undo[fn] = self.make(fn)
                     self.users[fn] += 1
                     made.append(fn)
@@ -128,7 +146,8 @@ class Cells:
                     self.users[fn] -= 1
                     if not self.users[fn]:
                         del self.users[fn]
-                        self.undo.pop(fn)()
+                        if fn in self.undo:  # it may have given way
+                            self.undo.pop(fn)()
 
 
 def made_cell(fn: Any) -> Callable[[], None]:
@@ -142,7 +161,9 @@ def made_cell(fn: Any) -> Callable[[], None]:
     if isinstance(fn, type):
         setattr(fn, CELL, False)
         return partial(delattr, fn, CELL)
-    return replaced(places_of(fn), cell_of(fn))
+    cell = cell_of(fn)
+    setattr(cell, FOUND, fn)
+    return replaced(places_of(fn), cell)
 
 
 CELLS = Cells(made_cell)
@@ -173,7 +194,7 @@ def replaced(places: Sequence[NamePlace], other: Callable[..., Any]) -> Callable
     """
     written = []
     for place in places:
-        if place.read() is place.kept:
+        if bare(place.read()) is place.kept:
             new = staticmethod(other) if isinstance(place.kept, staticmethod) else other
             place.write(new)
             written.append((place, new))
@@ -199,11 +220,12 @@ def places_of(fn: Any) -> list[NamePlace]:
         owner, kept = None, own.get(first)
         for name in path:
             owner, kept = kept, getattr(kept, "__dict__", {}).get(name)
+        kept = bare(kept)
         if path and (kept is fn or (isinstance(kept, staticmethod) and kept.__func__ is fn)):
             name = path[-1]
             return [NamePlace(lambda: vars(owner).get(name), partial(setattr, owner, name), kept)]
         tables = [own, *[getattr(module, "__dict__", {}) for module in [*sys.modules.values()]]]
-        users = {id(table): table for table in tables if table.get(fn.__name__) is fn}
+        users = {id(table): table for table in tables if bare(table.get(fn.__name__)) is fn}
         found = [
             NamePlace(partial(table.get, fn.__name__), partial(table.__setitem__, fn.__name__), fn)
             for table in users.values()
@@ -240,7 +262,7 @@ def checked_ops(ops: Sequence[Any]) -> tuple[Any, ...]:
                 f"Expected functions, methods or classes of modules in ops=[...]. Received {fn!r}.",
                 f"pass the function itself; a method by its class, as Net.{fn}.",
             )
-    found = dict.fromkeys([getattr(fn, "__func__", fn) for fn in ops])
+    found = dict.fromkeys([bare(getattr(fn, "__func__", fn)) for fn in ops])
     for fn in found:
         if not isinstance(fn, type) and not hasattr(fn, CELL):
             places_of(fn)

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from multifold._engine.ops.reach import owners_of
@@ -30,7 +30,12 @@ takes rows."""
 
 
 FOUND = "multifold_found"
-"""The name of the attribute of what stands in the place of a found cell: that function."""
+"""The attribute of what stands in the place of a function while a program runs: that function."""
+
+
+def bare(x: Any) -> Any:
+    """Return the function in whose place a wrapper stands while a program runs; anything else as it is."""
+    return vars(x).get(FOUND, x) if isinstance(x, FunctionType) else x
 
 
 class Recording:

@@ -14,8 +14,9 @@ from types import FunctionType
 from typing import Any
 
 from multifold._engine.ops.reach import module_of
+from multifold.errors import RecordError
 from multifold.lazy.candidates import codes_of
-from multifold.lazy.cells import Cells, NamePlace, is_found, places_of, replaced
+from multifold.lazy.cells import CELLS, Cells, NamePlace, is_found, places_of, replaced
 from multifold.lazy.current import CELL, CURRENT, FOUND
 from multifold.lazy.straight import crooked, is_recursive
 from multifold.lazy.writes import functions_in, is_written_here
@@ -187,9 +188,18 @@ def known_places(fn: FunctionType) -> list[NamePlace]:
 
 
 def made_found(fn: FunctionType) -> Callable[[], None]:
-    """Put a wrapper in the place of a function that is found by its name; return what undoes that."""
-    return replaced(known_places(fn), found_of(fn))
+    """Put a wrapper in the place of a function that is found by its name; return what undoes that.
+
+    Nothing is put where something else stands, as a cell that another program has named.
+    """
+    try:
+        places = [place for place in known_places(fn) if not hasattr(place.read(), CELL)]
+        return replaced(places, found_of(fn))
+    except RecordError:
+        return lambda: None
 
 
 APPLIED = Cells(made_found)
-"""The found cells of all programs that run."""
+"""The found cells of all programs that run. Where another program names the function, it is its cell."""
+
+CELLS.come_before(APPLIED)

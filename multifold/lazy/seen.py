@@ -19,7 +19,7 @@ from multifold._engine.ops.state import read_cell as read_cell
 from multifold._engine.ops.state import still_holds as still_holds
 from multifold._engine.ops.state import wait_for_others
 from multifold._engine.record.lines import users_frame as users_frame
-from multifold.lazy.current import refusal
+from multifold.lazy.current import bare, refusal
 
 
 def entries_of(value: Any) -> Sequence[Any]:
@@ -91,7 +91,10 @@ class Around:
         """Return whether variables and names stand for the same objects as at first, unchanged."""
         # It is asked at each call of a cell, where a loop is quicker than `all`.
         for own, name, value in self.names:
-            if own.get(name, MISSING) is not value:
+            now = own.get(name, MISSING)
+            if now is not value and bare(now) is not bare(
+                value
+            ):  # a program of another thread may have begun
                 return False
         for cell, value in self.cells:
             if read_cell(cell) is not value:

@@ -7,6 +7,7 @@ import functools
 import itertools
 import random
 import sys
+import threading
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from straight_programs import StraightSide
 from torch import nn
 
 import multifold
+from multifold.lazy.cells import CELLS
+from multifold.lazy.found import APPLIED
 
 torch.manual_seed(0)
 TREES = [(1, (2, 3)), ((4, 5), (6, (7, 1))), 2, ((1, 2), (3, 4)), (((1, 2), 3), 4), (5, 6)]
@@ -397,6 +400,34 @@ def test_a_cell_whose_launches_have_one_row_gives_way_to_what_it_calls():
         "its launches had few rows"
     ]
     assert found_in(run).keys() == {"swish", "leaf"}
+
+
+def test_a_function_that_one_thread_finds_may_be_named_by_another():
+    net, found, kept = Net(), [], Net.join
+    wanted = torch.stack([net(tree) for tree in TREES])
+
+    def work(number):
+        for _ in range(3):
+            run = multifold.batched(net, **({"ops": [kept]} if number % 2 else {}))
+            found.extend([run(TREES) for _ in range(3)])
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    sys.setswitchinterval(interval)
+    assert len(found) == 36 and all(torch.allclose(x, wanted, atol=1e-5) for x in found)
+    assert Net.join is kept
+
+
+def test_a_named_cell_takes_the_place_of_a_found_one():
+    fn = swish
+    with APPLIED.applied([fn]), CELLS.applied([fn]):
+        assert hasattr(swish, "multifold_cell")
+    with CELLS.applied([fn]), APPLIED.applied([fn]):
+        assert hasattr(swish, "multifold_cell")
+    assert swish is fn
 
 
 def test_a_profiler_goes_on():
