@@ -87,6 +87,9 @@ class Recording:
         is_trace: bool = False,
         is_block: bool = False,
         seed: int | None = None,
+        takes_host: bool | None = None,
+        found: dict[Any, Any] | None = None,
+        inside: Any = None,
     ) -> None:
         self.recorder = recorder
         self.backend = backend
@@ -95,9 +98,9 @@ class Recording:
         self.is_block = is_block
         self.seed = seed
         self.alarmed = any(alarm() for alarm in recorder.alarms)
-        self.takes_host: bool | None = None
-        self.found: dict[Any, Any] | None = None
-        self.inside: Any = None
+        self.takes_host = takes_host
+        self.found = found
+        self.inside = inside
         self.lines: dict[int, tuple[CodeType, bool]] = {}
         self.program: Sequence[Any] = ()
         self.stores: Any = None
@@ -156,10 +159,6 @@ class Recording:
             )
         self.made.append(weakref.ref(x))
 
-    def enters(self, model: Any) -> None:
-        """Let calls of ``model`` run as they are, so that what they do is recorded; see ``inside``."""
-        self.inside = model
-
     def note_takes_host(self, takes_host: bool) -> None:
         """Store ``takes_host``; see the attributes."""
         self.takes_host = takes_host
@@ -167,10 +166,6 @@ class Recording:
     def begins(self, program: Sequence[Any]) -> None:
         """Keep the program, and the arguments of an example that begins; see ``program``."""
         self.program = program
-
-    def finds(self, found: dict[Any, Any] | None) -> None:
-        """Let calls of some functions be recorded whole; see ``found``."""
-        self.found = found
 
     def note_stores(self, stores: Any) -> None:
         """Keep what the code of the program may store; see ``stores``."""

@@ -306,10 +306,13 @@ class LazyRun:
         self.recorder = function.recorder
         self.fold = fold
         self.recording = Recording(
-            self.recorder, backend, fold, is_trace=isinstance(fold, TraceRecorder), seed=seed
+            self.recorder,
+            backend,
+            fold,
+            is_trace=isinstance(fold, TraceRecorder),
+            seed=seed,
+            found=None if own or seed is not None else function.found.cells,
         )
-        if seed is None and not own:
-            self.recording.finds(function.found.cells)
         self.sharing = Sharing(backend, self.recorder, function.fn, seed, same, own=own)
         self.recorder.alone.clear()
         for number, arguments in enumerate(examples):

@@ -6,9 +6,10 @@ Which one is faster follows from the program and the machine, and is measured: o
 examples go in the loop, and the others are batched, so no example runs twice. The runs that follow take the
 faster way, until the next one is measured.
 
-Which way is faster depends on how many examples a run has. So runs are measured by size: those of 64 to 127
-examples together, those of 128 to 255, and so on. The first run of a size is not measured, since it also
-tries the program's ops. Here the loop turns out to be faster in the second one:
+A run of 2 examples may be faster in the loop, and one of 200 batched. So `LoopPace` measures runs of 64 to
+127 examples apart from those of 128 to 255, and so on. The first run of such a group is not measured: it is
+slow, since it also tries the ops of the program. Here the second run, of 80 examples, shows that the loop
+is faster:
 
 >>> pace = LoopPace()
 >>> [pace.next(64), pace.next(80)]

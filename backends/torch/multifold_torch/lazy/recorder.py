@@ -318,9 +318,10 @@ class TorchRecorder(LazyRecorder):
         return self.constant_key(x, operands)
 
     def stamp(self, stamps: dict[int, Stamp], x: Any, key: Hashable, weights: Weights) -> None:
-        """Let ``key`` stand for ``x`` in this run, until an attribute of a module is set, or a weight.
+        """Put a `Stamp` into ``stamps``: later calls of this run take ``key`` for ``x`` as it is.
 
-        ``stamps`` gets that, and ``weights`` are those of the modules that ``x`` reaches.
+        It holds until the program sets an attribute of any module, or gives a module another weight.
+        ``weights`` are those of the modules that ``x`` can reach. A model with more than 512 gets none.
         """
         if len(weights.tensors) > MANY_WEIGHTS:
             return
@@ -388,9 +389,7 @@ class TorchRecorder(LazyRecorder):
             if recording.takes_host is None:
                 recording.note_takes_host(computes_on_cpu(recording.fold))
             if recording.takes_host and type(x) is Tensor and x.dtype in OF_NUMPY and not x.requires_grad:
-                return x.numpy()[
-                    None
-                ]  # the fold copies it, and puts arrays of NumPy together in fewer steps
+                return x.numpy()[None]  # the fold copies arrays of NumPy itself
             return torch.stack((x,))  # a copy, with one axis more, in one step
         if x.requires_grad:
             refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")

@@ -63,9 +63,9 @@ class CellSequence:
         self.call = call  # sequences are found by the ``id`` of their calls, which no other may get
         self.modes = call.modes
         sequence = self.sequence = CallSequence(len(call.operands))
-        recording = Recording(recorder, call.backend, sequence)
-        recording.note_takes_host(False)  # constants are rows of PyTorch
-        recording.enters(getattr(call.func, "module", None))
+        # Constants are rows of PyTorch, and a cell that is a module is run through.
+        module = getattr(call.func, "module", None)
+        recording = Recording(recorder, call.backend, sequence, takes_host=False, inside=module)
         self.stand_ins = [
             recorder.new(recording, node, form, None)
             for node, form in zip(sequence.operands, call.operands, strict=True)
