@@ -27,9 +27,11 @@ FEWEST_CALLS = 32
 MOST = 256
 """So many functions are looked at."""
 
-MANY_EXAMPLES = 16
 FEW_ROWS = 2
-"""A cell gains nothing if its launches have fewer rows than that in a run of so many examples."""
+"""A cell gains nothing if its launches have fewer rows than that."""
+
+MANY_EXAMPLES = 16
+"""Only runs of so many examples show whether launches have few rows."""
 
 IDLE_RUNS = 3
 """After so many runs in which no call of a function could be recorded whole it is given up."""
@@ -52,9 +54,9 @@ class FoundCell:
     kinds : int
         How many kinds of calls it has had in all runs.
     total : int
-        How often it was recorded in all runs.
+        How often it was recorded in the runs before the last one.
     idle : int
-        In how many runs no call of it was recorded, though some may have been.
+        How many runs there were so far, while none has recorded a call of it.
     reason : str or None
         Why it is not recorded as one call, as a phrase; None if it is.
     """
@@ -86,7 +88,7 @@ class FoundCell:
         self.launches += 1
 
     def note_kind(self) -> None:
-        """Count a kind of call; give the function up if most of its calls are of their own kind."""
+        """Count a kind of call; give the function up if there are fewer than four calls of each."""
         self.kinds += 1
         if self.kinds > FEW_KINDS and self.kinds * 4 > self.total + self.calls:
             self.give_up("its calls differ in numbers, or in the forms of arrays")
@@ -138,12 +140,12 @@ class FoundCells:
         if calls < FEWEST_CALLS:
             return
         self.looked = True
-        own = {id(code) for code in codes_of(roots[0])}
+        of_program = {id(code) for code in codes_of(roots[0])}
         for function in functions_in(roots, lambda _: True):
-            is_own = is_written_here(module_of(function)) and id(function.__code__) not in own
+            is_users = is_written_here(module_of(function)) and id(function.__code__) not in of_program
             is_cell = function in ops or hasattr(function, CELL)
             is_special = function.__name__.startswith("__") and function.__name__ != "__call__"
-            if is_own and not (is_cell or is_special) and len(self.cells) < MOST and is_found(function):
+            if is_users and not (is_cell or is_special) and len(self.cells) < MOST and is_found(function):
                 self.cells[function] = FoundCell(function)
 
     @contextlib.contextmanager
@@ -200,6 +202,6 @@ def made_found(fn: FunctionType) -> Callable[[], None]:
 
 
 APPLIED = Cells(made_found)
-"""The found cells of all programs that run. Where another program names the function, it is its cell."""
+"""The found cells of all programs that run. A cell that a program names takes precedence."""
 
 CELLS.come_before(APPLIED)

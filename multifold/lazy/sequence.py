@@ -59,7 +59,7 @@ class SequenceStep(NamedTuple):
     parts : int or None
         How many results it has, if these are a tuple.
     dropped : list of int
-        The places that no later call needs.
+        The places that no later call needs, its own unused results among them.
     """
 
     op: Any
@@ -67,6 +67,11 @@ class SequenceStep(NamedTuple):
     result: int
     parts: int | None
     dropped: Sequence[int] = ()
+
+    @property
+    def places(self) -> Sequence[int]:
+        """The places of the values that the call takes."""
+        return self.operands[:1] if self.op is ENTRY else self.operands
 
 
 class CallSequence:
@@ -150,8 +155,9 @@ class CallSequence:
         needed = {x.place for x in results}
         for number in range(len(self.steps) - 1, -1, -1):
             step = self.steps[number]
-            places = {*(step.operands[:1] if step.op is ENTRY else step.operands)}
-            self.steps[number] = step._replace(dropped=[*places - needed])
+            places = {*step.places}
+            own = {*range(step.result, step.result + (step.parts or 1))}
+            self.steps[number] = step._replace(dropped=[*(places | own) - needed])
             needed |= places
 
     def run(

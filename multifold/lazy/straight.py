@@ -2,7 +2,8 @@
 
 What a straight function does with arrays depends on nothing but the forms of its arguments and on what it
 finds around it, and it leaves nothing changed: it reads no values, calls neither itself nor what prints,
-draws or counts, writes to local variables alone, and loops over nothing but what its object has.
+draws or counts, writes to local variables alone, and loops over nothing but attributes of its first
+argument.
 
 >>> import numpy as np
 >>> def gate(x, y):
@@ -97,7 +98,7 @@ MOST = 256
 class Crooked(BaseException):
     """Says why a function is not straight; its text is a phrase.
 
-    No program catches it, since it is no `Exception`.
+    ``except Exception`` does not catch it, and a function with a ``try`` of its own is not straight.
     """
 
 
@@ -190,7 +191,7 @@ def is_recursive(function: FunctionType) -> bool:
 
 
 class StraightGuard:
-    """A context in which a function runs that may not be straight: `Crooked` is raised before it shows.
+    """A context in which a function runs that may not be straight: it raises `Crooked` before that shows.
 
     It looks at each function of the user before it runs, and at each compiled function that these call.
 

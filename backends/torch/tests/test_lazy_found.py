@@ -130,6 +130,11 @@ def changes_its_argument(self, x, y):
     return x * 2
 
 
+def changes_one_of_a_list(self, x, y):
+    torch._foreach_add_([x.new_ones(8), self.joins[1].bias.detach()], 0.0)
+    return x + y
+
+
 def asks_who_it_is(self, x, y):
     return x if x is y else x + y
 
@@ -220,6 +225,7 @@ CROOKED = {
     "of_property": "calls list.append",
     "returns_its_argument": "returns an argument",
     "changes_its_argument": "changes an argument",
+    "changes_one_of_a_list": "changes a tensor in place",
     "asks_who_it_is": "asks whether two things are one",
     "loops": "loops over other things",
 }

@@ -48,8 +48,8 @@ class CellSequence:
 
     Raises
     ------
-    NotASequence
-        If the cell reads a value, or returns other than tensors.
+    CellReads, NotASequence
+        If the cell reads a value; or returns other than tensors, or has caught that error.
     Exception
         What the cell raises where its operands have no values.
     """
@@ -100,12 +100,11 @@ class CellSequence:
         return SequenceNode(self.sequence, self.sequence.place_of(x[None]))
 
     def begins_with_layers(self) -> bool:
-        """Return whether all results depend on layers, which are recorded on real tensors, too."""
+        """Return whether all results depend on layers: programs record these even of computed tensors."""
         found = set[int]()
         for step in self.sequence.steps:
-            places = step.operands[:1] if step.op is ENTRY else step.operands
             is_layer = step.op is not ENTRY and isinstance(step.op.func, Layer)
-            if is_layer or not found.isdisjoint(places):
+            if is_layer or not found.isdisjoint(step.places):
                 found.update(range(step.result, step.result + (step.parts or 1)))
         return all(x.place in found for x in self.results)
 

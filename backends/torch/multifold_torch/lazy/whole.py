@@ -8,12 +8,13 @@ form of the results.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import optree
+import torch
 from torch import Tensor, nn
 
 from multifold.lazy.current import Recording, refusal
@@ -102,14 +103,27 @@ class RealCalls(DispatchMode):
             raise Crooked("it reads a value")
         if not is_dry and DRAWS in func.tags:
             raise Crooked("it draws random numbers")
-        if func._schema.is_mutable and any(id(x) not in self.made for x in tensors[:1]):
+        if any(id(x) not in self.made for x in written(func, args, kwargs)):
             raise Crooked("it changes a tensor in place")
+        others = [x for x in tensors if id(x) not in self.made]
         if not is_dry:
-            others = [x for x in tensors if id(x) not in self.made]
             self.read.update({id(x): (x, version_now(x)) for x in others})
         found = func(*args, **kwargs)
-        self.made.update({id(x): x for x in optree.tree_leaves(found) if isinstance(x, Tensor)})
+        results = [x for x in optree.tree_leaves(found) if isinstance(x, Tensor)]
+        # A view of another tensor is that tensor, where it is changed in place.
+        own = [x for x in results if not any(torch._C._is_alias_of(x, y) for y in others)]
+        self.made.update({id(x): x for x in own})
         return found
+
+
+def written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors among the arguments of a function that it changes in place, as its schema says."""
+    if not func._schema.is_mutable:
+        return []
+    given = dict(zip([x.name for x in func._schema.arguments], args, strict=False)) | dict(kwargs)
+    names = [x.name for x in func._schema.arguments if x.alias_info is not None and x.alias_info.is_write]
+    found = optree.tree_leaves([given[name] for name in names if name in given])
+    return [x for x in found if isinstance(x, Tensor)]
 
 
 @contextlib.contextmanager
