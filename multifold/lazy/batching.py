@@ -66,9 +66,9 @@ def batched(
         the parameters of ``fn``.
     ops : sequence of callable
         Functions, methods (``TreeLSTM.compose``) or classes of modules that are *cells*: each call of one
-        is recorded whole, as if `op` decorated it. In PyTorch straight functions are found, too, once a run
-        has recorded calls: those that call functions of the framework, layers and one another, and neither
-        read values nor change anything but local variables. ``ops=()`` finds none.
+        is recorded whole, as if `op` decorated it. In PyTorch straight functions are found, too, once the
+        first example has recorded calls: those that call functions of the framework, layers and one
+        another, and neither read values nor change anything but local variables. ``ops=()`` finds none.
     join : str
         ``"stack"`` stacks the results of all examples, leaf by leaf; ``"cat"`` concatenates them along axis
         0; ``"list"`` returns the list that the loop makes.
@@ -309,7 +309,7 @@ class Batched:
         failures = {**raised, **failures}  # an example had asked for a call that fails before it raised
         if raised and self.on_error == "raise":
             raise raised[min(raised)]
-        function.look(fold._graph, len(examples))
+        function.found.settle(len(examples))
         if self.is_new and not failures:
             self.warn_of_unused()
             self.is_new = False

@@ -38,9 +38,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES, globals_of, names_of
+from multifold._engine.ops.reach import CONTAINERS, FEW, FOUND, VALUES, globals_of, names_of
 from multifold._engine.ops.state import NOTHING, read_cell
-from multifold.lazy.current import CELL, FOUND, Recording, refusal
+from multifold.lazy.current import CELL, Recording, refusal
 from multifold.lazy.seen import entries_of
 from multifold.lazy.watched import HOLDERS, SMALL, entries, same
 from multifold.lazy.writes import (

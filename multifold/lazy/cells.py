@@ -24,8 +24,9 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
+from multifold._engine.ops.reach import FOUND, bare
 from multifold.errors import RecordError
-from multifold.lazy.current import CELL, CURRENT, FOUND, bare
+from multifold.lazy.current import CELL, CURRENT
 
 
 def op(fn: Any = None, *, rows: bool = False) -> Any:

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import Any
 
 from multifold._engine.ops.reach import owners_of
@@ -27,15 +27,6 @@ from multifold.errors import RecordError
 CELL = "multifold_cell"
 """The name of the attribute that makes a cell of a function or a class of modules. It is true if the cell
 takes rows."""
-
-
-FOUND = "multifold_found"
-"""The attribute of what stands in the place of a function while a program runs: that function."""
-
-
-def bare(x: Any) -> Any:
-    """Return the function in whose place a wrapper stands while a program runs; anything else as it is."""
-    return vars(x).get(FOUND, x) if isinstance(x, FunctionType) else x
 
 
 class Recording:

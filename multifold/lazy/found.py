@@ -1,8 +1,8 @@
 """Found cells: straight functions of a program, which are recorded as one call each without being named.
 
-A function becomes one once a run has recorded calls in it, or in what it calls, if it is straight; see
-`multifold.lazy.straight`. From the next run on a wrapper stands in its place while the program records,
-which records a call whole where that does what the function does, and else calls the function.
+A function becomes one if it is straight (`multifold.lazy.straight`), once the first example of a run has
+shown that there are calls to record. From the second one on a wrapper stands in its place while the program
+records, which records a call whole where that does what the function does, and else calls the function.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
-from multifold._engine.ops.reach import module_of
+from multifold._engine.ops.reach import FOUND, module_of
 from multifold.errors import RecordError
 from multifold.lazy.candidates import codes_of
 from multifold.lazy.cells import CELLS, Cells, NamePlace, is_found, places_of, replaced
-from multifold.lazy.current import CELL, CURRENT, FOUND
+from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.straight import crooked, is_recursive
 from multifold.lazy.writes import functions_in, is_written_here
 
@@ -125,20 +125,11 @@ class FoundCells:
         self.cells: dict[FunctionType, FoundCell] = {}
         self.looked = False
 
-    def look(self, roots: Sequence[Any], calls: int, ops: Sequence[Any]) -> None:
-        """Look for straight functions among those of a program, once a run has recorded calls.
+    def look(self, roots: Sequence[Any], ops: Sequence[Any]) -> None:
+        """Look for straight functions among those of a program.
 
-        Parameters
-        ----------
-        roots : sequence of object
-            The program, and objects whose methods it may call.
-        calls : int
-            How many calls the run has recorded.
-        ops : sequence of object
-            What is a cell already.
+        ``roots`` are the program, and objects whose methods it may call; ``ops`` are cells already.
         """
-        if calls < FEWEST_CALLS:
-            return
         self.looked = True
         of_program = {id(code) for code in codes_of(roots[0])}
         for function in functions_in(roots, lambda _: True):
@@ -157,7 +148,7 @@ class FoundCells:
             yield
 
     def settle(self, examples: int) -> None:
-        """Give up the functions of which no call was recorded, or few calls have run together.
+        """Give up the functions of which no run has recorded a call, or few calls have run together.
 
         Then the straight functions that they call are recorded whole instead. ``examples`` is how many
         examples the last run had: of few of them few calls can run together.

@@ -24,7 +24,7 @@ from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.lazy.cells import CELLS, as_cell, checked_ops
 from multifold.lazy.current import CURRENT, Recording
-from multifold.lazy.found import FoundCells
+from multifold.lazy.found import FEWEST_CALLS, FoundCells
 from multifold.lazy.sharing import Sharing
 from multifold.lazy.waiting import drive
 from multifold.operands import each
@@ -200,16 +200,15 @@ class LazyFunction:
             )
         return self.backend
 
-    def look(self, graph: Any, examples: int) -> None:
-        """Look at a run of so many examples that has recorded ``graph``.
+    def look(self, calls: int) -> None:
+        """Look for straight functions, which the run under way in this thread then records whole.
 
-        Cells are found in the first one, and later ones show whether they gain.
+        Does nothing if that was done before, or if ``calls``, as many as the run will record, are few.
         """
-        if self.found.looked:
-            self.found.settle(examples)
-        elif self.finds and self.backend is not None:
+        if self.finds and not self.found.looked and self.backend is not None and calls >= FEWEST_CALLS:
             parts = {type(x): x for x in reached_by(self.backend, self.fn)}
-            self.found.look([self.fn, *parts.values()], len(graph.signature), self.ops)
+            self.found.look([self.fn, *parts.values()], self.ops)
+            self.thread.around.enter_context(self.found.applied())
 
     def run_of(
         self,
@@ -301,6 +300,7 @@ class LazyRun:
         own: bool,
     ) -> None:
         backend: Any = function.backend
+        self.function = function
         self.backend = backend
         self.fn = function.fn
         self.recorder = function.recorder
@@ -317,7 +317,7 @@ class LazyRun:
         self.recorder.alone.clear()
         for number, arguments in enumerate(examples):
             self.sharing.take(number, arguments)
-        self.are_known = bool(examples)
+        self.count = len(examples)
         self.modes = self.recorder.modes()
         self.started = 0
 
@@ -335,8 +335,11 @@ class LazyRun:
         number = self.started
         self.started += 1
         self.recording.begins((self.fn, *arguments))
-        if not self.are_known:
+        if not self.count:
             self.sharing.take(number, arguments)
+        if number == 1 and self.count and self.recording.found is not None:
+            # The first example has shown about how many calls there are.
+            self.function.look(self.count * len(self.fold._graph.signature))
         context, variables = self.sharing.context()
         code = partial(context.run, code)
         try:

@@ -34,11 +34,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._engine.ops.reach import CONTAINERS, VALUES
+from multifold._engine.ops.reach import CONTAINERS, VALUES, bare
 from multifold._engine.ops.state import NOTHING, KeptState
 from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend
-from multifold.lazy.current import bare, refusal
+from multifold.lazy.current import refusal
 from multifold.lazy.watched import Watched, WatchedPlace, same
 from multifold.lazy.writes import functions_in, named_by
 

@@ -13,13 +13,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from multifold._engine.ops.reach import CONTAINERS, FEW, globals_of
+from multifold._engine.ops.reach import CONTAINERS, FEW, bare, globals_of
 from multifold._engine.ops.state import NOTHING as NOTHING
 from multifold._engine.ops.state import read_cell as read_cell
 from multifold._engine.ops.state import still_holds as still_holds
 from multifold._engine.ops.state import wait_for_others
 from multifold._engine.record.lines import users_frame as users_frame
-from multifold.lazy.current import bare, refusal
+from multifold.lazy.current import refusal
 
 
 def entries_of(value: Any) -> Sequence[Any]:

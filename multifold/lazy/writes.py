@@ -33,9 +33,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from multifold._engine.ops.reach import VALUES, globals_of, module_of
+from multifold._engine.ops.reach import FOUND, VALUES, globals_of, module_of
 from multifold._engine.ops.state import NOTHING, read_cell
-from multifold.lazy.current import FOUND
 from multifold.lazy.frames import Steps, where
 
 CHANGERS = {

@@ -49,11 +49,19 @@ ENDS = (*VALUES, ModuleType, type, CodeType)
 GLOBAL = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME")
 """Python's instructions for the names of a module."""
 
+FOUND = "multifold_found"
+"""The attribute of what stands in the place of a function while a program runs: that function."""
+
 FEW = 64
 """A container with more entries is taken for data and not looked into, as each trial would pay for it."""
 
 MANY = 256
 """Objects that are reached at most. Those far away are data, as the trees that a training loop binds."""
+
+
+def bare(x: Any) -> Any:
+    """Return the function in whose place a wrapper stands while a program runs; anything else as it is."""
+    return vars(x).get(FOUND, x) if isinstance(x, FunctionType) else x
 
 
 def makers(op: Any) -> Iterator[Any]:

@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from multifold._engine.ops.closeness import close, tolerance_of
-from multifold._engine.ops.reach import CONTAINERS, GENERATORS, VALUES, globals_of, reached
+from multifold._engine.ops.reach import CONTAINERS, GENERATORS, VALUES, bare, globals_of, reached
 from multifold.backend import Backend, StateSlot
 
 MOST = 4096
@@ -285,11 +285,15 @@ class Bindings:
         return {name: self.own[name] for name in names if name in self.own and name not in self.but}
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Give the names these values, and delete each name of `read` that has no value in ``values``."""
+        """Give the names these values, and delete each name of `read` that has no value in ``values``.
+
+        A wrapper that stands in a function's place while a program runs is no change: another thread may
+        have put it there, or have taken it away.
+        """
         for name in self.read().keys() - values.keys():
             del self.own[name]
         for name, value in values.items():
-            if self.own.get(name, self) is not value:
+            if bare(self.own.get(name, self)) is not bare(value):
                 self.own[name] = value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import random
 import warnings
 
@@ -167,3 +168,20 @@ def test_an_entry_that_is_only_rewritten_is_put_back():
     with KeptState(NumpyBackend(), [model]).again():
         model["a"] = 1
     assert model == {"a": 0}
+
+
+def helper(x):
+    return x + 1
+
+
+def calls_helper(x):
+    return helper(x)
+
+
+def test_a_wrapper_that_another_thread_takes_away_is_not_put_back(monkeypatch):
+    plain, wrapper = helper, functools.wraps(helper)(lambda x: x + 1)
+    wrapper.multifold_found = plain
+    monkeypatch.setitem(globals(), "helper", wrapper)
+    with KeptState(NumpyBackend(), [calls_helper]).again():
+        monkeypatch.setitem(globals(), "helper", plain)  # as another thread does, whose program ends
+    assert helper is plain
