@@ -88,11 +88,10 @@ def batched(
         ``"raise"`` what the first failing example raises; or ``"collect"`` the failures, and return a pair:
         the results of the other examples, and the exceptions by the number of the example.
     may_loop : bool
-        Whether the plain loop runs examples where gradients are turned off around the call, as by
-        ``torch.no_grad()``, and it has turned out to be faster: some runs, the second one first, measure
-        both ways on parts of their examples. So far only PyTorch tells that gradients are off. The loop is
-        never taken with ``own``, ``seed`` or ``on_error="collect"``, nor by a program that draws random
-        numbers.
+        Whether the plain loop runs examples where it has turned out to be faster: some runs, the second one
+        first, measure both ways on parts of their examples. With gradients they measure their backward
+        passes, too. So far only PyTorch tells of gradients. The loop is never taken with ``own``, ``seed``
+        or ``on_error="collect"``, nor by a program that draws random numbers.
 
     Returns
     -------
@@ -184,8 +183,8 @@ class Batched:
         self.on_error = on_error
         # The loop numbers no examples, has no copies, and does not collect failures as a run does.
         self.may_loop = may_loop and seed is None and not own and on_error == "raise"
-        self.pace = LoopPace()
-        self.draws_nothing = False  # whether a run without gradients has shown that
+        self.paces = {with_gradients: LoopPace() for with_gradients in (False, True)}
+        self.pace = self.paces[False]  # that of the last run
         self.fold: Fold | None = None
         self.count = 0
         functools.update_wrapper(self, fn, updated=())
@@ -198,6 +197,9 @@ class Batched:
     def __call__(self, *iterables: Iterable[Any], **shared: Any) -> Any:
         """Return what ``[fn(*example, **shared) for example in zip(*iterables)]`` returns, joined.
 
+        Inside of another batched program the examples run one after the other, and that program records
+        them. They do so, too, inside of a function that PyTorch transforms, as by ``torch.func.grad``.
+
         Raises
         ------
         RecordError
@@ -206,24 +208,29 @@ class Batched:
             If a recorded call fails.
         """
         examples = examples_of(iterables)
-        if not self.may_loop or CURRENT.recording is not None:
-            return self.returned(*self.run(examples, shared))
+        if CURRENT.recording is not None:  # another batched program records these examples
+            return self.returned(*self.looped(examples, shared))
         backend = self.function.backend_for(*examples[0], *shared.values())
-        if not backend.is_inference():
-            return self.returned(*self.run(examples, shared))
-        return self.joined(self.run_in_pace(backend, examples, shared))
+        if self.recorder.is_transformed():
+            return self.returned(*self.looped(examples, shared))
+        if self.may_loop:
+            with_gradients = not backend.is_inference()
+            self.pace = self.paces[with_gradients]
+            if not self.pace.draws and (self.recorder.times_backward or not with_gradients):
+                return self.joined(self.run_in_pace(backend, examples, shared, with_gradients))
+        return self.returned(*self.run(examples, shared))
 
-    def run_in_pace(self, backend: Backend, examples: Sequence[Any], shared: dict[str, Any]) -> list[Any]:
-        """Run the examples without gradients, in the loop or batched, whichever is faster; see `LoopPace`.
+    def run_in_pace(
+        self, backend: Backend, examples: Sequence[Any], shared: dict[str, Any], with_gradients: bool
+    ) -> list[Any]:
+        """Run the examples in the loop or batched, whichever is faster; see `LoopPace`.
 
-        Return their results, in order. Raise what the loop raises for the first example that fails. A
-        program that draws random numbers draws them in another order in the loop; so it is batched from
-        then on, and what it returns does not depend on times.
+        Return their results, in order. Raise what the loop raises for the first example that fails.
         """
-        count = len(examples)
-        looped, timed = self.pace.next(count)
+        count, pace = len(examples), self.pace
+        looped, timed = pace.next(count)
         random = None
-        if timed or not self.draws_nothing:
+        if timed or pace.draws is None:
             random = KeptState(backend, owners_of(backend, None, self.fn), only_random=True)
             before = random.read()
         moments = [moment(backend, timed)]
@@ -241,11 +248,19 @@ class Batched:
                 raise
         moments.append(moment(backend, timed))
         if random is not None:
-            self.draws_nothing = not random.drew(before)
-            self.may_loop = self.draws_nothing
+            pace.note_drawn(random.drew(before))
         if timed:
             begin, middle, end = moments
-            self.pace.note(count, looped=looped, in_loop=middle - begin, batched=end - middle)
+
+            def note(in_loop: float = 0.0, batched: float = 0.0) -> None:
+                in_loop, batched = middle - begin + in_loop, end - middle + batched
+                pace.note(count, looped=looped, in_loop=in_loop, batched=batched)
+
+            if with_gradients:
+                now = partial(moment, backend, True)
+                self.recorder.time_backward(results[:looped], results[looped:], now, note)
+            else:
+                note()
         return results
 
     def returned(self, results: list[Any], failures: dict[int, Exception]) -> Any:
@@ -264,11 +279,8 @@ class Batched:
 
         The results are in the order of the examples. ``examples`` has a tuple of arguments for each, and
         ``shared`` the keywords for all. Failures are exceptions by the number of the example, from 0; with
-        ``on_error="raise"`` the first one is raised. Inside of another batched program it runs one example
-        after the other, which that program records.
+        ``on_error="raise"`` the first one is raised.
         """
-        if CURRENT.recording is not None:  # inside of another batched program, which records these examples
-            return self.looped(examples, shared)
         function = self.function
         backend = function.backend_for(*examples[0], *shared.values())
         recorder = function.recorder

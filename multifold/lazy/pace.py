@@ -1,10 +1,11 @@
 """The pace of a batched program: how long an example takes in the loop, and how long batched.
 
-To record a small function of the framework takes as long as to run it. So where no gradients are wanted,
-and launches have few rows, the plain loop over the examples may be faster than anything that records them.
+To record a small function of the framework takes as long as to run it. So where launches have few rows, or
+an example waits for values, the plain loop over the examples may be faster than anything that records them.
 Which one is faster follows from the program and the machine, and is measured: of some runs the first few
 examples go in the loop, and the others are batched, so no example runs twice. The runs that follow take the
-faster way, until the next one is measured.
+faster way, until the next one is measured. With gradients a run is measured to the end of its backward
+pass; if none comes, nothing is known of it.
 
 A run of 2 examples may be faster in the loop, and one of 200 batched. So `LoopPace` measures runs of 64 to
 127 examples apart from those of 128 to 255, and so on. The first run of such a group is not measured: it is
@@ -18,8 +19,7 @@ is faster:
 >>> pace.next(64)
 RunWay(looped=64, timed=False)
 >>> print(pace.said())
-In the loop an example takes 5.00 ms, and batched 10.00 ms. So without gradients, runs of about 64 \
-examples take the loop.
+In the loop an example takes 5.00 ms, and batched 10.00 ms. So runs of about 64 examples take the loop.
   hint: batched(fn, may_loop=False) never takes it
 """
 
@@ -38,8 +38,8 @@ NOISE = 0.9
 """The loop is taken if it needs less than this part of the time that batched examples need."""
 
 AGAIN = 4
-"""So many runs after the second one a run is measured again, if both ways take as long; then twice as many,
-and so on."""
+"""So many runs after the second one a run is measured again, if both ways take as long, or nothing was
+noted; then twice as many, and so on."""
 
 RECENT = 3
 """So many measured runs count: what a program meets may change."""
@@ -68,7 +68,7 @@ class Rates:
     def __init__(self) -> None:
         self.runs = 0
         self.due = 1
-        self._gap = AGAIN
+        self._gap = AGAIN // 2
         self._in_loop: deque[tuple[int, float]] = deque(maxlen=RECENT)  # examples, and their seconds
         self._batched: deque[tuple[int, float]] = deque(maxlen=RECENT)
 
@@ -94,6 +94,8 @@ class Rates:
         self.runs += 1
         if run < self.due:
             return RunWay(count if self.prefers_loop else 0, False)
+        self._gap *= 2
+        self.due = self.runs + self._gap
         if count == 1:  # the other way, since there is no example for both; the first time it is batched
             return RunWay(0 if self.batched is None or self.prefers_loop else 1, True)
         return RunWay(min(MOST, max(1, count // PART)), True)
@@ -101,8 +103,7 @@ class Rates:
     def note(self, in_loop: tuple[int, float], batched: tuple[int, float]) -> None:
         """Note how many examples took how many seconds in the loop, and how many batched.
 
-        Once both are known, the next run is measured later than the last one was, and the later the more
-        the slower way costs.
+        Once both are known, the next run is measured the later the more the slower way costs.
         """
         for found, known in ((in_loop, self._in_loop), (batched, self._batched)):
             if found[0]:
@@ -110,13 +111,23 @@ class Rates:
         if self.in_loop and self.batched:
             slower = max(self.in_loop / self.batched, self.batched / self.in_loop)
             self.due = self.runs + int(self._gap * slower)
-            self._gap *= 2
+        else:  # the other way is measured at once
+            self._gap //= 2
+            self.due = self.runs
 
 
 class LoopPace:
-    """Which way the runs of a program without gradients go: in the loop, or batched."""
+    """Which way the runs of a program go, all with gradients or all without: in the loop, or batched.
+
+    Attributes
+    ----------
+    draws : bool or None
+        Whether the program draws random numbers; None while no run has shown that. It would draw them in
+        another order in the loop, so it never takes that: what it returns does not depend on times.
+    """
 
     def __init__(self) -> None:
+        self.draws: bool | None = None
         self._rates: defaultdict[int, Rates] = defaultdict(Rates)
         self._last = 0  # how many examples the last run had
 
@@ -124,6 +135,10 @@ class LoopPace:
         """Return the way of the next run, which has ``count`` examples, at least one."""
         self._last = count
         return self._rates[count.bit_length()].next(count)
+
+    def note_drawn(self, draws: bool) -> None:
+        """Note whether a run has drawn random numbers; see ``draws``."""
+        self.draws = draws
 
     def note(self, count: int, *, looped: int, in_loop: float, batched: float) -> None:
         """Note how long a run of ``count`` examples took, whose `RunWay` was timed.
@@ -140,8 +155,8 @@ class LoopPace:
             return ""
         in_loop, batched = (f"{1e3 * (x or 0):.2f} ms" for x in (rates.in_loop, rates.batched))
         return (
-            f"In the loop an example takes {in_loop}, and batched {batched}. So without gradients, runs of "
-            f"about {self._last:,} examples take the loop.\n"
+            f"In the loop an example takes {in_loop}, and batched {batched}. So runs of about "
+            f"{self._last:,} examples take the loop.\n"
             "  hint: batched(fn, may_loop=False) never takes it"
         )
 

@@ -75,6 +75,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         The framework's packages, whose lines are no lines of the program.
     walks_stacks : bool
         Whether the framework walks over all C frames of the stack, as PyTorch does when it makes an error.
+    times_backward : bool
+        Whether `time_backward` tells how long a backward pass has taken.
     own_contexts : tuple of callable
         The framework's makers of contexts that no other example sees, as ``torch.no_grad``; see `apart`.
     settings : dict
@@ -98,6 +100,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
 
     packages: ClassVar[tuple[str, ...]]
     walks_stacks: ClassVar[bool] = False
+    times_backward: ClassVar[bool] = False
     own_contexts: ClassVar[tuple[Any, ...]] = ()
     settings: ClassVar[Settings] = {}
 
@@ -158,6 +161,28 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """Raise a `RecordError` if a trace would hold the computed array ``x``, and not see it change.
 
         It is an array that a traced example returns. The default does nothing.
+        """
+        return
+
+    def is_transformed(self) -> bool:
+        """Return whether this runs in a function that the framework transforms: nothing is recorded there.
+
+        The default says that it never does.
+        """
+        return False
+
+    def time_backward(
+        self,
+        looped: Sequence[Any],
+        batched: Sequence[Any],
+        now: Callable[[], float],
+        note: Callable[[float, float], None],
+    ) -> None:
+        """Call ``note`` once a backward pass has gone through results of looped and of batched examples.
+
+        It takes the seconds that the backward pass of either has taken; both are 0 if no result has a
+        gradient. ``now()`` returns the time. It is asked only of an adapter that ``times_backward``. The
+        default does nothing.
         """
         return
 

@@ -382,3 +382,14 @@ def test_the_condition_of_cond_is_read(as_loop):
         return torch.cond(NET(x).sum() > 0, lambda y: NET(y), lambda y: y - 1, (NET(x),))
 
     as_loop(program, XS, parameters=PARAMETERS)
+
+
+def test_inside_of_a_transform_a_batched_program_runs_as_a_loop():
+    run, weights = multifold.batched(NET), dict(NET.named_parameters())
+
+    def loss(weights, call):
+        return sum([x.square().sum() for x in call(weights)])
+
+    slopes = grad(loss)(weights, lambda own: functional_call(run, {f"module.{k}": own[k] for k in own}, XS))
+    wanted = grad(loss)(weights, lambda own: [functional_call(NET, own, x) for x in XS])
+    torch.testing.assert_close(slopes, wanted)

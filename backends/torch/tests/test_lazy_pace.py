@@ -1,4 +1,4 @@
-"""Batched programs without gradients: the loop takes their place where it is faster.
+"""Batched programs: the loop takes their place where it is faster.
 
 Times are not measured here: each example takes as long as the test says, in the loop and batched.
 """
@@ -10,6 +10,7 @@ from itertools import repeat
 
 import pytest
 import torch
+from multifold_torch.lazy.backward import time_backward
 
 import multifold
 from multifold.lazy import batching
@@ -43,9 +44,12 @@ class Clock:
 
         run = multifold.batched(program, **keywords)
 
-        def looped(xs=ROWS):
+        def looped(xs=ROWS, backward=False):
             self.looped.clear()
-            assert torch.allclose(run(xs), torch.relu(LAYER(torch.stack(xs))))
+            found = run(xs)
+            assert torch.allclose(found, torch.relu(LAYER(torch.stack(xs))))
+            if backward:
+                found.sum().backward()
             return len(self.looped)
 
         return run, looped
@@ -72,16 +76,48 @@ def test_the_loop_is_never_taken_if_it_may_not(monkeypatch, keywords):
         assert [looped() for _ in range(4)] == [0] * 4
 
 
-def test_the_loop_is_never_taken_with_gradients(monkeypatch):
+@pytest.mark.parametrize(("backward", "often"), [(True, [0, 2, 16, 16]), (False, [0, 2, 0, 0])])
+def test_with_gradients_the_loop_is_taken_once_a_backward_pass_has_shown_it(monkeypatch, backward, often):
     _, looped = Clock(monkeypatch, 1.0, 2.0).program()
-    assert [looped() for _ in range(4)] == [0] * 4
+    assert [looped(backward=backward) for _ in range(4)] == often
+
+
+def test_runs_with_and_without_gradients_are_measured_by_themselves(monkeypatch):
+    _, looped = Clock(monkeypatch, 1.0, 2.0).program()
+    with torch.no_grad():
+        assert [looped() for _ in range(3)] == [0, 2, 16]
+    assert [looped(backward=True) for _ in range(3)] == [0, 2, 16]
+
+
+def passed(xs, clock, seconds):
+    """Return results whose backward pass takes ``seconds``."""
+    hidden = LAYER(xs)
+    hidden.register_hook(lambda _: clock.append(clock[-1] + seconds))
+    return torch.relu(hidden)
+
+
+@pytest.mark.parametrize("used", ["both", "one"])
+def test_a_backward_pass_is_timed_by_parts_if_it_goes_through_both(used):
+    clock, noted = [0.0], []
+    looped = [passed(row, clock, 3.0) for row in ROWS[:2]]
+    batched = passed(torch.stack(ROWS[2:]), clock, 5.0).unbind()
+    time_backward(looped, batched, lambda: clock[-1], lambda *found: noted.append(found))
+    torch.stack([*looped, *batched] if used == "both" else looped).sum().backward()
+    assert noted == ([(6.0, 5.0)] if used == "both" else [])
+
+
+def test_without_any_gradient_there_is_no_backward_pass_to_wait_for():
+    noted = []
+    time_backward(ROWS[:2], [None, 3], lambda: 0.0, lambda *found: noted.append(found))
+    assert noted == [(0.0, 0.0)]
 
 
 @pytest.mark.parametrize("draw", [lambda: torch.rand(2), random.random], ids=["torch", "python"])
-def test_a_program_that_draws_is_batched_whatever_it_takes(monkeypatch, draw):
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_program_that_draws_is_batched_whatever_it_takes(monkeypatch, draw, gradients):
     clock = Clock(monkeypatch, 1.0, 2.0)
     run = multifold.batched(lambda x: clock.took(x) or LAYER(x) + draw())
-    with torch.no_grad():
+    with torch.set_grad_enabled(gradients):
         for _ in range(4):
             run(ROWS)
     assert not clock.looped

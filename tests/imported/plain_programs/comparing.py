@@ -100,6 +100,7 @@ class Side:
             ops=[type(framework.names["unit"]).turned],
             seed=program.seed if program.has_seed else None,
             on_error="collect" if program.collects else "raise",
+            may_loop=False,
         )
 
     def renew(self) -> None:

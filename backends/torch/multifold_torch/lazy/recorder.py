@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -13,6 +13,7 @@ import numpy as np
 import optree
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch as functorch
 from torch.utils.hooks import RemovableHandle
 
 from multifold.backend import owner_of
@@ -23,6 +24,7 @@ from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, 
 from multifold.lazy.sequence import CellReads
 from multifold.lazy.straight import Crooked, changers_of
 from multifold_torch.lazy.answers import ANSWERS
+from multifold_torch.lazy.backward import time_backward
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
 from multifold_torch.lazy.changes import (
     ATTRIBUTE_SETS,
@@ -139,6 +141,7 @@ class TorchRecorder(LazyRecorder):
 
     packages = ("torch",)
     walks_stacks = True
+    times_backward = True
     own_contexts = (
         *(torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode),
         *(torch.autocast, torch.amp.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast),
@@ -204,6 +207,20 @@ class TorchRecorder(LazyRecorder):
     def refuse_constant(self, x: Any) -> None:
         if isinstance(x, Tensor) and not is_pending(x) and x.requires_grad and not self.is_shared(x):
             refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
+
+    def is_transformed(self) -> bool:
+        """Return whether this runs inside of ``torch.func.grad`` or the like, whose tensors are wrapped."""
+        return functorch.maybe_current_level() is not None
+
+    def time_backward(
+        self,
+        looped: Sequence[Any],
+        batched: Sequence[Any],
+        now: Callable[[], float],
+        note: Callable[[float, float], None],
+    ) -> None:
+        """Time the backward pass through results; see the method of `LazyRecorder`."""
+        time_backward(self.flatten(looped)[0], self.flatten(batched)[0], now, note)
 
     def apart(self) -> contextlib.AbstractContextManager[Any]:
         if VERSIONS.others:

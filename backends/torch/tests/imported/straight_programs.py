@@ -143,7 +143,7 @@ class StraightSide:
         rng = random.Random(seed)
         self.trees = [random_tree(rng, rng.randrange(1, 9)) for _ in range(6)]
         self.net = self.module.Net().train(rng.random() < 0.5)
-        self.run = multifold.batched(self.net, join="list", **options)
+        self.run = multifold.batched(self.net, join="list", may_loop=False, **options)
         self.error = None
         self.results, self.gradients = [], []
 
