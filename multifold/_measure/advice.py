@@ -350,6 +350,7 @@ class AdviceBench:
             seed=seed,
             on_error="raise",
             may_loop=False,
+            keep=False,
         )
 
     def step(self, compute: Callable[[], list[Any]]) -> tuple[float, list[Any]]:

@@ -30,6 +30,7 @@ from multifold.lazy.copies import in_all_copies, own_copy
 from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.function import LazyFunction
 from multifold.lazy.left import Left
+from multifold.lazy.met import MetExamples
 from multifold.lazy.pace import LoopPace
 from multifold.lazy.sharing import Sharing
 from multifold.operands import each
@@ -51,6 +52,7 @@ def batched(
     seed: int | None = None,
     on_error: str = "raise",
     may_loop: bool = True,
+    keep: bool = False,
 ) -> Any:
     """Return a function that runs ``fn`` for many examples at once, and returns what the loop returns.
 
@@ -92,6 +94,13 @@ def batched(
         first, measure both ways on parts of their examples. With gradients they measure their backward
         passes, too. So far only PyTorch tells of gradients. The loop is never taken with ``own``, ``seed``
         or ``on_error="collect"``, nor by a program that draws random numbers.
+    keep : bool
+        Whether the code of an example runs only when it is met for the first time: its recorded calls are
+        kept, and replayed wherever the same objects come again as arguments, in the same modes, with new
+        values and gradients. As `Batched.traces` it is for a program that reads no computed value and
+        draws nothing, and whose examples do not change; ``run.check(examples)`` compares with the loop. An
+        example is kept as long as its objects live; lists and tuples live on here. It excludes ``own``,
+        ``seed`` and ``on_error="collect"``.
 
     Returns
     -------
@@ -141,6 +150,7 @@ def batched(
         seed=seed,
         on_error=on_error,
         may_loop=may_loop,
+        keep=keep,
     )
     backend_found = found.function.backend
     return found if backend_found is None else backend_found.plain_module(fn, found)
@@ -167,7 +177,13 @@ class Batched:
         seed: int | None,
         on_error: str,
         may_loop: bool,
+        keep: bool,
     ) -> None:
+        if keep and (own or seed is not None or on_error != "raise"):
+            raise RecordError(
+                "Expected keep=True without own, seed and on_error='collect'. Received one of them.",
+                "what is kept is replayed without running the code of an example.",
+            )
         if own and isinstance(fn, FunctionType):
             raise RecordError(
                 f"Expected a model, or a method of one, with own=True. Received the function {fn!r}.",
@@ -182,7 +198,9 @@ class Batched:
         self.seed = seed
         self.on_error = on_error
         # The loop numbers no examples, has no copies, and does not collect failures as a run does.
-        self.may_loop = may_loop and seed is None and not own and on_error == "raise"
+        # What is replayed is faster than any loop, once it has been met.
+        self.may_loop = may_loop and seed is None and not (own or keep) and on_error == "raise"
+        self.met = MetExamples(self.version_of) if keep else None
         self.paces = {with_gradients: LoopPace() for with_gradients in (False, True)}
         self.pace = self.paces[False]  # that of the last run
         self.fold: Fold | None = None
@@ -263,6 +281,11 @@ class Batched:
                 note()
         return results
 
+    def version_of(self, x: Any) -> int:
+        """Return how often an array of the framework was changed in place; 0 for anything else."""
+        backend = self.function.backend
+        return self.recorder.version_of(x) if backend is not None and backend.owns(x) else 0
+
     def returned(self, results: list[Any], failures: dict[int, Exception]) -> Any:
         """Return the joined results; with ``on_error="collect"``, a pair of them and the failures.
 
@@ -279,8 +302,10 @@ class Batched:
 
         The results are in the order of the examples. ``examples`` has a tuple of arguments for each, and
         ``shared`` the keywords for all. Failures are exceptions by the number of the example, from 0; with
-        ``on_error="raise"`` the first one is raised.
+        ``on_error="raise"`` the first one is raised. Examples that are kept are replayed.
         """
+        if self.met is not None:
+            return self.run_met(self.met, examples, shared), {}
         function = self.function
         backend = function.backend_for(*examples[0], *shared.values())
         recorder = function.recorder
@@ -295,7 +320,9 @@ class Batched:
         async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
             number, arguments = numbered
             fn = own_copy(self.fn, shared_arrays) if self.own else function.program
-            run = function.run_of(fold, shared.values(), self.seed, examples, own=self.own)
+            run = function.run_of(
+                fold, shared.values(), self.seed, examples, own=self.own, count=len(examples)
+            )
             made: list[Any] = []
             try:
                 result, pending = await run.example(arguments, partial(fn, *arguments, **shared), made)
@@ -365,16 +392,21 @@ class Batched:
             tensor that needs a gradient and is no parameter.
         """
         examples = examples_of(iterables)
+        self.function.backend_for(*examples[0], *shared.values())
+        return self.traced(examples, shared)
+
+    def traced(self, examples: Sequence[Any], shared: dict[str, Any]) -> list[LazyTrace]:
+        """Return a trace for each example; see `traces`. The backend is known."""
         function = self.function
-        function.backend_for(*examples[0], *shared.values())
         taken: list[tuple[Any, Sequence[Any], Hashable]] = []
 
         async def record(recorder: Any, arguments: tuple[Any, ...]) -> Any:
-            run = function.run_of(recorder, shared.values(), self.seed)
+            run = function.run_of(recorder, shared.values(), self.seed, count=len(examples))
+            modes = function.modes() if not taken else taken[0][2]
             result, pending = await run.example(
                 arguments, partial(function.program, *arguments, **shared), []
             )
-            taken.append((result, pending, run.modes))
+            taken.append((result, pending, modes))
             return each(tuple([x.node for x in pending]))
 
         with collector.resting():
@@ -393,22 +425,52 @@ class Batched:
         """
         if not made or not all(isinstance(x, LazyTrace) for x in made):
             raise RecordError(f"Expected traces that run.traces(...) has made. Received {type_of(made)}.")
-        recorder = self.recorder
-        backend: Any = self.function.backend
-        if recorder is None:
+        if self.recorder is None:
             raise RecordError("Expected traces that this program has made. It has made none.")
-        fold = self.fold = Fold(backend=backend, device=self.device)
+        return self.joined(self.replayed(made))
+
+    def replayed(self, made: Sequence[LazyTrace]) -> list[Any]:
+        """Return the result of each example whose trace is in ``made``; see `replay`."""
+        recorder = self.recorder
+        fold = self.fold = Fold(backend=self.function.backend_for(), device=self.device)
         self.count = len(made)
         with recorder.recording(()):
-            modes = recorder.modes()
+            modes = self.function.modes()
             if any(x.modes != modes for x in made):
                 raise RecordError(
                     "Expected traces in the modes in which they were made, as that of gradients.",
-                    "make traces for evaluation inside of torch.no_grad().",
+                    "make traces for evaluation after model.eval(), inside of torch.no_grad().",
                 )
             rows = fold.run(None, [x.trace for x in made])
         found = [computed(recorder, x.pending, own) for x, own in zip(made, rows, strict=True)]
-        return self.joined([recorder.settled(x.result, own) for x, own in zip(made, found, strict=True)])
+        return [recorder.settled(x.result, own) for x, own in zip(made, found, strict=True)]
+
+    def run_met(self, met: MetExamples, examples: Sequence[Any], shared: dict[str, Any]) -> list[Any]:
+        """Return the results of all examples, replayed; record only those that were not met before.
+
+        What ``shared`` holds tells examples apart as their own arguments do.
+        """
+        recorder, found = self.recorder, self.function.found
+        with recorder.recording(()):
+            modes = self.function.modes(), (*shared,)
+        keys = [(*arguments, *shared.values()) for arguments in examples]
+        made = [met.find(modes, key) for key in keys]
+        new = [number for number, trace in enumerate(made) if trace is None]
+        if new:
+            had_looked = found.looked
+            for number, trace in zip(new, self.traced([examples[x] for x in new], shared), strict=True):
+                made[number] = trace
+                met.note(modes, keys[number], trace)
+            if found.looked and not had_looked:  # the first one was recorded before there were cells
+                met.forget(modes, keys[new[0]])
+        if met.are_all_new:
+            self.met = None
+            warn_user(
+                f"Of {len(met):,} examples none has come again, so batched(fn, keep=True) keeps none from "
+                "now on.\n\nHint: hand the same objects in each epoch; a data set that makes new ones each "
+                "time needs no keep=True."
+            )
+        return self.replayed(made)
 
     def loop(self, *iterables: Iterable[Any], **shared: Any) -> Any:
         """Run one example after the other, recording nothing; return what a call of the program returns.

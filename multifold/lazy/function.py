@@ -7,7 +7,7 @@ stream, traces. `multifold.batched` runs its examples in the same way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from types import FunctionType, TracebackType
@@ -17,7 +17,7 @@ import numpy as np
 
 from multifold._engine.frameworks import registry
 from multifold._engine.frameworks.framework_recorder import find_backend
-from multifold._engine.ops.reach import reached
+from multifold._engine.ops.reach import owners_of, reached
 from multifold._engine.record.node import Node
 from multifold._engine.traces.tracer import TraceRecorder
 from multifold.backend import Backend
@@ -200,6 +200,14 @@ class LazyFunction:
             )
         return self.backend
 
+    def modes(self) -> Hashable:
+        """Return what traces depend on: modes of the framework in this thread, and of the program's models.
+
+        The thread is inside of `LazyRecorder.recording`.
+        """
+        owners = owners_of(self.backend_for(), None, self.fn)
+        return self.recorder.modes(), self.recorder.training(owners)
+
     def look(self, calls: int) -> None:
         """Look for straight functions, which the run under way in this thread then records whole.
 
@@ -218,6 +226,7 @@ class LazyFunction:
         examples: Sequence[Sequence[Any]] = (),
         *,
         own: bool = False,
+        count: int = 0,
     ) -> LazyRun:
         """Return the run of this program on ``fold`` in this thread; begin one if there is none.
 
@@ -226,7 +235,8 @@ class LazyFunction:
         run, as if ``plain(fold, example)`` is called by itself.
 
         The other arguments count only where a run begins. ``same`` has the arguments that all examples have
-        in common, and ``examples`` the own ones of each; `batched` says what ``seed`` and ``own`` do.
+        in common, and ``examples`` the own ones of each; ``count`` is how many examples there are, 0 if
+        that is not known; `batched` says what ``seed`` and ``own`` do.
         """
         thread = self.thread
         run = thread.runs.get(fold)
@@ -239,7 +249,7 @@ class LazyFunction:
             same = [*same]
             thread.begin(self.recorder.recording(same), CELLS.applied(self.ops), self.found.applied())
             fold._meanwhile.push(partial(thread.end, fold))
-            run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples, own)
+            run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples, own, count)
             if run.recording.is_trace:
                 fold._meanwhile.enter_context(self.recorder.tracing(run.recording))
         return run
@@ -281,13 +291,13 @@ class LazyRun:
         The arguments of each example, if they are known; else empty.
     own : bool
         Whether each example has a copy of the model.
+    count : int
+        How many examples there are, 0 if that is not known.
 
     Attributes
     ----------
     started : int
         How many examples have begun.
-    modes : Hashable
-        The modes of the framework in which it began.
     """
 
     def __init__(
@@ -298,6 +308,7 @@ class LazyRun:
         seed: int | None,
         examples: Sequence[Sequence[Any]],
         own: bool,
+        count: int,
     ) -> None:
         backend: Any = function.backend
         self.function = function
@@ -317,8 +328,8 @@ class LazyRun:
         self.recorder.alone.clear()
         for number, arguments in enumerate(examples):
             self.sharing.take(number, arguments)
-        self.count = len(examples)
-        self.modes = self.recorder.modes()
+        self.count = count
+        self.are_known = bool(examples)
         self.started = 0
 
     async def example(
@@ -335,7 +346,7 @@ class LazyRun:
         number = self.started
         self.started += 1
         self.recording.begins((self.fn, *arguments))
-        if not self.count:
+        if not self.are_known:
             self.sharing.take(number, arguments)
         if number == 1 and self.count and self.recording.found is not None:
             # The first example has shown about how many calls there are.

@@ -209,6 +209,13 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """
         return ()
 
+    def training(self, owners: Sequence[Any]) -> Hashable:
+        """Return whether each model among ``owners``, and each part of it, is in training.
+
+        The default says nothing of it, ``()``, for frameworks whose models do not know that.
+        """
+        return ()
+
     @abc.abstractmethod
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         """Return the key of an argument that is neither pending nor a plain value of Python.

@@ -46,6 +46,7 @@ from multifold_torch.lazy.watching import tracing
 from multifold_torch.lazy.weights import OtherWeights, Weights
 from multifold_torch.lazy.whole import FoundCall, container_in, known_found, tried
 from multifold_torch.lazy.written import Written, is_pending
+from multifold_torch.trials import modules_in_order
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
 ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
@@ -300,6 +301,10 @@ class TorchRecorder(LazyRecorder):
                 "use torch.no_grad() inside of the program, or inference_mode() around the run.",
             )
         return Modes.now(), torch.get_default_dtype(), inference
+
+    def training(self, owners: Sequence[Any]) -> Hashable:
+        """Return ``training`` of all modules of these owners, in order."""
+        return tuple([module.training for module in modules_in_order(owners)])
 
     def key_of(self, x: Any, operands: list[Tensor]) -> Hashable:
         kind = type(x)

@@ -1,0 +1,76 @@
+"""``batched(fn, keep=True)`` in PyTorch: new weights, modes, and tensors that change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import multifold
+
+torch.manual_seed(0)
+
+
+class Net(torch.nn.Module):
+    """A network of a few steps, which counts how often its code runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.drop = torch.nn.Linear(4, 4), torch.nn.Dropout(0.0)
+        self.ran = []
+
+    def step(self, x):
+        return self.drop(torch.tanh(self.layer(x)) + x * 0.5)
+
+    def forward(self, x, count):
+        self.ran.append(count)
+        for _ in range(count):
+            x = self.step(x)
+        return x if self.training else -x
+
+
+XS, COUNTS = list(torch.randn(16, 4)), [number % 5 + 1 for number in range(16)]
+
+
+def test_new_weights_have_new_values_and_gradients(comparing):
+    outcome, assert_equal = comparing
+    net = Net()
+    run, parameters = multifold.batched(net, keep=True), [*net.parameters()]
+    for _ in range(4):
+        wanted, slopes = outcome(lambda: torch.stack([*map(net, XS, COUNTS)]), parameters)
+        found, own = outcome(lambda: run(XS, COUNTS), parameters)
+        for x, y in zip([wanted, *slopes], [found, *own], strict=True):
+            assert_equal(x, y, 1e-4)
+        with torch.no_grad():
+            net.layer.weight.mul_(0.9)
+    # The loop has run it four times, and the first example was recorded before cells were found.
+    assert len(net.ran) == 4 * 16 + 16 + 1
+    assert "Net.step" in str(run.explain())
+
+
+def test_modes_of_gradients_and_of_training_are_kept_apart():
+    net = Net()
+    run = multifold.batched(net, keep=True, ops=())
+    for training in (True, False, True, False):
+        for gradients in (True, False):
+            net.train(training)
+            with torch.set_grad_enabled(gradients):
+                torch.testing.assert_close(run(XS, COUNTS), torch.stack([*map(net, XS, COUNTS)]))
+                assert run(XS, COUNTS).requires_grad == gradients
+    assert len(run.run.met) == 4 * 16
+
+
+def test_a_tensor_that_was_changed_in_place_is_another_example():
+    net, xs = Net(), [x.clone() for x in XS]
+    run = multifold.batched(net, keep=True)
+    for _ in range(3):
+        torch.testing.assert_close(run(xs, COUNTS), torch.stack([*map(net, xs, COUNTS)]))
+        xs[3].add_(1.0)
+
+
+def test_traces_made_in_training_are_not_replayed_in_evaluation():
+    net = Net()
+    run = multifold.batched(net)
+    traces = run.traces(XS, COUNTS)
+    net.eval()
+    with pytest.raises(multifold.RecordError, match="in the modes in which they were made"):
+        run.replay(traces)
