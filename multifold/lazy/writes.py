@@ -335,6 +335,7 @@ def functions_in(
         default leaves out none.
     """
     seen = set[int]()
+    kinds = set[tuple[int, bool]]()
     todo = [*roots]
     while todo:
         x = todo.pop()
@@ -357,12 +358,15 @@ def functions_in(
                 todo += [part for _, part in named_by(x)]
         else:
             seen.add(id(x))
-            kinds = x.__mro__ if isinstance(x, type) else type(x).__mro__
-            for kind in kinds:
+            for kind in x.__mro__ if isinstance(x, type) else type(x).__mro__:
+                is_users = is_written_here(module_of(kind))
+                if (id(kind), isinstance(x, type)) in kinds or not is_users and is_known(module_of(kind)):
+                    continue
+                kinds.add((id(kind), isinstance(x, type)))
                 parts = [part for part in vars(kind).values() if is_code(part) or sets(part)]
-                if is_written_here(module_of(kind)):
+                if is_users:
                     todo += parts
-                elif not (isinstance(x, type) or is_known(module_of(kind))):
+                elif not isinstance(x, type):
                     yield from [part for part in parts if isinstance(part, FunctionType)]
 
 
