@@ -360,7 +360,7 @@ def functions_in(
             seen.add(id(x))
             for kind in x.__mro__ if isinstance(x, type) else type(x).__mro__:
                 is_users = is_written_here(module_of(kind))
-                if (id(kind), isinstance(x, type)) in kinds or not is_users and is_known(module_of(kind)):
+                if (id(kind), isinstance(x, type)) in kinds or (not is_users and is_known(module_of(kind))):
                     continue
                 kinds.add((id(kind), isinstance(x, type)))
                 parts = [part for part in vars(kind).values() if is_code(part) or sets(part)]
