@@ -229,7 +229,7 @@ class Batched:
         if CURRENT.recording is not None:  # another batched program records these examples
             return self.returned(*self.looped(examples, shared))
         backend = self.function.backend_for(*examples[0], *shared.values())
-        if self.recorder.is_transformed():
+        if self.recorder.must_loop():
             return self.returned(*self.looped(examples, shared))
         if self.may_loop:
             with_gradients = not backend.is_inference()

@@ -164,8 +164,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """
         return
 
-    def is_transformed(self) -> bool:
-        """Return whether this runs in a function that the framework transforms: nothing is recorded there.
+    def must_loop(self) -> bool:
+        """Return whether nothing can be recorded here, inside of what the framework does, so examples loop.
 
         The default says that it never does.
         """

@@ -209,7 +209,7 @@ class TorchRecorder(LazyRecorder):
         if isinstance(x, Tensor) and not is_pending(x) and x.requires_grad and not self.is_shared(x):
             refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
 
-    def is_transformed(self) -> bool:
+    def must_loop(self) -> bool:
         """Return whether this runs inside of ``torch.func.grad`` or the like, whose tensors are wrapped."""
         return functorch.maybe_current_level() is not None
 
