@@ -274,7 +274,8 @@ class OperatorRecorder(LazyRecorder):
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         if isinstance(x, self.arrays) or type(x) is np.ndarray:
             operands.append(x)
-            return ("shared", id(x)) if id(x) in self.shared else self.forms.of(x)
+            form = self.forms.of(x)
+            return ("shared", form) if id(x) in self.shared else form
         if id(x) in self.seen:
             return self.seen_of(x)
         container = self.container_key(x, operands)
