@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from multifold_jax.eager import COMPILATIONS
 
 import multifold
 from multifold import LaunchError, RecordError
@@ -368,3 +369,28 @@ def test_a_cell_that_counts_or_keeps_a_tracer_is_refused(name, what):
 def test_a_cell_may_note_a_size():
     found = multifold.batched(multifold.op(Keeping().notes), backend="jax")(XS)
     np.testing.assert_allclose(found, jnp.stack(XS) * 4)
+
+
+def random_tree(rng, leaves):
+    if leaves == 1:
+        return int(rng.integers(10))
+    left = int(rng.integers(1, leaves))
+    return random_tree(rng, left), random_tree(rng, leaves - left)
+
+
+def test_training_compiles_nothing_once_the_sizes_have_been_met():
+    rng, run = np.random.default_rng(0), multifold.batched(encode, backend="jax")
+    loss = jax.value_and_grad(lambda p, trees: jnp.square(run(trees, parameters=p)).sum())
+    compiled, parameters = [], PARAMETERS
+    for step in range(12):
+        if step < 3 or step > 5:  # three steps of the same trees
+            trees = [random_tree(rng, int(rng.integers(2, 9))) for _ in range(16)]
+        before = COMPILATIONS.count
+        found, slopes = loss(parameters, trees)
+        compiled.append(COMPILATIONS.count - before)
+        wanted = sum(jnp.square(encode(tree, parameters)).sum() for tree in trees)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
+        parameters = jax.tree.map(lambda x, slope: x - 1e-3 * slope, parameters, slopes)
+    assert (
+        compiled[3:6] == [0, 0, 0] and sum(compiled[6:]) < 24
+    )  # some forty in each step of new trees before

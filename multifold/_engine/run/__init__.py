@@ -45,9 +45,9 @@ calls the op once, and keeps the result as the section that the output reads:
 [array([30.])]
 
 The modules: `launch` is a launch as data. `launcher` runs one, and compares its result with those of
-launches like it; `trial_book` decides which launches are tried, and `settling` tries them in
-advance. `run` is the state of one run and the
-sections that wait. `loop` runs a plan to its end, with `divide` for launches whose rows turn out to differ.
-`blame` finds who fails if a launch fails, and `outliers` whose calls an error is about. `report` keeps what
-`Fold.explain` tells. All that is known of one op is in `multifold._engine.ops`.
+launches like it; `trial_book` decides which launches are tried, and `settling` tries them in advance. `run`
+is the state of one run and the sections that wait, and `padded` those of launches that are padded, for
+frameworks that compile for each size. `loop` runs a plan to its end, with `divide` for launches whose rows
+turn out to differ. `blame` finds who fails if a launch fails, and `outliers` whose calls an error is about.
+`report` keeps what `Fold.explain` tells. All that is known of one op is in `multifold._engine.ops`.
 """

@@ -50,6 +50,7 @@ from multifold._engine.record.graph import Graph
 from multifold._engine.run.divide import divide
 from multifold._engine.run.launch import Outcomes
 from multifold._engine.run.launcher import Launcher
+from multifold._engine.run.padded import PaddedSections
 from multifold._engine.run.report import Notes
 from multifold._engine.run.run import Run, Sections
 from multifold.errors import MultifoldError
@@ -155,7 +156,7 @@ class Loop:
         first = len(run.place.rows) - len(schedule)
         while True:
             began = perf_counter()
-            sections = Sections(run, wiring)
+            sections = (Sections if plan.frame.pad is None else PaddedSections)(run, wiring)
             notes.took("upload", began)
             # A result that is asked for whole has no section that waits for the output: it stays itself.
             kept = np.concatenate([stays, plan.asked.whole_calls])

@@ -530,21 +530,11 @@ class Sections:
 
         Sections are taken out of ``waiting``. Raises `LaunchError` if an operand cannot be made.
         """
-        take = self.waiting.pop if self.plain else self.section
         leaves: list[Any] = []
-        backend = self.backend
         try:
             for i, wired in enumerate(launch.slots):
-                if type(wired) is Operand:  # as `assemble`, without the call of a function
-                    _, sections, permute = wired
-                    if len(sections) == 1:
-                        value = take(sections[0])
-                    else:
-                        parts = list(map(take, sections))
-                        value = (self.values if isinstance(parts[0], CONTAINERS) else backend).concat(parts)
-                    if permute is not None:
-                        values = self.values if isinstance(value, CONTAINERS) else backend
-                        value = values.gather(value, self.indices[permute])
+                if type(wired) is Operand:
+                    value = self.assemble(wired)
                 elif type(wired) is Numbers:
                     value = self.numbers[wired.type][wired.upload]
                 else:
