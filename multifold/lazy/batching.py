@@ -92,7 +92,7 @@ def batched(
     may_loop : bool
         Whether the plain loop runs examples where it has turned out to be faster: some runs, the second one
         first, measure both ways on parts of their examples. With gradients they measure their backward
-        passes, too. So far only PyTorch tells of gradients. The loop is never taken with ``own``, ``seed``
+        passes, too. So far this works in PyTorch and NumPy. The loop is never taken with ``own``, ``seed``
         or ``on_error="collect"``, nor by a program that draws random numbers.
     keep : bool
         Whether the code of an example runs only when it is met for the first time: its recorded calls are
@@ -232,7 +232,7 @@ class Batched:
         if self.recorder.must_loop():
             return self.returned(*self.looped(examples, shared))
         if self.may_loop:
-            with_gradients = not backend.is_inference()
+            with_gradients = self.recorder.has_gradients and not backend.is_inference()
             self.pace = self.paces[with_gradients]
             if not self.pace.draws and (self.recorder.times_backward or not with_gradients):
                 return self.joined(self.run_in_pace(backend, examples, shared, with_gradients))

@@ -75,6 +75,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         The framework's packages, whose lines are no lines of the program.
     walks_stacks : bool
         Whether the framework walks over all C frames of the stack, as PyTorch does when it makes an error.
+    has_gradients : bool
+        Whether the framework has gradients at all.
     times_backward : bool
         Whether `time_backward` tells how long a backward pass has taken.
     own_contexts : tuple of callable
@@ -100,6 +102,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
 
     packages: ClassVar[tuple[str, ...]]
     walks_stacks: ClassVar[bool] = False
+    has_gradients: ClassVar[bool] = True
     times_backward: ClassVar[bool] = False
     own_contexts: ClassVar[tuple[Any, ...]] = ()
     settings: ClassVar[Settings] = {}

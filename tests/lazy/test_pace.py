@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import multifold
+from multifold.lazy import batching
+from multifold.lazy.current import CURRENT
 from multifold.lazy.pace import LoopPace, RunWay
+
+
+@multifold.op
+def double(x):
+    return x * 2
 
 
 def ways(runs, count, in_loop, batched):
@@ -59,3 +68,19 @@ def test_what_was_measured_last_counts():
     assert pace.said()
     pace.note(64, looped=8, in_loop=16.0, batched=56.0)
     assert not pace.said()
+
+
+def test_programs_of_numpy_take_the_loop_where_it_is_faster(monkeypatch):
+    seconds, looped = [0.0], []
+    monkeypatch.setattr(batching, "moment", lambda backend, timed: seconds[0])
+
+    def program(x):
+        looped.append(CURRENT.recording is None)
+        seconds[0] += 1.0 if looped[-1] else 2.0
+        return double(x)
+
+    run = multifold.batched(program, backend="numpy")
+    for _ in range(3):
+        looped.clear()
+        assert run(list(np.ones((16, 2)))).tolist() == [[2.0, 2.0]] * 16
+    assert all(looped)

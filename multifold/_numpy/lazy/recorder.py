@@ -35,6 +35,7 @@ class NumpyRecorder(LazyRecorder):
     """
 
     packages = ("numpy",)
+    has_gradients = False
 
     def __init__(self, fn: Any) -> None:
         super().__init__(PendingArray, SettledArray, ANSWERS, (error_handling,))
