@@ -139,3 +139,8 @@ def __getattr__(name: str) -> object:
     if name in ("blocks", "compat", "models", "ops", "sampling"):  # the first two say where they are now
         return importlib.import_module(f"multifold.{name}")
     raise AttributeError(f"module 'multifold' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return what is public, for completion: what is loaded later comes, too, and modules inside do not."""
+    return [*__all__]

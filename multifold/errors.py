@@ -6,6 +6,39 @@ built-in exception that a caller would look for (`ValueError`, `ImportError`, ..
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def naming_keywords(fn: Call) -> Call:
+    """Make a function say which keyword was meant, in the `TypeError` for one that it does not take.
+
+    >>> @naming_keywords
+    ... def batched(fn, *, ops=None): ...
+    >>> batched(len, op=[max])
+    Traceback (most recent call last):
+    TypeError: batched() got an unexpected keyword argument 'op'. Did you mean 'ops'?
+    """
+    known = [*inspect.signature(fn).parameters]
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
+            near = [] if name in known else difflib.get_close_matches(name, known, n=1)
+            if near:
+                what = fn.__qualname__.removesuffix(".__init__")
+                raise TypeError(
+                    f"{what}() got an unexpected keyword argument {name!r}. Did you mean {near[0]!r}?"
+                )
+        return fn(*args, **kwargs)
+
+    return cast("Call", call)
+
 
 def type_of(x: object) -> str:
     """Return the name of the type of ``x`` with its article, for a message.

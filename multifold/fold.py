@@ -38,7 +38,7 @@ from multifold._engine.traces.minibatch import Minibatch, is_batch, refuse_mispl
 from multifold._engine.traces.trace import Trace
 from multifold._twin.check import both_ways, check
 from multifold.backend import Backend
-from multifold.errors import RecordError, type_of
+from multifold.errors import RecordError, naming_keywords, type_of
 
 if TYPE_CHECKING:
     from multifold.explain import Explanation, RoundsExplanation
@@ -89,6 +89,7 @@ class Fold(FrameworkRecorder, Awaiting):
     [array([ 1,  5, 15])]
     """
 
+    @naming_keywords
     def __init__(
         self,
         backend: str | Backend | type[Backend] = "auto",

@@ -8,6 +8,7 @@ hands the recorded calls to a `Fold`, and puts the results into what the code re
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from time import perf_counter
@@ -23,7 +24,7 @@ from multifold._engine.rounds import collector
 from multifold._engine.traces.trace import Trace
 from multifold._engine.traces.tracer import traces
 from multifold.backend import Backend
-from multifold.errors import MismatchError, RecordError, type_of
+from multifold.errors import MismatchError, RecordError, naming_keywords, type_of
 from multifold.fold import Fold
 from multifold.lazy.comparing import differing
 from multifold.lazy.copies import in_all_copies, own_copy
@@ -40,7 +41,11 @@ if TYPE_CHECKING:
 
 JOINS = ("stack", "cat", "list")
 
+NAMING = ("__module__", "__name__", "__qualname__", "__doc__")
+"""What a batched program takes from its function; annotations of a module's class cannot be pickled."""
 
+
+@naming_keywords
 def batched(
     fn: Callable[..., Any],
     *,
@@ -179,6 +184,7 @@ class Batched:
         may_loop: bool,
         keep: bool,
     ) -> None:
+        refuse_async(fn)
         if keep and (own or seed is not None or on_error != "raise"):
             raise RecordError(
                 "Expected keep=True without own, seed and on_error='collect'. Received one of them.",
@@ -201,11 +207,24 @@ class Batched:
         # What is replayed is faster than any loop, once it has been met.
         self.may_loop = may_loop and seed is None and not (own or keep) and on_error == "raise"
         self.met = MetExamples(self.version_of) if keep else None
-        self.paces = {with_gradients: LoopPace() for with_gradients in (False, True)}
+        self.paces = paces()
         self.pace = self.paces[False]  # that of the last run
         self.fold: Fold | None = None
         self.count = 0
-        functools.update_wrapper(self, fn, updated=())
+        functools.update_wrapper(self, fn, assigned=NAMING, updated=())
+
+    def __repr__(self) -> str:
+        """Say of what it is a run, and what the last one did."""
+        name = getattr(self.fn, "__qualname__", type(self.fn).__name__)
+        if self.fold is None:
+            return f"<batched {name}, not called yet>"
+        calls, launches = len(self.fold), len(self.fold.explain())
+        return f"<batched {name}: {launches:,} launches of {calls:,} calls for {self.count:,} examples>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes to be pickled or copied; a copy has run nothing, and knows no times."""
+        new = {"fold": None, "count": 0, "paces": paces(), "pace": LoopPace(), "is_new": True}
+        return {**vars(self), **new}
 
     @property
     def recorder(self) -> Any:
@@ -613,6 +632,27 @@ def computed(recorder: Any, pending: Sequence[Any], rows: Sequence[Any]) -> dict
     knows the framework; see `LazyRecorder.computed`.
     """
     return {id(x): recorder.computed(x, own) for x, own in zip(pending, rows, strict=True)}
+
+
+def paces() -> dict[bool, LoopPace]:
+    """Return a new pace for runs without gradients, and one for those with."""
+    return {False: LoopPace(), True: LoopPace()}
+
+
+def refuse_async(fn: Any) -> None:
+    """Raise a `RecordError` for an ``async def`` or a generator, which returns before it has computed."""
+    fns = (fn, type(fn).__call__, getattr(fn, "forward", None))
+    if any(inspect.iscoroutinefunction(x) or inspect.isasyncgenfunction(x) for x in fns):
+        raise RecordError(
+            f"Expected a function that returns its result. Received the async def {fn!r}.",
+            "batched lets examples wait by itself: write def, and x.item() for a value. Or run it as it "
+            "is, by fold.run(model, examples, fn).",
+        )
+    if any(map(inspect.isgeneratorfunction, fns)):
+        raise RecordError(
+            f"Expected a function that returns its result. Received the generator {fn!r}.",
+            "return a list of what it yields.",
+        )
 
 
 def moment(backend: Backend, timed: bool) -> float:

@@ -21,7 +21,7 @@ from multifold._engine.ops.reach import owners_of, reached
 from multifold._engine.record.node import Node
 from multifold._engine.traces.tracer import TraceRecorder
 from multifold.backend import Backend
-from multifold.errors import RecordError
+from multifold.errors import RecordError, naming_keywords
 from multifold.lazy.cells import CELLS, as_cell, checked_ops
 from multifold.lazy.current import CURRENT, Recording
 from multifold.lazy.found import FEWEST_CALLS, FoundCells
@@ -30,6 +30,7 @@ from multifold.lazy.waiting import drive
 from multifold.operands import each
 
 
+@naming_keywords
 def plain(
     fn: Callable[[Any], Any],
     ops: Sequence[Any] = (),

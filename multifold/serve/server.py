@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from multifold._engine.traces.trace import Trace
 from multifold.backend import Backend
-from multifold.errors import LaunchError, MultifoldError, RecordError, type_of
+from multifold.errors import LaunchError, MultifoldError, RecordError, naming_keywords, type_of
 from multifold.fold import Fold
 from multifold.serve.admission import Admission
 from multifold.serve.requests import Request
@@ -87,6 +87,7 @@ class Server:
     [array([1]), array([5]), array([15])]
     """
 
+    @naming_keywords
     def __init__(
         self,
         model: Any,

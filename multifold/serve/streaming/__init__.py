@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from multifold.backend import Backend
-from multifold.errors import RecordError, type_of
+from multifold.errors import RecordError, naming_keywords, type_of
 from multifold.serve.streaming.minibatches import StreamRunner, awaits
 
 __all__ = ["stream"]
 
 
+@naming_keywords
 def stream(
     model: Any,
     examples: Iterable[Any],

@@ -1,10 +1,20 @@
-"""A batched program of a module is a module, too: it has its parameters, modes and state."""
+"""A batched program of a module is a module, too: it has its parameters, modes and state.
+
+Checkpoints of either are those of the other: `BatchedModule.state_dict` has the keys of the module inside.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from multifold.errors import RecordError
+
+INSIDE = "module."
+"""How the names of parameters begin, that of the attribute which is the module inside."""
 
 
 class BatchedModule(nn.Module):
@@ -14,6 +24,15 @@ class BatchedModule(nn.Module):
         super().__init__()
         self.module = module
         self.run = run
+        self.register_load_state_dict_pre_hook(name_inside)
+
+    def extra_repr(self) -> str:
+        """Return what the last run did, for the text of the module."""
+        return repr(self.run)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the state of the module inside, under its own names."""
+        return self.module.state_dict(*args, **kwargs)
 
     def forward(self, *iterables: Any, **shared: Any) -> Any:
         """Return what the module returns for each example, joined, as `multifold.batched` says."""
@@ -38,3 +57,31 @@ class BatchedModule(nn.Module):
     def check(self, *iterables: Any, **shared: Any) -> None:
         """Raise if the results of these examples differ from those of the loop."""
         self.run.check(*iterables, **shared)
+
+
+def name_inside(
+    batched: nn.Module, state: dict[str, Any], prefix: str, metadata: Mapping[str, Any], *_: Any
+) -> None:
+    """Let a state that has the names of the module inside be loaded into a batched one.
+
+    PyTorch calls this before it loads ``state``, of which the names of this module begin with ``prefix``.
+    Names that begin with ``module.`` already, as in the state of a module that held this one when it was
+    saved by other means, stay.
+    """
+    own = {prefix + name for name, _ in [*batched.named_parameters(), *batched.named_buffers()]}
+    for name in [name for name in state if name.startswith(prefix) and name not in own]:
+        state[prefix + INSIDE + name[len(prefix) :]] = state.pop(name)
+
+
+def refuse_circle(owner: nn.Module, name: str, part: Any) -> None:
+    """Raise a `RecordError` if a module becomes a part of itself, as by ``self.run = batched(self)``."""
+    if isinstance(part, BatchedModule) and any(x is owner for x in part.modules()):
+        raise RecordError(
+            f"A {type(owner).__name__} keeps a batched program of itself as attribute {name!r}, and would "
+            "be a part of itself.",
+            f"keep it outside, {name} = multifold.batched(model); or in a list, which PyTorch does not "
+            f"look into: self.{name}s = [multifold.batched(self)].",
+        )
+
+
+register_module_module_registration_hook(refuse_circle)
