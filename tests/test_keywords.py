@@ -14,7 +14,7 @@ import multifold
     [
         (lambda **options: multifold.batched(len, **options), "op", "ops"),
         (lambda **options: multifold.plain(len, **options), "backends", "backend"),
-        (lambda **options: multifold.Fold(**options), "shedule", "schedule"),
+        (multifold.Fold, "shedule", "schedule"),
         (lambda **options: multifold.Server(None, len, **options), "timeouts", "timeout"),
     ],
     ids=["batched", "plain", "Fold", "Server"],
