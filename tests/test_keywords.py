@@ -14,7 +14,7 @@ import multifold
     [
         (lambda **options: multifold.batched(len, **options), "op", "ops"),
         (lambda **options: multifold.plain(len, **options), "backends", "backend"),
-        (multifold.Fold, "shedule", "schedule"),
+        (multifold.Fold, "schedules", "schedule"),
         (lambda **options: multifold.Server(None, len, **options), "timeouts", "timeout"),
     ],
     ids=["batched", "plain", "Fold", "Server"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from types import FunctionType, TracebackType
 from typing import Any
@@ -209,13 +209,23 @@ class LazyFunction:
         owners = owners_of(self.backend_for(), None, self.fn)
         return self.recorder.modes(), self.recorder.training(owners)
 
-    def look(self, calls: int) -> None:
-        """Look for straight functions, which the run under way in this thread then records whole.
+    def learn(self, run: LazyRun, calls: int) -> None:
+        """Learn from the first examples of a run under way in this thread how to record those that follow.
 
-        Does nothing if that was done before, or if ``calls``, as many as the run will record, are few.
+        ``calls`` is about how many calls the run will record. Straight functions are found and recorded
+        whole, unless that was done, or they are few. If there is none at all, functions of weights are
+        recorded, too.
         """
-        if self.finds and not self.found.looked and self.backend is not None and calls >= FEWEST_CALLS:
-            parts = {type(x): x for x in reached_by(self.backend, self.fn)}
+        if not calls and self.recorder.records_weights is None and not run.recording.is_trace:
+            self.recorder.note_weights(recorded=True)
+            self.thread.around.enter_context(self.recorder.beginning())
+        if (
+            not self.found.looked
+            and calls >= FEWEST_CALLS
+            and run.recording.found is not None
+            and self.finds
+        ):
+            parts = {type(x): x for x in reached_by(self.backend_for(), self.fn)}
             self.found.look([self.fn, *parts.values()], self.ops)
             self.thread.around.enter_context(self.found.applied())
 
@@ -248,7 +258,12 @@ class LazyFunction:
                     "fold.run(None, examples, multifold.plain(fn)), or multifold.batched(fn)(examples).",
                 )
             same = [*same]
-            thread.begin(self.recorder.recording(same), CELLS.applied(self.ops), self.found.applied())
+            thread.begin(
+                self.recorder.recording(same),
+                CELLS.applied(self.ops),
+                self.found.applied(),
+                self.recorder.beginning() if self.recorder.records_weights else nullcontext(),
+            )
             fold._meanwhile.push(partial(thread.end, fold))
             run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples, own, count)
             if run.recording.is_trace:
@@ -349,9 +364,8 @@ class LazyRun:
         self.recording.begins((self.fn, *arguments))
         if not self.are_known:
             self.sharing.take(number, arguments)
-        if number == 1 and self.count and self.recording.found is not None:
-            # The first example has shown about how many calls there are.
-            self.function.look(self.count * len(self.fold._graph.signature))
+        if number and self.count:  # those before have shown about how many calls there are
+            self.function.learn(self, self.count * len(self.fold._graph.signature) // number)
         context, variables = self.sharing.context()
         code = partial(context.run, code)
         try:

@@ -94,6 +94,9 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     leaves : str or None
         What examples of this program leave changed for later ones; "" if nothing, and None while that is
         not known. See `multifold.lazy.sharing`.
+    records_weights : bool or None
+        Whether functions of weights and computed arrays are recorded, since nothing is without that; see
+        `beginning`. None while no example has shown that.
     turns_watched : int
         How many turns of examples were watched for random numbers that they draw.
     unchanged : int
@@ -122,6 +125,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.frames = OpenFrames(self.inner, self.own_contexts)
         self.alone: Counter[str] = Counter()
         self.leaves: str | None = None
+        self.records_weights: bool | None = None
         self.turns_watched = self.unchanged = 0
         self.stores: dict[tuple[type, ...], Any] = {}
 
@@ -159,6 +163,17 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         The default does nothing.
         """
         return contextlib.nullcontext()
+
+    def beginning(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context of a run whose examples record nothing without it; see ``records_weights``.
+
+        An adapter can record functions of weights and computed arrays in it. The default does nothing.
+        """
+        return contextlib.nullcontext()
+
+    def note_weights(self, *, recorded: bool) -> None:
+        """Set ``records_weights``."""
+        self.records_weights = recorded
 
     def refuse_constant(self, x: Any) -> None:
         """Raise a `RecordError` if a trace would hold the computed array ``x``, and not see it change.

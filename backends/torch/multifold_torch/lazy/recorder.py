@@ -42,7 +42,7 @@ from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.pending import Pending, Settled, first_of, settle
 from multifold_torch.lazy.sequences import NotASequence
 from multifold_torch.lazy.transforms import TRANSFORMS
-from multifold_torch.lazy.watching import tracing
+from multifold_torch.lazy.watching import beginning, tracing
 from multifold_torch.lazy.weights import OtherWeights, Weights
 from multifold_torch.lazy.whole import FoundCall, container_in, known_found, tried
 from multifold_torch.lazy.written import Written, is_pending
@@ -138,6 +138,11 @@ class TorchRecorder(LazyRecorder):
     ----------
     fn : callable
         The program. The parameters and buffers of a module are the same for all examples.
+
+    Attributes
+    ----------
+    depth : int
+        How many function modes PyTorch has on its stack in a context of `beginning`, with that one; else 0.
     """
 
     packages = ("torch",)
@@ -173,6 +178,7 @@ class TorchRecorder(LazyRecorder):
         self.stamped_again: Counter[int] = Counter()
         self.not_whole: dict[Hashable, Any] = {}
         self.changers: dict[int, frozenset[str]] = {}
+        self.depth = 0
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         leaves, structure = super().flatten(x)
@@ -205,6 +211,15 @@ class TorchRecorder(LazyRecorder):
                     self.shares(module)
         return tracing()
 
+    @contextlib.contextmanager
+    def beginning(self) -> Iterator[None]:
+        with beginning():
+            depth, self.depth = self.depth, torch._C._len_torch_function_stack()
+            try:
+                yield
+            finally:
+                self.depth = depth
+
     def refuse_constant(self, x: Any) -> None:
         if isinstance(x, Tensor) and not is_pending(x) and x.requires_grad and not self.is_shared(x):
             refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
@@ -228,7 +243,10 @@ class TorchRecorder(LazyRecorder):
             self.refuse_others()
         # A function of PyTorch that asks for a number, as torch.tensor([x]), has autograd off meanwhile.
         inside = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
-        return self.outside(inside) if inside or Modes.now() is not OUTSIDE.modes else NOTHING
+        outside = self.outside(inside) if inside or Modes.now() is not OUTSIDE.modes else NOTHING
+        # A read goes through `beginning`, and PyTorch takes that off its stack for as long.
+        is_off = torch._C._len_torch_function_stack() < self.depth
+        return in_both(outside, beginning()) if is_off else outside
 
     @contextlib.contextmanager
     def outside(self, inside: bool) -> Iterator[None]:
@@ -549,7 +567,7 @@ class TorchRecorder(LazyRecorder):
             known = self.known[key] = known_found(call, sequence, leaves)
             cell.note_kind()
         VERSIONS.sequences[id(call)] = sequence
-        return known, sequence.begins_with_layers()
+        return known, sequence.begins_with_layers(with_weights=bool(self.records_weights))
 
     def form_of(self, x: Tensor) -> TensorForm:
         """Return the form of a computed tensor; with its strides where examples have random streams.
@@ -595,6 +613,15 @@ class TorchRecorder(LazyRecorder):
         if not all(isinstance(x, Tensor) for x in values):
             return [*values]
         return torch.stack(list(values)) if how == "stack" else torch.cat(list(values))
+
+
+@contextlib.contextmanager
+def in_both(
+    one: contextlib.AbstractContextManager[Any], other: contextlib.AbstractContextManager[Any]
+) -> Iterator[None]:
+    """Return a context that enters two others, one after the other."""
+    with one, other:
+        yield
 
 
 def computes_on_cpu(fold: Any) -> bool:

@@ -13,11 +13,13 @@ from typing import Any
 
 import optree
 from torch import Tensor
+from torch.nn import Parameter
 
 from multifold.lazy.current import Recording
 from multifold.lazy.sequence import ENTRY, CallSequence, SequenceNode
 from multifold_torch.lazy.changes import Layer
 from multifold_torch.lazy.pending import Pending
+from multifold_torch.lazy.watching import BEGINNINGS
 
 
 class CellSequence:
@@ -99,11 +101,16 @@ class CellSequence:
             return node
         return SequenceNode(self.sequence, self.sequence.place_of(x[None]))
 
-    def begins_with_layers(self) -> bool:
-        """Return whether all results depend on layers: programs record these even of computed tensors."""
+    def begins_with_layers(self, *, with_weights: bool) -> bool:
+        """Return whether all results depend on layers: programs record these even of computed tensors.
+
+        ``with_weights`` says that they record functions of `BEGINNINGS` that get a parameter, too.
+        """
         found = set[int]()
         for step in self.sequence.steps:
             is_layer = step.op is not ENTRY and isinstance(step.op.func, Layer)
+            if with_weights and step.op is not ENTRY and step.op.func in BEGINNINGS:
+                is_layer = any(isinstance(x, Parameter) for x in step.op.leaves)
             if is_layer or not found.isdisjoint(step.places):
                 found.update(range(step.result, step.result + (step.parts or 1)))
         return all(x.place in found for x in self.results)

@@ -1,7 +1,8 @@
 """Watching what a program computes at once, of computed tensors: no pending value sees that.
 
-Functions of pending values are recorded by these. Two contexts here see all other functions of tensors:
-`recording_all`, in which they are recorded too, and `tracing`, for what is computed with parameters.
+Functions of pending values are recorded by these. Three contexts here see all other functions of tensors:
+`recording_all`, in which they are recorded too, `tracing`, for what is computed with parameters, and
+`beginning`, for programs whose first functions take parameters and no pending value.
 """
 
 from __future__ import annotations
@@ -77,6 +78,31 @@ class tracing(TorchFunctionMode):  # noqa: N801 - it is used as a function
         if not found or (func in NEW and all(x is args[0] for x in found)):
             return func(*args, **kwargs)
         return of_parameters(recording, func, args, kwargs)
+
+
+class beginning(TorchFunctionMode):  # noqa: N801 - it is used as a function
+    """A context in which functions of a weight and of a tensor of the example are recorded, as layers are.
+
+    ``F.linear(x, self.weight)`` of a computed ``x`` is such a function; see `BEGINNINGS`. Without the
+    context it is computed at once, and so is all that follows.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        recording = CURRENT.recording
+        if recording is None or func not in BEGINNINGS or type(args[0]) is Pending or "out" in kwargs:
+            return func(*args, **kwargs)
+        tensors = tensors_in((args, kwargs))
+        shared = [recording.recorder.is_shared(x) for x in tensors]
+        if all(shared) or not any(shared) or any(map(is_pending, tensors)):
+            return func(*args, **kwargs)
+        if func is Tensor.__getitem__:
+            if not shared[0] or not isinstance(args[1], Tensor) or has_mask(args[1]):
+                return func(*args, **kwargs)
+            func = row_at if is_number(args[1]) else func
+        return recording.recorder.recorded(recording, None, func, args, kwargs)
 
 
 def tensors_in(x: Any) -> list[Tensor]:
@@ -230,6 +256,19 @@ class OfParameters:
     def __call__(self, nothing: Tensor, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
 
+
+BEGINNINGS: set[Any] = {
+    *[getattr(torch.nn.functional, name) for name in ["linear", "bilinear", "embedding", "layer_norm"]],
+    *[getattr(torch.nn.functional, name) for name in ["conv1d", "conv2d", "conv3d"]],
+    *[
+        getattr(torch, name)
+        for name in ["addmm", "addmv", "baddbmm", "bmm", "dot", "einsum", "matmul", "mm", "mv", "tensordot"]
+    ],
+    *[getattr(torch, name) for name in ["add", "sub", "mul", "div", "index_select"]],
+    *methods("addmm addmv baddbmm bmm dot matmul mm mv __matmul__ __rmatmul__ __getitem__ index_select"),
+    *methods("add __add__ __radd__ sub __sub__ __rsub__ mul __mul__ __rmul__ div __truediv__ __rtruediv__"),
+}
+"""Functions of a weight and of a tensor of the example, in which programs without layers begin."""
 
 NOTHING = torch.zeros(())
 """The operand of `OfParameters`."""
