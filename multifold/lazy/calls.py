@@ -118,6 +118,11 @@ class LazyCall(LazyOp):
         """Set ``__name__`` and ``__qualname__``, by which `explain` calls it."""
         self.__name__ = self.__qualname__ = name
 
+    @property
+    def hint_by_rows(self) -> str:
+        """What `explain` says to do about a cell that runs for one example after the other."""
+        return "multifold.op(rows=True) on a function that takes a row for each example; or no cell."
+
     def runs_by_rows(self, what: str = BY_ROWS) -> None:
         """Add ``" (row by row)"``, or ``what`` in brackets, to its name in `explain`, once."""
         if BY_ROWS not in self.__name__:

@@ -143,7 +143,8 @@ def small_calls(explanation: Explanation, graph: Any, glue: Sequence[Candidate])
             f"Expected to be slower than the loop where networks are small: examples wait {waits:,} times, "
             f"after {len(graph.signature) / waits:,.1f} calls each. To wait takes as long as some {WAIT} "
             "small calls.\n"
-            "  hint: read fewer values, or several at once"
+            "  hint: read fewer values, or several at once, as by x.tolist(); or record the program by "
+            "fold.add, with `await fold.value(node)` where it reads (docs/await.md)"
         )
         return
     small = sum([n for kind, n in kinds.items() if is_small_glue(ops[kind])])
@@ -166,17 +167,16 @@ def idle_cells(explanation: Explanation, examples: int | None) -> Iterator[tuple
     if examples == 1:
         return
     rows: defaultdict[str, list[int]] = defaultdict(list)
+    ops: dict[str, Any] = {}
     for part in explanation.rounds:
         for calls in part.members:
             op = part.columns.signatures[part.columns.signature[calls[0]]].op
             if is_cell(op):
                 rows[op.__name__].append(len(calls))
+                ops[op.__name__] = op
     for name, counts in rows.items():
         if name.endswith(f"{BY_ROWS})"):  # without a reason that the cell itself gives
-            yield (
-                f"The cell {name} gains little.",
-                "multifold.op(rows=True) on a function that takes a row for each example; or no cell.",
-            )
+            yield f"The cell {name} gains little.", ops[name].hint_by_rows
         elif len(counts) >= FEW_ROWS and max(counts) == 1:
             yield (
                 f"The cell {name} gains nothing: {len(counts):,} launches of one row.",

@@ -11,7 +11,7 @@ from torch import nn
 from torch_cells import MODEL, PARAMETERS, XS
 
 import multifold
-from multifold import LaunchError
+from multifold import LaunchError, RecordError
 
 torch.manual_seed(0)
 
@@ -197,3 +197,39 @@ def test_an_autograd_function_keeps_its_gradient(as_loop):
         parameters=[*PARAMETERS, *xs],
     )
     assert Straight.apply(XS[0], 1.0).shape == (4,)
+
+
+class OverRows(torch.autograd.Function):
+    """The same for all rows at once."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g * ctx.saved_tensors[0]
+
+
+def test_an_autograd_function_with_a_rule_for_vmap_runs_once_for_all(as_loop):
+    run = as_loop(lambda x: OverRows.apply(MODEL.block(x)), XS, parameters=PARAMETERS)
+    assert "row by row" not in str(run.explain())
+
+
+def test_explain_says_what_an_autograd_function_lacks(as_loop):
+    run = as_loop(lambda x: Straight.apply(MODEL.block(x), 2.0), XS, parameters=PARAMETERS)
+    assert "write generate_vmap_rule = True into the class Straight" in str(run.explain())
+
+
+def test_packing_is_refused_with_a_hint():
+    def packed(x):
+        return torch.nn.utils.rnn.pack_padded_sequence(MODEL.block(x)[None], [1])
+
+    with pytest.raises(RecordError, match="needs no packing"):
+        multifold.batched(packed, backend="torch")(XS)

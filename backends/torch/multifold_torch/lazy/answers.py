@@ -302,6 +302,11 @@ NEW = [
     *(torch.rand_like, torch.randint_like),
 ]
 
+PACKING = (
+    "an example needs no packing: give the layer its own steps, rnn(x[:length]); all examples run together."
+)
+"""What to do instead of `torch.nn.utils.rnn.pack_padded_sequence`."""
+
 REPEATING = [
     *methods("expand expand_as broadcast_to unfold"),
     *(torch.broadcast_to, torch.broadcast_tensors, torch.meshgrid),
@@ -351,6 +356,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((Tensor.backward, torch.autograd.backward), lambda *_, **__: refuse_backward()),
     torch.autograd.grad: refusing("differentiated", AS_CELL),
     Tensor.register_hook: refusing("given a hook"),
+    torch._VF._pack_padded_sequence: refusing("packed", PACKING),
     **dict.fromkeys(STRIDED, refusing("taken apart by its strides")),
     Tensor.retain_grad: refusing("asked for its gradient"),
     **dict.fromkeys(methods("data_ptr untyped_storage storage"), refusing("asked for its memory")),

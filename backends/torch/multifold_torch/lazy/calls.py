@@ -36,7 +36,7 @@ from multifold_torch.lazy.draws import Draws, Streams
 from multifold_torch.lazy.forms import Modes, TensorForm, form_of, strides_of
 from multifold_torch.lazy.mapped import functions_without_rule
 from multifold_torch.lazy.numbers import ValuesNeeded
-from multifold_torch.lazy.patches import PATCHES
+from multifold_torch.lazy.patches import PATCHES, Applied
 from multifold_torch.lazy.proofs import agree, kind_of
 from multifold_torch.lazy.rules import OF_NUMBERS, mixes_rows, on_rows
 from multifold_torch.lazy.sequences import CellSequence
@@ -372,6 +372,15 @@ class CellCall(RowCall):
         self.held = [x for x in map(held_of, (func, *self.leaves)) if x is not None]
         self.caches = False
         self.is_sequence = self.is_cell
+
+    @property
+    def hint_by_rows(self) -> str:
+        if not isinstance(self.func, Applied):
+            return super().hint_by_rows
+        return (
+            f"write generate_vmap_rule = True into the class {self.func.__name__}, with forward(*args) and "
+            "setup_context(ctx, inputs, output) in the place of forward(ctx, *args)."
+        )
 
     def buffers(self) -> list[Tensor]:
         modules = [x.module for x in self.held if isinstance(x, Called)]
