@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
@@ -20,6 +21,8 @@ from multifold.lazy.cells import CELLS, Cells, NamePlace, is_found, places_of, r
 from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.straight import crooked, is_recursive
 from multifold.lazy.writes import functions_in, is_written_here
+
+LOG = logging.getLogger("multifold")
 
 FEWEST_CALLS = 32
 """A run with fewer recorded calls has nothing to gain."""
@@ -97,6 +100,7 @@ class FoundCell:
         """Record no call of it as one from now on, for a reason, which is a phrase."""
         if self.reason is None:
             self.reason = reason
+            LOG.info("%s (%s) is recorded call by call: %s", self.name, self.place, reason)
 
     def note_idle(self) -> None:
         """Count a run in which no call was recorded; give the function up after some of these."""
@@ -137,7 +141,9 @@ class FoundCells:
             is_cell = function in ops or hasattr(function, CELL)
             is_special = function.__name__.startswith("__") and function.__name__ != "__call__"
             if is_users and not (is_cell or is_special) and len(self.cells) < MOST and is_found(function):
-                self.cells[function] = FoundCell(function)
+                cell = self.cells[function] = FoundCell(function)
+                if cell.reason is None:
+                    LOG.info("%s (%s) is recorded whole from now on", cell.name, cell.place)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

@@ -25,8 +25,11 @@ In the loop an example takes 5.00 ms, and batched 10.00 ms. So runs of about 64 
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict, deque
 from typing import NamedTuple
+
+LOG = logging.getLogger("multifold")
 
 PART = 8
 """One example in so many runs in the loop where a run is measured."""
@@ -83,6 +86,11 @@ class Rates:
         return rate_of(self._batched)
 
     @property
+    def milliseconds(self) -> tuple[float, float]:
+        """Milliseconds that an example takes in the loop, and batched; 0 if none was measured."""
+        return 1e3 * (self.in_loop or 0), 1e3 * (self.batched or 0)
+
+    @property
     def prefers_loop(self) -> bool:
         """Whether the loop is known to be faster by more than noise."""
         in_loop, batched = self.in_loop, self.batched
@@ -110,6 +118,8 @@ class Rates:
                 known.append(found)
         if self.in_loop and self.batched:
             slower = max(self.in_loop / self.batched, self.batched / self.in_loop)
+            way = "the loop" if self.prefers_loop else "batches"
+            LOG.info("%.2f ms an example in the loop, %.2f batched: %s", *self.milliseconds, way)
             self.due = self.runs + int(self._gap * slower)
         else:  # the other way is measured at once
             self._gap //= 2
@@ -153,7 +163,7 @@ class LoopPace:
         rates = self._rates.get(self._last.bit_length())
         if rates is None or not rates.prefers_loop:
             return ""
-        in_loop, batched = (f"{1e3 * (x or 0):.2f} ms" for x in (rates.in_loop, rates.batched))
+        in_loop, batched = (f"{x:.2f} ms" for x in rates.milliseconds)
         return (
             f"In the loop an example takes {in_loop}, and batched {batched}. So runs of about "
             f"{self._last:,} examples take the loop.\n"

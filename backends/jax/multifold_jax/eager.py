@@ -7,12 +7,15 @@ rows. So what it gathers, splits and computes is compiled anew, for seconds a mi
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+
+LOG = logging.getLogger("multifold")
 
 MANY_RUNS = 24
 MANY_COMPILATIONS = 300
@@ -27,12 +30,14 @@ class Compilations:
         self.runs = 0
         self.warned = False
 
-    def listen(self, event: str, _: float, **__: Any) -> None:
+    def listen(self, event: str, seconds: float, **_: Any) -> None:
         """Add 1 to ``count`` if ``event`` is the name that JAX gives to a finished compilation.
 
-        JAX calls this for each event; the duration and all else that it passes are ignored.
+        JAX calls this for each event; all else that it passes is ignored.
         """
-        self.count += event == "/jax/core/compile/backend_compile_duration"
+        if event == "/jax/core/compile/backend_compile_duration":
+            self.count += 1
+            LOG.info("JAX has compiled for %.3f s", seconds)
 
     def hush(self) -> None:
         """Let `run` warn of nothing from now on."""

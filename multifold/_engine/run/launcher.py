@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from logging import DEBUG, getLogger
 from time import perf_counter
 from typing import Any
 
@@ -37,6 +38,8 @@ from multifold._engine.run.launch import Launched, Outcome, Outcomes, PreparedLa
 from multifold._engine.run.settling import Settling
 from multifold._engine.run.trial_book import TrialBook
 from multifold.marks import mark_of
+
+LOG = getLogger("multifold")
 
 
 @dataclass
@@ -148,6 +151,8 @@ class Launcher:
             spent += after
             called += after
             returned += after
+        if LOG.isEnabledFor(DEBUG):
+            LOG.debug("%s: %d rows, %.3f ms", launch.signature.name, rows, 1e3 * (returned - called))
         return tuple.__new__(Launched, (result, outcome, called, returned, spent))
 
     def call(self, launch: PreparedLaunch) -> Any:
