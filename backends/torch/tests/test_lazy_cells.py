@@ -467,3 +467,15 @@ def test_a_buffer_that_is_not_a_number_counts_as_unchanged():
     model = RowByRow()
     run = multifold.batched(lambda x: model(model(x)), ops=[RowByRow], backend="torch")
     torch.testing.assert_close(run(XS), torch.stack([model(model(x)) for x in XS]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2,)], ids=str)
+def test_integers_of_an_example_have_their_shape_and_dtype_in_a_launch(shape, dtype, as_loop):
+    xs = [torch.full(shape, number % 2).to(dtype) for number in range(5)]
+
+    def program(x, y):
+        return torch.where(MODEL.lin(torch.cat([y, y])).sum() > 0, x, x | x), x.reshape(-1)[:1] * y
+
+    run = as_loop(program, xs, XS[:5], parameters=PARAMETERS)
+    assert "where" in str(run.explain())

@@ -237,6 +237,9 @@ class RowCall(LazyCall):
 
     def __call__(self, *rows: Tensor) -> Any:
         self.refuse_changed()
+        # One number of each example was recorded as a number.
+        alone = zip(rows, self.operands, strict=False)
+        rows = (*[x.reshape(len(x), *form.shape) for x, form in alone], *rows[len(self.operands) :])
         with self.modes.applied():
             found = self.on_rows(rows)
         return self.checked(found, len(rows[0]))
