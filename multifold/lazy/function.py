@@ -27,6 +27,7 @@ from multifold.lazy.current import CURRENT, Recording
 from multifold.lazy.found import FEWEST_CALLS, FoundCells
 from multifold.lazy.sharing import Sharing
 from multifold.lazy.waiting import drive
+from multifold.lazy.writes import functions_in, written_by
 from multifold.operands import each
 
 
@@ -216,18 +217,27 @@ class LazyFunction:
         whole, unless that was done, or they are few. If there is none at all, functions of weights are
         recorded, too.
         """
-        if not calls and self.recorder.records_weights is None and not run.recording.is_trace:
-            self.recorder.note_weights(recorded=True)
-            self.thread.around.enter_context(self.recorder.beginning())
-        if (
-            not self.found.looked
-            and calls >= FEWEST_CALLS
-            and run.recording.found is not None
-            and self.finds
-        ):
-            parts = {type(x): x for x in reached_by(self.backend_for(), self.fn)}
-            self.found.look([self.fn, *parts.values()], self.ops)
-            self.thread.around.enter_context(self.found.applied())
+        recorder, found = self.recorder, self.found
+        if not calls and recorder.records_weights is None and not run.recording.is_trace:
+            # What differentiates by itself runs as a loop, and would be refused if it were recorded.
+            records = recorder.names_of_gradients.isdisjoint(self.names())
+            recorder.note_weights(recorded=records)
+            if records:
+                self.thread.around.enter_context(recorder.beginning())
+        finds = self.finds and run.recording.found is not None
+        if finds and not found.looked and calls >= FEWEST_CALLS:
+            found.look(self.roots(), self.ops)
+            self.thread.around.enter_context(found.applied())
+
+    def roots(self) -> list[Any]:
+        """Return the program, and an object of each class that it reaches, whose methods it may call."""
+        parts = {type(x): x for x in reached_by(self.backend_for(), self.fn)}
+        return [self.fn, *parts.values()]
+
+    def names(self) -> frozenset[str]:
+        """Return all names of globals, attributes and methods in the user's code of the program."""
+        functions = functions_in(self.roots(), lambda module: True)
+        return frozenset[str]().union(*[written_by(x.__code__).names for x in functions])
 
     def run_of(
         self,

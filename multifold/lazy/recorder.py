@@ -77,6 +77,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         Whether the framework walks over all C frames of the stack, as PyTorch does when it makes an error.
     has_gradients : bool
         Whether the framework has gradients at all.
+    names_of_gradients : frozenset of str
+        Names in the code of a program that asks for gradients by itself, as ``backward``.
     times_backward : bool
         Whether `time_backward` tells how long a backward pass has taken.
     own_contexts : tuple of callable
@@ -106,6 +108,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     packages: ClassVar[tuple[str, ...]]
     walks_stacks: ClassVar[bool] = False
     has_gradients: ClassVar[bool] = True
+    names_of_gradients: ClassVar[frozenset[str]] = frozenset()
     times_backward: ClassVar[bool] = False
     own_contexts: ClassVar[tuple[Any, ...]] = ()
     settings: ClassVar[Settings] = {}

@@ -107,6 +107,18 @@ def test_functions_of_weights_alone_and_of_no_weight_are_computed_at_once(as_loo
     assert all(calls) and len(run.fold)
 
 
+def test_a_program_that_differentiates_by_itself_stays_a_loop(as_loop):
+    net = ByHand()
+
+    def program(x):
+        (slope,) = torch.autograd.grad(functional.linear(x, net.left).sum(), [net.left], create_graph=True)
+        return functional.linear(x, net.left - 0.1 * slope)
+
+    run = multifold.batched(program, join="list")
+    for _ in range(2):
+        as_loop(program, list(torch.randn(5, 4)), parameters=[net.left], run=run)
+
+
 def test_a_program_that_this_does_not_help_is_watched_no_more():
     run = multifold.batched(lambda x: x * 2)
     with pytest.warns(UserWarning, match="ran as a loop"):

@@ -151,6 +151,7 @@ class TorchRecorder(LazyRecorder):
     packages = ("torch",)
     walks_stacks = True
     times_backward = True
+    names_of_gradients = frozenset({"backward", "grad", "register_hook", "retain_grad"})
     own_contexts = (
         *(torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode),
         *(torch.autocast, torch.amp.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast),
