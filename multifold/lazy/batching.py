@@ -279,8 +279,7 @@ class Batched:
             except Exception as error:
                 if looped:
                     error.add_note(
-                        f"The first {looped} examples ran in the loop, and those after them are counted "
-                        "from 0 here."
+                        f"Examples are counted from 0 here after the first {looped}, which ran in the loop."
                     )
                 raise
         moments.append(moment(backend, timed))

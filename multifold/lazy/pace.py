@@ -14,8 +14,14 @@ is faster:
 
 >>> pace = LoopPace()
 >>> [pace.next(64), pace.next(80)]
-[RunWay(looped=0, timed=False), RunWay(looped=10, timed=True)]
->>> pace.note(80, looped=10, in_loop=0.05, batched=0.70)
+[RunWay(looped=0, timed=False), RunWay(looped=2, timed=True)]
+>>> pace.note(80, looped=2, in_loop=0.01, batched=0.78)
+
+Two examples say little of the loop. So the next run goes there, and is measured, too:
+
+>>> pace.next(64)
+RunWay(looped=64, timed=True)
+>>> pace.note(64, looped=64, in_loop=0.32, batched=0.0)
 >>> pace.next(64)
 RunWay(looped=64, timed=False)
 >>> print(pace.said())
@@ -31,8 +37,11 @@ from typing import NamedTuple
 
 LOG = logging.getLogger("multifold")
 
-PART = 8
-"""One example in so many runs in the loop where a run is measured."""
+FIRST_PART, PART = 32, 8
+"""One example in so many runs in the loop where a run is measured: the first time, and later."""
+
+ROUGH = 8
+"""What fewer examples have shown in the loop is looked at again, in a run that goes there as a whole."""
 
 MOST = 16
 """So many examples of a measured run go in the loop at most."""
@@ -101,12 +110,14 @@ class Rates:
         run = self.runs
         self.runs += 1
         if run < self.due:
-            return RunWay(count if self.prefers_loop else 0, False)
+            known = sum([examples for examples, _ in self._in_loop])
+            return RunWay(count, count > 1 and known < ROUGH) if self.prefers_loop else RunWay(0, False)
         self._gap *= 2
         self.due = self.runs + self._gap
         if count == 1:  # the other way, since there is no example for both; the first time it is batched
             return RunWay(0 if self.batched is None or self.prefers_loop else 1, True)
-        return RunWay(min(MOST, max(1, count // PART)), True)
+        part = FIRST_PART if self.in_loop is None else PART
+        return RunWay(min(MOST, max(1, count // part)), True)
 
     def note(self, in_loop: tuple[int, float], batched: tuple[int, float]) -> None:
         """Note how many examples took how many seconds in the loop, and how many batched.
