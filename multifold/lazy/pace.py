@@ -41,10 +41,14 @@ FIRST_PART, PART = 32, 8
 """One example in so many runs in the loop where a run is measured: the first time, and later."""
 
 ROUGH = 8
-"""What fewer examples have shown in the loop is looked at again, in a run that goes there as a whole."""
+"""What fewer examples have shown in the loop is looked at again in the next run: all of it goes there, if
+the loop seems to be faster, and more of it, if batches do, but not by much."""
 
 MOST = 16
 """So many examples of a measured run go in the loop at most."""
+
+CLEAR = 3
+"""By so much batches are faster, if few examples in the loop are to say so."""
 
 NOISE = 0.9
 """The loop is taken if it needs less than this part of the time that batched examples need."""
@@ -105,13 +109,17 @@ class Rates:
         in_loop, batched = self.in_loop, self.batched
         return in_loop is not None and batched is not None and in_loop < NOISE * batched
 
+    @property
+    def is_rough(self) -> bool:
+        """Whether one run alone, with few examples in the loop, has shown how long these take."""
+        return len(self._in_loop) == 1 and self._in_loop[0][0] < ROUGH
+
     def next(self, count: int) -> RunWay:
         """Return the way of the next run, which has ``count`` examples; see `LoopPace.next`."""
         run = self.runs
         self.runs += 1
         if run < self.due:
-            known = sum([examples for examples, _ in self._in_loop])
-            return RunWay(count, count > 1 and known < ROUGH) if self.prefers_loop else RunWay(0, False)
+            return RunWay(count, count > 1 and self.is_rough) if self.prefers_loop else RunWay(0, False)
         self._gap *= 2
         self.due = self.runs + self._gap
         if count == 1:  # the other way, since there is no example for both; the first time it is batched
@@ -132,6 +140,8 @@ class Rates:
             way = "the loop" if self.prefers_loop else "batches"
             LOG.info("%.2f ms an example in the loop, %.2f batched: %s", *self.milliseconds, way)
             self.due = self.runs + int(self._gap * slower)
+            if self.is_rough and not self.prefers_loop and slower < CLEAR and in_loop[0] + batched[0] > 1:
+                self.due = self.runs  # by more examples
         else:  # the other way is measured at once
             self._gap //= 2
             self.due = self.runs

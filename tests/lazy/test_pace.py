@@ -33,10 +33,14 @@ def test_the_loop_is_taken_after_the_second_run_if_it_is_faster():
 
 @pytest.mark.parametrize("batched", [1.0, 1.05])
 def test_runs_stay_batched_if_the_loop_gains_nothing_beyond_noise(batched):
-    assert ways(5, 64, 1.0, batched) == [0, 2, 0, 0, 0]
+    assert ways(5, 64, 1.0, batched) == [0, 2, 8, 0, 0]
 
 
-@pytest.mark.parametrize(("in_loop", "often"), [(1, [1, 6, 15]), (4, [1, 18]), (16, [1])])
+def test_few_examples_are_enough_where_one_way_is_far_faster():
+    assert ways(5, 64, 4.0, 1.0) == [0, 2, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("in_loop", "often"), [(1, [1, 2, 11]), (4, [1, 18]), (16, [1])])
 def test_runs_are_measured_again_the_later_the_more_it_costs(in_loop, often):
     assert [run for run, looped in enumerate(ways(40, 64, in_loop, 1.0)) if looped][:3] == often
 
