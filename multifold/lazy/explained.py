@@ -10,6 +10,7 @@ from typing import Any
 from multifold.explain import Explanation, RoundsExplanation
 from multifold.lazy.calls import BY_ROWS
 from multifold.lazy.candidates import LEAST_SHARE, Candidate, calls_of_functions, glue_of
+from multifold.lazy.found import CALLS_ITSELF
 
 FEW_ROWS = 8
 """A launch takes as long as some eight small calls: to put its operands together, and to hand them out."""
@@ -89,6 +90,11 @@ class LazyExplanation(RoundsExplanation):
         if self.crooked:
             lines = "\n".join(f"  {text}" for text in self.crooked)
             parts.append(f"Functions that are recorded call by call, and why:\n{lines}")
+            if any(text.endswith(CALLS_ITSELF) for text in self.crooked):
+                parts[-1] += (
+                    "\n  hint: of one that calls itself, move what it computes with tensors into a method "
+                    "of its own, which is then recorded whole"
+                )
         if self.glue:
             lines = "\n".join(f"  {glue}" for glue in self.glue)
             parts.append(

@@ -24,6 +24,9 @@ from multifold.lazy.writes import functions_in, is_written_here
 
 LOG = logging.getLogger("multifold")
 
+CALLS_ITSELF = "it calls itself"
+"""Why a function is not recorded whole whose calls lie inside of one another."""
+
 FEWEST_CALLS = 32
 """A run with fewer recorded calls has nothing to gain."""
 
@@ -69,7 +72,7 @@ class FoundCell:
         self.calls = self.launches = self.kinds = self.total = self.idle = 0
         self.reason: str | None = crooked(function.__code__)
         if self.reason is None and is_recursive(function):
-            self.reason = "it calls itself"
+            self.reason = CALLS_ITSELF
 
     @property
     def name(self) -> str:

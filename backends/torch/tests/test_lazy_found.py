@@ -201,6 +201,24 @@ def test_explain_says_why_a_function_is_not_recorded_whole():
     assert text in str(run.explain())
 
 
+class Inline(Net):
+    """A model that computes in the function that calls itself."""
+
+    def node(self, tree):
+        if isinstance(tree, int):
+            return self.embed(torch.tensor(tree))
+        return torch.tanh(self.node(tree[0]) * 2) + self.node(tree[1])
+
+
+def test_explain_says_what_to_do_with_a_function_that_calls_itself():
+    run = multifold.batched(Inline())
+    for _ in range(2):
+        run(TREES)
+    (text,) = run.explain().crooked
+    assert text.startswith("Inline.node") and text.endswith("it calls itself")
+    assert "move what it computes with tensors into a method" in str(run.explain())
+
+
 def test_without_ops_no_cell_is_found():
     net = Net()
     run = multifold.batched(net, ops=())
