@@ -24,7 +24,7 @@ class BatchedModule(nn.Module):
         super().__init__()
         self.module = module
         self.run = run
-        self.register_load_state_dict_pre_hook(name_inside)
+        self._register_load_state_dict_pre_hook(name_inside, with_module=True)  # public since PyTorch 2.5
 
     def extra_repr(self) -> str:
         """Return what the last run did, for the text of the module."""

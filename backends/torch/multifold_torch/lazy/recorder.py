@@ -230,7 +230,7 @@ class TorchRecorder(LazyRecorder):
 
     def must_loop(self) -> bool:
         """Return whether this runs inside of ``torch.func.grad`` or the like, whose tensors are wrapped."""
-        return functorch.maybe_current_level() is not None
+        return functorch.peek_interpreter_stack() is not None
 
     def time_backward(
         self,
