@@ -367,7 +367,7 @@ class Batched:
         if raised and self.on_error == "raise":
             raise raised[min(raised)]
         function.found.settle(len(examples))
-        if recorder.records_weights and not len(fold):
+        if recorder.records_weights and not recorder.begun:
             recorder.note_weights(recorded=False)  # it did not help
         if self.is_new and not failures:
             self.warn_of_unused()

@@ -99,6 +99,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     records_weights : bool or None
         Whether functions of weights and computed arrays are recorded, since nothing is without that; see
         `beginning`. None while no example has shown that.
+    begun : int
+        How many functions were recorded for that reason.
     turns_watched : int
         How many turns of examples were watched for random numbers that they draw.
     unchanged : int
@@ -129,6 +131,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.alone: Counter[str] = Counter()
         self.leaves: str | None = None
         self.records_weights: bool | None = None
+        self.begun = 0
         self.turns_watched = self.unchanged = 0
         self.stores: dict[tuple[type, ...], Any] = {}
 
@@ -173,6 +176,10 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         An adapter can record functions of weights and computed arrays in it. The default does nothing.
         """
         return contextlib.nullcontext()
+
+    def note_begun(self) -> None:
+        """Count a function of a weight and a computed array that was recorded; see ``begun``."""
+        self.begun += 1
 
     def note_weights(self, *, recorded: bool) -> None:
         """Set ``records_weights``."""

@@ -126,6 +126,13 @@ def test_a_program_that_this_does_not_help_is_watched_no_more():
     assert run.recorder.records_weights is False
 
 
+def test_a_program_with_layers_whose_first_example_is_empty_is_watched_no_more():
+    layer = nn.Linear(4, 4)
+    run = multifold.batched(lambda xs: sum([layer(x) for x in xs], torch.zeros(4)))
+    run([[], *[list(torch.randn(3, 4))] * 4])
+    assert run.recorder.records_weights is False and len(run.explain())
+
+
 def test_a_program_with_layers_is_not_watched():
     run = multifold.batched(nn.Linear(4, 4))
     run(list(torch.randn(5, 4)))

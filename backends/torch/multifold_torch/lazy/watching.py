@@ -102,6 +102,7 @@ class beginning(TorchFunctionMode):  # noqa: N801 - it is used as a function
             if not shared[0] or not isinstance(args[1], Tensor) or has_mask(args[1]):
                 return func(*args, **kwargs)
             func = row_at if is_number(args[1]) else func
+        recording.recorder.note_begun()
         return recording.recorder.recorded(recording, None, func, args, kwargs)
 
 
