@@ -208,7 +208,7 @@ class Batched:
         self.may_loop = may_loop and seed is None and not (own or keep) and on_error == "raise"
         self.met = MetExamples(self.version_of) if keep else None
         self.paces = paces()
-        self.pace = self.paces[False]  # that of the last run
+        self.pace = self.paces[False]  # the pace of the last run: `explain` tells it
         self.fold: Fold | None = None
         self.count = 0
         functools.update_wrapper(self, fn, assigned=NAMING, updated=())

@@ -1,18 +1,19 @@
 """Examples that a program has met before: their recorded calls are replayed instead of recorded anew.
 
-An epoch hands the same objects to a program as the one before, in another order. Code that reads no
-computed value does the same for an object each time, so a trace of it, made when it was first met, says it
-all. An example is told by the identity of its arguments; values such as numbers and strings by what they
-are, and an array of a framework that counts its changes also by that count:
+An epoch hands the same objects to a program as the one before, in another order. A program that reads no
+computed value, and whose examples stay as they are, does the same for an object each time. So a trace of it
+is made when the object is first met, and stands for it from then on. An example is recognised by the
+identity of its arguments; numbers and strings by what they are, and an array of a framework that counts its
+changes also by that count. *Modes* are what traces depend on besides, as whether gradients are recorded:
 
->>> met = MetExamples()
+>>> met = MetExamples(version_of=lambda x: 0)
 >>> tree, other = [1, [2, 3]], [1, [2, 3]]
 >>> met.note("modes", (tree, 5), "the trace of this tree")
 >>> met.find("modes", (tree, 5)), met.find("modes", (other, 5)), met.find("other modes", (tree, 5))
 ('the trace of this tree', None, None)
 
-What has no weak references, as lists and tuples, is held until the program is gone, and anything else until
-nobody else has it.
+An argument that can have weak references is held by one, and its example is dropped when it dies. Others,
+as lists and tuples, live as long as the example is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 from multifold._engine.ops.reach import VALUES
 
 MANY = 4096
-"""So many examples are kept, if none of those that were kept has come again."""
+"""With so many examples, none of which has come again, it is clear that none will; see ``are_all_new``."""
 
 
 class MetExample(NamedTuple):
@@ -34,12 +35,15 @@ class MetExample(NamedTuple):
     ----------
     trace : object
         Its trace.
-    arguments : sequence of callable
-        Each returns an argument that the example is told by; None once that is gone.
+    versions : list of int
+        How often each argument had been changed in place when the trace was made.
+    references : sequence of object
+        The arguments, or weak references to them, at whose end the example is dropped.
     """
 
     trace: Any
-    arguments: Sequence[Callable[[], Any]]
+    versions: list[int]
+    references: Sequence[Any]
 
 
 class MetExamples:
@@ -56,7 +60,7 @@ class MetExamples:
         How often a trace was found.
     """
 
-    def __init__(self, version_of: Callable[[Any], int] = lambda x: 0) -> None:
+    def __init__(self, version_of: Callable[[Any], int]) -> None:
         self.version_of = version_of
         self.found = 0
         self._examples: dict[Hashable, MetExample] = {}
@@ -65,7 +69,7 @@ class MetExamples:
         return len(self._examples)
 
     def __reduce__(self) -> Any:
-        """Return a copy that has met no example: objects are others in another process."""
+        """Let copies, by pickle or `copy`, have met no example: objects are others in another process."""
         return MetExamples, (self.version_of,)
 
     @property
@@ -76,36 +80,43 @@ class MetExamples:
     def find(self, modes: Hashable, arguments: Sequence[Any]) -> Any:
         """Return the trace of an example with these arguments in these modes; None if there is none."""
         example = self._examples.get(self.key(modes, arguments))
-        if example is None:
+        if example is None or example.versions != self.versions(arguments):
             return None
         self.found += 1
         return example.trace
 
     def note(self, modes: Hashable, arguments: Sequence[Any], trace: Any) -> None:
-        """Keep the trace of an example, made in these modes."""
+        """Keep the trace of an example, made in these modes; it replaces one of before a change."""
         key = self.key(modes, arguments)
 
         def gone(_: Any) -> None:
             self._examples.pop(key, None)
 
         self._examples[key] = MetExample(
-            trace, [holder(x, gone) for x in arguments if not isinstance(x, VALUES)]
+            trace,
+            self.versions(arguments),
+            [reference(x, gone) for x in arguments if type(x) not in VALUES],
         )
+
+    def versions(self, arguments: Sequence[Any]) -> list[int]:
+        """Return how often each argument was changed in place."""
+        return [self.version_of(x) for x in arguments]
 
     def forget(self, modes: Hashable, arguments: Sequence[Any]) -> None:
         """Keep the trace of an example no longer."""
         self._examples.pop(self.key(modes, arguments), None)
 
     def key(self, modes: Hashable, arguments: Sequence[Any]) -> Hashable:
-        """Return the key of an example: as long as its arguments live, no other one has it."""
-        return modes, *[
-            (type(x), x) if isinstance(x, VALUES) else (id(x), self.version_of(x)) for x in arguments
-        ]
+        """Return the key of an example, which no other one has as long as its arguments live.
+
+        The text of a number tells 0.0 from -0.0.
+        """
+        return modes, *[(type(x), repr(x)) if type(x) in VALUES else id(x) for x in arguments]
 
 
-def holder(x: Any, gone: Callable[[Any], None]) -> Callable[[], Any]:
-    """Return what returns ``x``: a weak reference, which calls ``gone`` at its end, where that can be."""
+def reference(x: Any, gone: Callable[[Any], None]) -> Any:
+    """Return a weak reference to ``x``, which calls ``gone`` at its end; ``x`` if it can have none."""
     try:
         return weakref.ref(x, gone)
     except TypeError:
-        return lambda: x
+        return x

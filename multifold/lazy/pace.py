@@ -45,10 +45,10 @@ ROUGH = 8
 the loop seems to be faster, and more of it, if batches do, but not by much."""
 
 MOST = 16
-"""So many examples of a measured run go in the loop at most."""
+"""So many examples of a measured run that is batched go in the loop at most."""
 
 CLEAR = 3
-"""By so much batches are faster, if few examples in the loop are to say so."""
+"""So many times as fast batches have to be, if few examples in the loop are to say so."""
 
 NOISE = 0.9
 """The loop is taken if it needs less than this part of the time that batched examples need."""
@@ -154,7 +154,8 @@ class LoopPace:
     ----------
     draws : bool or None
         Whether the program draws random numbers; None while no run has shown that. It would draw them in
-        another order in the loop, so it never takes that: what it returns does not depend on times.
+        another order in the loop. So the caller asks for no way then, and batches: what a program returns
+        does not depend on times.
     """
 
     def __init__(self) -> None:

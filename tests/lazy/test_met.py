@@ -119,7 +119,28 @@ def test_what_needs_the_code_to_run_is_refused(option):
 
 
 def test_a_copy_has_met_no_example(trees):
-    kept = MetExamples()
+    kept = MetExamples(lambda x: 0)
     kept.note((), (trees[0],), "trace")
     assert len(pickle.loads(pickle.dumps(MetExamples(abs)))) == 0
     assert kept.find((), (trees[0],)) == "trace" and kept.find((), (trees[1],)) is None
+
+
+def test_values_that_are_equal_and_not_the_same_are_told_apart():
+    run = multifold.batched(lambda x: join(np.full(2, x), np.full(2, 1 / x)), keep=True, backend="numpy")
+    with np.errstate(divide="ignore"):
+        for x in (np.float64(2), 0.5, 2, True):
+            wanted = np.tanh(np.full((1, 2), x + 1 / x))
+            np.testing.assert_allclose(run([x]), wanted, rtol=1e-6)
+    kept = MetExamples(lambda x: 0)
+    kept.note((), (0.0,), "positive")
+    assert kept.find((), (-0.0,)) is None and kept.find((), (0,)) is None
+
+
+def test_an_example_that_was_changed_replaces_itself():
+    versions = [0]
+    kept, tree = MetExamples(lambda x: versions[0]), Tree()
+    for version in range(3):
+        versions[0] = version
+        assert kept.find((), (tree,)) is None
+        kept.note((), (tree,), version)
+    assert len(kept) == 1 and kept.find((), (tree,)) == 2

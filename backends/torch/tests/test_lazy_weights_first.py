@@ -44,6 +44,11 @@ def indexed_by_a_number(self, word):
     return self.words[word[0]]
 
 
+def by_keywords(self, word):
+    one_hot = functional.one_hot(word, 10).float().squeeze(0)
+    return functional.linear(input=one_hot, weight=self.words.t())
+
+
 def sliced(self, word):
     return self.words[int(word)]
 
@@ -68,7 +73,7 @@ def reading(self, word):
     return found if found.sum() > 0 else -found
 
 
-LEAVES = [None, indexed, indexed_by_a_number, sliced, of_rows, changed, reading]
+LEAVES = [None, indexed, indexed_by_a_number, by_keywords, sliced, of_rows, changed, reading]
 TREES = [(1, 2), ((3, 4), (5, (6, 7))), 8, ((1, 1), 9), (((2, 3), 4), 5), (0, (1, 2)), (3, 3), (4, (5, 6))]
 
 

@@ -2,8 +2,9 @@
 
 A framework that compiles for each size would compile every split and concatenation of a wiring anew, since
 the next minibatch has other numbers of rows. Padded launches have results of few sizes: powers of two. So
-here nothing is cut out of a result. A section is a result and numbers of its rows; and an operand of ``n``
-rows, which is padded, too, takes one gather, or two where it reads results of several sizes:
+here nothing is cut out of a result. A section is a result and numbers of its rows. An operand of ``n`` rows
+(a power of two as well, since the schedule repeats the last call of each launch) takes one gather for each
+size of the results that it reads, and one more where these are several:
 
 ===========================  ==========================================================================
 reads                        sizes that are compiled
@@ -31,15 +32,19 @@ from multifold._engine.run.run import Sections
 
 
 class PaddedSections(Sections):
-    """The sections of a run whose launches are padded; each waiting one is a `RowsOf`."""
+    """The sections of a run whose launches are padded.
+
+    Those that are read from results wait as `RowsOf`; those of loose values are arrays, as in `Sections`.
+    """
 
     def cut(self, values: Sequence[Any], readings: Sequence[Reading]) -> None:
-        """Put the sections of ``values``, parts of a result, into ``waiting``, as its reading says."""
+        """Put the sections of ``values``, parts of a result, into ``waiting``, each as its reading says."""
         for value, reading in zip(values, readings, strict=True):
             every = RowsOf(value, np.arange(self.rows_in(value)))
             self.waiting.update(dict.fromkeys(reading.whole, every))
             self.waiting.update(stretches(value, every.rows, reading.sizes, reading.slices))
-            self.waiting.pop(None, None)  # stretches between the slices: gathered, or not read at all
+            # Stretches between the slices have the number None: they are gathered, or not read at all.
+            self.waiting.pop(None, None)
             if reading.gather is not None:
                 rows = self.wiring.indices[reading.gather]
                 sizes = reading.gathered_sizes or (len(rows),)
@@ -63,7 +68,11 @@ class PaddedSections(Sections):
         return self.backend.rows(optree.tree_leaves(value)[0])
 
     def gathered(self, sources: Sequence[Any], which: Integers, rows: Integers) -> Any:
-        """Return row ``rows[i]`` of ``sources[which[i]]`` for each ``i``."""
+        """Return row ``rows[i]`` of ``sources[which[i]]`` for each ``i``.
+
+        Of sources ``a``, ``b`` of 2 rows and ``c`` of 4, row 1 of ``b`` is row 3 of ``a b``. So the gather
+        for size 2 has 3 there, and 0, any row, wherever the row is one of ``c``.
+        """
         values = self.values
         sizes = np.array([self.rows_in(source) for source in sources])
         found: list[Any] = []

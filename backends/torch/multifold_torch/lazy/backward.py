@@ -1,8 +1,10 @@
-"""How long a backward pass takes: in what the loop has recorded, and in what was batched.
+"""How long a backward pass takes: for the examples that ran in the loop, and for those that were batched.
 
-Autograd runs the function first that was recorded last. So where the first examples of a run went in the
-loop and the others were batched, a backward pass goes through all of the batched part, and then through
-that of the loop. It tells when it comes to the first result of either, and when it ends.
+Of the functions that are ready, autograd runs the one first whose forward pass came last. So where the
+first examples of a run went in the loop and the others were batched, a backward pass goes through all that
+was batched, and then through what the loop has computed. Hooks on the results tell when it comes to the
+first of either, and a callback when it ends. What was computed before the run, as by an encoder that all
+examples share, comes at the end, and counts as the loop's: so the loop is taken too seldom, not too often.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.variable import Variable
 
-BATCHED, LOOPED = 0, 1
+LOOPED, BATCHED = 0, 1
 
 
 class BackwardTimes:
@@ -23,11 +25,11 @@ class BackwardTimes:
     Parameters
     ----------
     now : callable
-        Returns the time in seconds.
+        Returns the time in seconds, when the device has done its work.
     note : callable
         Takes the seconds that the pass took in the part of the loop, and in the batched one.
     looped, batched : sequence of Tensor
-        The results that have gradients; one of the two may be empty.
+        The results that a backward pass goes through; one of the two may be empty. Their hooks keep this.
     """
 
     def __init__(
@@ -41,11 +43,11 @@ class BackwardTimes:
         self.note = note
         self.began: dict[int, float] = {}
         self.ended = False
-        self.parts = {part for part, results in ((BATCHED, batched), (LOOPED, looped)) if results}
-        for part, results in ((BATCHED, batched), (LOOPED, looped)):
-            for function in {x.grad_fn for x in results}:
-                if function is not None:
-                    function.register_prehook(partial(self.come, part))
+        results = {LOOPED: looped, BATCHED: batched}
+        self.parts = {part for part, own in results.items() if own}
+        for part, own in results.items():
+            for function in {x.grad_fn for x in own} - {None}:
+                function.register_prehook(partial(self.come, part))
 
     def come(self, part: int, _: Any) -> None:
         """Note that a pass comes to a result of ``part``; the first time, let it say when it ends."""
@@ -72,7 +74,11 @@ def time_backward(
     now: Callable[[], float],
     note: Callable[[float, float], None],
 ) -> None:
-    """Do what `LazyRecorder.time_backward` says; the results are leaves of what examples have returned."""
+    """Call ``note`` with the seconds that the first backward pass takes in either part.
+
+    ``looped`` and ``batched`` are the leaves of what these examples have returned. If no tensor among them
+    has a gradient, no backward pass will come, and ``note`` is called at once, with zeros.
+    """
     parts = [
         [x for x in part if isinstance(x, Tensor) and x.grad_fn is not None] for part in (looped, batched)
     ]

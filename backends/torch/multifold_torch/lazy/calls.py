@@ -237,9 +237,7 @@ class RowCall(LazyCall):
 
     def __call__(self, *rows: Tensor) -> Any:
         self.refuse_changed()
-        # One number of each example was recorded as a number.
-        alone = zip(rows, self.operands, strict=False)
-        rows = (*[x.reshape(len(x), *form.shape) for x, form in alone], *rows[len(self.operands) :])
+        rows = (*map(in_form, rows, self.operands), *rows[len(self.operands) :])
         with self.modes.applied():
             found = self.on_rows(rows)
         return self.checked(found, len(rows[0]))
@@ -526,6 +524,11 @@ class RowsCell(CellCall):
         if self.streams is not None:
             return self.drawn_row_by_row(self.streams, rows)
         return optree.tree_map(lambda x: x.unsqueeze(1), self.one(*map(self.as_rows, rows)))
+
+
+def in_form(x: Tensor, form: TensorForm) -> Tensor:
+    """Return rows as ``(n, *s)``; integers that were recorded as numbers come as ``(n,)``."""
+    return x if x.dim() == 1 + len(form.shape) else x.reshape(len(x), *form.shape)
 
 
 def stand_in_of(form: TensorForm, device: torch.device) -> Tensor:

@@ -1,6 +1,12 @@
 """A batched program of a module is a module, too: it has its parameters, modes and state.
 
-Checkpoints of either are those of the other: `BatchedModule.state_dict` has the keys of the module inside.
+Its state has the names of the module inside. So a checkpoint that was saved from either of the two can be
+loaded into the other:
+
+>>> from multifold import batched
+>>> model = nn.Linear(2, 2)
+>>> list(batched(model).state_dict())
+['weight', 'bias']
 """
 
 from __future__ import annotations
@@ -65,8 +71,7 @@ def name_inside(
     """Let a state that has the names of the module inside be loaded into a batched one.
 
     PyTorch calls this before it loads ``state``, of which the names of this module begin with ``prefix``.
-    Names that begin with ``module.`` already, as in the state of a module that held this one when it was
-    saved by other means, stay.
+    Names that PyTorch itself finds in this module, as `named_parameters` gives them, stay.
     """
     own = {prefix + name for name, _ in [*batched.named_parameters(), *batched.named_buffers()]}
     for name in [name for name in state if name.startswith(prefix) and name not in own]:

@@ -365,7 +365,8 @@ class TorchRecorder(LazyRecorder):
         """Put a `Stamp` into ``stamps``: later calls of this run take ``key`` for ``x`` as it is.
 
         It holds until the program sets an attribute of any module, or gives a module another weight.
-        ``weights`` are those of the modules that ``x`` can reach. A model with more than 512 gets none.
+        ``weights`` are those of the modules that ``x`` can reach. A model with more than 512 weights
+        gets no stamp.
         """
         if len(weights.tensors) > MANY_WEIGHTS:
             return

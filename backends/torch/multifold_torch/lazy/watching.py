@@ -92,7 +92,8 @@ class beginning(TorchFunctionMode):  # noqa: N801 - it is used as a function
     ) -> Any:
         kwargs = kwargs or {}
         recording = CURRENT.recording
-        if recording is None or func not in BEGINNINGS or type(args[0]) is Pending or "out" in kwargs:
+        is_pending_first = bool(args) and type(args[0]) is Pending  # most calls: nothing else is looked at
+        if recording is None or func not in BEGINNINGS or is_pending_first or "out" in kwargs:
             return func(*args, **kwargs)
         tensors = tensors_in((args, kwargs))
         shared = [recording.recorder.is_shared(x) for x in tensors]
