@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -90,15 +92,23 @@ def test_it_says_what_it_is(net):
     assert f"{len(run.explain())} launches of {len(run.run.fold)} calls for 6 examples" in repr(run)
 
 
-class Own(Net):
+OWN = """
+import torch, multifold
+
+class Own(torch.nn.Module):
     def __init__(self):
         super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
         self.run = multifold.batched(self)
+
+Own()
+"""
 
 
 def test_a_model_that_would_be_a_part_of_itself_is_refused():
-    with pytest.raises(multifold.RecordError, match="keeps a batched program of itself as attribute 'run'"):
-        Own()
+    # In a process of its own: the hook that refuses it is one for all modules of the process.
+    found = subprocess.run([sys.executable, "-c", OWN], capture_output=True, text=True, check=False)
+    assert "RecordError: A Own keeps a batched program of itself as attribute 'run'" in found.stderr
 
 
 async def waits(x):
