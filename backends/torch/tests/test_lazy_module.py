@@ -108,7 +108,7 @@ Own()
 def test_a_model_that_would_be_a_part_of_itself_is_refused():
     # In a process of its own: the hook that refuses it is one for all modules of the process.
     found = subprocess.run([sys.executable, "-c", OWN], capture_output=True, text=True, check=False)
-    assert "RecordError: A Own keeps a batched program of itself as attribute 'run'" in found.stderr
+    assert "RecordError: The Own keeps a batched program of itself as attribute 'run'" in found.stderr
 
 
 async def waits(x):
