@@ -82,8 +82,8 @@ def refuse_circle(owner: nn.Module, name: str, part: Any) -> None:
     """Raise a `RecordError` if a module becomes a part of itself, as by ``self.run = batched(self)``."""
     if isinstance(part, BatchedModule) and any(x is owner for x in part.modules()):
         raise RecordError(
-            f"The {type(owner).__name__} keeps a batched program of itself as attribute {name!r}, and would "
-            "be a part of itself.",
+            f"The {type(owner).__name__} keeps a batched program of itself as attribute {name!r}, and "
+            "would be a part of itself.",
             f"keep it outside, {name} = multifold.batched(model); or in a list, which PyTorch does not "
             f"look into: self.{name}s = [multifold.batched(self)].",
         )
