@@ -94,7 +94,7 @@ def main():
     images = pixels[-count:].split(1)
     fold = multifold.Fold(backend="torch")
     stages = [Network.enter, Network.layer, Network.leave]
-    plain = multifold.batched(functools.partial(alone, model), ops=stages, join="list")  # needs greenlet
+    plain = multifold.batched(functools.partial(alone, model), cells=stages, join="list")  # needs greenlet
     with torch.no_grad():
         fold.run(model, images, classifier(depth, confidence))  # the first run does work of its own
         start = time.perf_counter()

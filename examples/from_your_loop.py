@@ -62,16 +62,16 @@ def score(fold, tree):
 def steps(model, trees):
     """Return what computes the logits of all trees, by name, and how many calls of the model each makes."""
     cells = [TreeLSTM.leaf, TreeLSTM.compose]
-    no_cells = multifold.batched(model, ops=(), join="cat")
+    no_cells = multifold.batched(model, cells=(), join="cat")
     as_it_stands = multifold.batched(model, join="cat")
-    two_cells = multifold.batched(model, ops=cells, join="cat")
+    two_cells = multifold.batched(model, cells=cells, join="cat")
     kept, plain = two_cells.traces(trees), as_it_stands.traces(trees)
     traces = multifold.traces(score, trees)
     return {
         "the loop": lambda: torch.cat([model(tree) for tree in trees]),
-        "batched(model, ops=())": lambda: no_cells(trees),
+        "batched(model, cells=())": lambda: no_cells(trees),
         "batched(model)": lambda: as_it_stands(trees),
-        "... ops=[leaf, compose]": lambda: two_cells(trees),
+        "... cells=[leaf, compose]": lambda: two_cells(trees),
         "batched(model), replayed": lambda: as_it_stands.replay(plain),
         "... two cells, replayed": lambda: two_cells.replay(kept),
         "fold.add": lambda: multifold.Fold(backend="torch").run(model, trees, score),

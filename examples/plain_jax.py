@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import multifold
 
 
-@multifold.op
+@multifold.cell
 def leaf(parameters, word):
     return parameters["words"][word]
 
 
-@multifold.op
+@multifold.cell
 def combine(parameters, left, right):
     return jnp.tanh(jnp.concatenate([left, right]) @ parameters["weights"])
 

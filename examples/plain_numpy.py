@@ -17,7 +17,7 @@ WORDS = RNG.normal(size=(100, 32))
 WEIGHTS, BIAS = RNG.normal(size=(64, 32)) / 8, RNG.normal(size=32)
 
 
-@multifold.op
+@multifold.cell
 def combine(left, right):
     """Return the state of a node, from those of its children."""
     return np.tanh(np.concatenate([left, right]) @ WEIGHTS + BIAS)

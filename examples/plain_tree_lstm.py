@@ -63,7 +63,7 @@ def main():
     trees = [random_tree(chance, 100) for _ in range(asked.trees)]
     labels = torch.randint(5, (asked.trees,))
     model = ChildSumTreeLSTM(100, asked.width)
-    run = multifold.batched(model, ops=[ChildSumTreeLSTM.node_forward], join="cat")
+    run = multifold.batched(model, cells=[ChildSumTreeLSTM.node_forward], join="cat")
     optimizer = torch.optim.Adagrad(run.parameters(), lr=0.05)
     for _ in range(asked.steps):
         logits = run(trees)

@@ -201,7 +201,7 @@ def main():
     torch.set_num_threads(1)
     network = Network(asked.channels).eval()
     sizes = {"moves": asked.moves, "simulations": asked.simulations}
-    run = multifold.batched(play_game, ops=[Network], join="list")  # needs greenlet
+    run = multifold.batched(play_game, cells=[Network], join="list")  # needs greenlet
     ways = {
         "the loop": lambda: [play_game(network, seed, **sizes) for seed in range(asked.games)],
         "batched": lambda: run([network] * asked.games, range(asked.games), **sizes),

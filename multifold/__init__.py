@@ -18,7 +18,7 @@ General layout
 launch, and runs the launches through a backend. It knows nothing of what is above it:
 
 - ``fold.py``: `Fold`, with ``_twin/`` (`Unfold`, `shapes`), ``explain/`` and ``program/`` at its side
-- ``lazy/``: code as it stands (`batched`, `op`, `pending`, `plain`)
+- ``lazy/``: code as it stands (`batched`, `cell`, `op`, `pending`, `plain`)
 - ``serve/``: requests of many callers (`Server`), and any number of examples (`stream`)
 - ``ops/``, ``models/``, ``sampling/``, ``testing/``: what programs import by these names
 - ``_numpy/``: the adapter of NumPy; those of other frameworks are distributions, found by entry points
@@ -65,7 +65,7 @@ from multifold.operands import each, ragged, shared, static
 
 if TYPE_CHECKING:  # loaded when asked for: they bring asyncio and greenlet
     from multifold._measure.advice import advise
-    from multifold.lazy import batched, op, pending, plain
+    from multifold.lazy import Batched, batched, cell, op, pending, plain
     from multifold.serve import Server, ServerStats, stream
 
 __version__ = "0.1.0"
@@ -74,6 +74,7 @@ __all__ = [
     "Backend",
     "BackendError",
     "BackendMissing",
+    "Batched",
     "Bidirectional",
     "CallShapes",
     "Cell",
@@ -100,6 +101,7 @@ __all__ = [
     "Unfold",
     "advise",
     "batched",
+    "cell",
     "each",
     "from_arrow",
     "installed_backends",
@@ -126,7 +128,7 @@ __all__ = [
 
 LATER = {
     "advise": "multifold._measure.advice",
-    **dict.fromkeys(("batched", "op", "pending", "plain"), "multifold.lazy"),
+    **dict.fromkeys(("Batched", "batched", "cell", "op", "pending", "plain"), "multifold.lazy"),
     **dict.fromkeys(("Server", "ServerStats", "stream"), "multifold.serve"),
 }
 """What is loaded when it is asked for, and the module that has it."""

@@ -19,7 +19,7 @@ def naming_keywords(fn: Call) -> Call:
     """Make a function say which keyword was meant, in the `TypeError` for one that it does not take.
 
     >>> @naming_keywords
-    ... def batched(fn, *, ops=None): ...
+    ... def batched(fn, *, cells=None): ...
     >>> batched(len, op=[max])
     Traceback (most recent call last):
     TypeError: batched() got an unexpected keyword argument 'op'. Did you mean 'ops'?

@@ -12,7 +12,7 @@ import multifold
 @pytest.mark.parametrize(
     ("call", "wrong", "meant"),
     [
-        (lambda **options: multifold.batched(len, **options), "op", "ops"),
+        (lambda **options: multifold.batched(len, **options), "cell", "cells"),
         (lambda **options: multifold.plain(len, **options), "backends", "backend"),
         (multifold.Fold, "schedules", "schedule"),
         (lambda **options: multifold.Server(None, len, **options), "timeouts", "timeout"),

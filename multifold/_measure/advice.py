@@ -232,7 +232,7 @@ def advise(
     if known.name not in FRAMEWORKS:
         raise BackendError(
             f"Expected a program of NumPy or PyTorch to advise on. Received one of {known.name}.",
-            "make cells of its functions, and measure multifold.batched(fn, ops=[...]).",
+            "make cells of its functions, and measure multifold.batched(fn, cells=[...]).",
         )
     models = models_of(known, fn)
     ways: list[MeasuredWay] = []
@@ -247,12 +247,12 @@ def advise(
         with only_new_garbage():
             bench = AdviceBench(fn, own, known, models, examples, train)
             taken = bench.cells(functions)
-            for ops in dict.fromkeys([(), tuple(taken)]):
-                said = ", ".join([op.__qualname__ for op in ops])
-                name = f"multifold.batched(fn, ops=[{said}])" if ops else "multifold.batched(fn)"
+            for cells in dict.fromkeys([(), tuple(taken)]):
+                said = ", ".join([op.__qualname__ for op in cells])
+                name = f"multifold.batched(fn, cells=[{said}])" if cells else "multifold.batched(fn)"
                 advance(name)
                 try:
-                    ways += bench.measure(ops, name)
+                    ways += bench.measure(cells, name)
                 except MultifoldError as error:
                     notes.append(f"{name}: {error.message}")
             notes += bench.notes
@@ -338,11 +338,11 @@ class AdviceBench:
         """Run the program for one example after the other; return the results, in order."""
         return [self.fn(*example) for example in self.examples]
 
-    def batched(self, ops: Sequence[Any], seed: int | None) -> Batched:
+    def batched(self, cells: Sequence[Any], seed: int | None) -> Batched:
         """Return a new batched program with these cells and seed, which returns a list of results."""
         return Batched(
             self.fn,
-            ops=ops,
+            cells=cells,
             join="list",
             backend=self.backend,
             device=None,
@@ -390,13 +390,13 @@ class AdviceBench:
         self.backward = spent - (ended - began)
         return spent, results
 
-    def check(self, ops: Sequence[Any], count: int) -> Batched:
-        """Run the first ``count`` examples batched, with ``ops`` as cells; return the batched program.
+    def check(self, cells: Sequence[Any], count: int) -> Batched:
+        """Run the first ``count`` examples batched, with these cells; return the batched program.
 
         Gradients are computed as in `step`. Raise a `RecordError` if nothing was recorded, or if a result
         differs from the loop's.
         """
-        trial = self.batched(ops, 0)
+        trial = self.batched(cells, 0)
         results = self.step(lambda: trial.run(self.examples[:count], {})[0])[1]
         if not len(trial.fold or ()):
             raise RecordError("none of its calls is recorded, since it begins with no layer or cell.")
@@ -415,14 +415,14 @@ class AdviceBench:
             )
 
     def rounds(
-        self, ops: Sequence[Any], start: Callable[[], None] = lambda: None
+        self, cells: Sequence[Any], start: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[float, float, Batched]]:
         """Run the loop and a batched program in turn; yield the seconds of both, and the program.
 
-        ``ops`` are its cells, functions recorded as one call each time. ``start`` is called before each
+        ``cells`` are its cells, functions recorded as one call each time. ``start`` is called before each
         batched run. This happens 3 times, or until 3 seconds have passed.
         """
-        trial = self.batched(ops, None)
+        trial = self.batched(cells, None)
 
         def compute() -> list[Any]:
             return trial.run(self.examples, {})[0]
@@ -437,27 +437,27 @@ class AdviceBench:
             if perf_counter() - began > SECONDS:
                 return
 
-    def measure(self, ops: Sequence[Any], name: str) -> list[MeasuredWay]:
-        """Measure the batched program with ``ops`` as cells, called ``name``; and replayed, if it can be.
+    def measure(self, cells: Sequence[Any], name: str) -> list[MeasuredWay]:
+        """Measure the batched program with these cells, called ``name``; and replayed, if it can be.
 
         Return one or two ways. Raise a `RecordError` if it computes something else than the loop.
         """
-        self.check(ops, len(self.examples))
-        replay = self.replay_of(ops)
+        self.check(cells, len(self.examples))
+        replay = self.replay_of(cells)
         gains: defaultdict[str, list[float]] = defaultdict(list)
-        for loop, seconds, trial in self.rounds(ops):
+        for loop, seconds, trial in self.rounds(cells):
             way = way_of(trial, name, 1.0)
             gains[name].append(loop / seconds)
             if replay is not None:
                 gains[f"{name}, replayed"].append(loop / self.step(replay)[0])
         return [way._replace(name=name, gain=statistics.median(own)) for name, own in gains.items()]
 
-    def replay_of(self, ops: Sequence[Any]) -> Callable[[], list[Any]] | None:
+    def replay_of(self, cells: Sequence[Any]) -> Callable[[], list[Any]] | None:
         """Return a function that replays traces of all examples; None if none can be made.
 
-        ``ops`` are the cells. The function returns the results of the examples. Either way a note is added.
+        The function returns the results of the examples. Either way a note is added.
         """
-        run = self.batched(ops, 0)
+        run = self.batched(cells, 0)
         made: list[Any] = []
 
         def first() -> list[Any]:

@@ -8,7 +8,8 @@ for which the example waits while the others go on. What users call:
 - `batching`: `batched`, which runs a function for many examples, and joins what they return.
 - `function`: `plain`, which runs one beside other functions of examples.
 - `block`: `pending`, for a loop over examples that is inside of a person's own method.
-- `cells`: `op`, for functions that are recorded whole; `candidates` finds functions to make cells of.
+- `cells`: `cell` and `op`, for functions that are recorded whole; `candidates` finds functions that
+  could be.
 - `pace`: whether the plain loop is faster without gradients, which then takes the place of a run.
 - `explained`: what the explanation of a run says besides; `comparing`: whether it is what the loop returns.
 
@@ -32,7 +33,7 @@ What the adapters build on, `_numpy.lazy` among them:
 
 from multifold.lazy.batching import Batched, batched
 from multifold.lazy.block import pending
-from multifold.lazy.cells import op
+from multifold.lazy.cells import cell, op
 from multifold.lazy.function import plain
 
-__all__ = ["Batched", "batched", "op", "pending", "plain"]
+__all__ = ["Batched", "batched", "cell", "op", "pending", "plain"]

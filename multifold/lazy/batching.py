@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from time import perf_counter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import optree
 
@@ -49,7 +49,7 @@ NAMING = ("__module__", "__name__", "__qualname__", "__doc__")
 def batched(
     fn: Callable[..., Any],
     *,
-    ops: Sequence[Any] | None = None,
+    cells: Sequence[Any] | None = None,
     join: str = "stack",
     backend: str | Backend | type[Backend] = "auto",
     device: Any = None,
@@ -58,7 +58,7 @@ def batched(
     on_error: str = "raise",
     may_loop: bool = True,
     keep: bool = False,
-) -> Any:
+) -> Batched:
     """Return a function that runs ``fn`` for many examples at once, and returns what the loop returns.
 
     The code of each example runs as it stands: recursion, loops, conditions on its data and on computed
@@ -71,11 +71,11 @@ def batched(
     fn : callable
         Takes one example: a function, a method, or a module of the framework. A module gives a module, with
         the parameters of ``fn``.
-    ops : sequence of callable
+    cells : sequence of callable
         Functions, methods (``TreeLSTM.compose``) or classes of modules that are *cells*: each call of one
-        is recorded whole, as if `op` decorated it. In PyTorch straight functions are found, too, once the
+        is recorded whole, as if `cell` decorated it. In PyTorch straight functions are found, too, once the
         first example has recorded calls: those that call functions of the framework, layers and one
-        another, and neither read values nor change anything but local variables. ``ops=()`` finds none.
+        another, and neither read values nor change anything but local variables. ``cells=()`` finds none.
     join : str
         ``"stack"`` stacks the results of all examples, leaf by leaf; ``"cat"`` concatenates them along axis
         0; ``"list"`` returns the list that the loop makes.
@@ -109,9 +109,10 @@ def batched(
 
     Returns
     -------
-    callable
+    Batched
         Takes what `map` takes after the function: an iterable for each argument of ``fn``. Keywords reach
-        each call as they are. `Batched` says what else it can do.
+        each call as they are. Of a module of PyTorch it is a module, too, with the parameters, modes and
+        state of that, and with the methods of `Batched`.
 
     Raises
     ------
@@ -130,7 +131,7 @@ def batched(
     A program of NumPy has no layers. It names a cell, a function whose calls run together:
 
     >>> import multifold, numpy as np
-    >>> @multifold.op
+    >>> @multifold.cell
     ... def join(left, right):
     ...     return np.maximum(left, right) + 1
     >>> def height(tree):
@@ -147,7 +148,7 @@ def batched(
         raise RecordError(f"Expected seed to be an integer of at least 0. Received {seed!r}.")
     found = Batched(
         fn,
-        ops=ops,
+        cells=cells,
         join=join,
         backend=backend,
         device=device,
@@ -158,23 +159,53 @@ def batched(
         keep=keep,
     )
     backend_found = found.function.backend
-    return found if backend_found is None else backend_found.plain_module(fn, found)
+    return found if backend_found is None else cast("Batched", backend_found.plain_module(fn, found))
 
 
 class Batched:
-    """A function of one example that runs for many; `batched` makes it.
+    """A function of one example that runs for many: what `multifold.batched` returns.
+
+    A call takes what `map` takes after the function, and returns what the loop returns: ``run(trees)``.
+    Besides, there are
+
+    - ``run.loop(trees)``: the plain loop, to compare with, or to find an error in;
+    - ``run.check(trees)``: raises where results differ from those of the loop;
+    - ``run.explain()``: what ran together, what did not, and why;
+    - ``run.traces(trees)`` and ``run.replay(traces)``: the code of an example runs once, and its recorded
+      calls again in each epoch.
 
     Attributes
     ----------
     fn : callable
         The function of one example.
+
+    Examples
+    --------
+    >>> import multifold, numpy as np
+    >>> @multifold.cell
+    ... def join(left, right):
+    ...     return left + right
+    >>> def total(tree):
+    ...     return join(*map(total, tree)) if isinstance(tree, tuple) else tree
+    >>> run = multifold.batched(total)
+    >>> trees = [(np.ones(2), (np.ones(2), np.ones(2))), (np.ones(2), np.ones(2))]
+    >>> run(trees)
+    array([[3., 3.],
+           [2., 2.]])
+    >>> run.check(trees)
+    >>> run.replay(run.traces(trees)).tolist() == run.loop(trees).tolist()
+    True
     """
+
+    if TYPE_CHECKING:  # a module of PyTorch gives a module, with all that those have
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(
         self,
         fn: Callable[..., Any],
         *,
-        ops: Sequence[Any] | None,
+        cells: Sequence[Any] | None,
         join: str,
         backend: str | Backend | type[Backend],
         device: Any,
@@ -196,7 +227,7 @@ class Batched:
                 "each example gets a copy of the model; a function has none to copy.",
             )
         self.fn = fn
-        self.function = LazyFunction(fn, ops, backend)
+        self.function = LazyFunction(fn, cells, backend)
         self.is_new = True
         self.join = join
         self.device = device
@@ -375,28 +406,29 @@ class Batched:
         return results, failures
 
     def warn_of_unused(self) -> None:
-        """Warn of each op of ``ops`` that no example has called with an array, and of each idle cell.
+        """Warn of each of ``cells`` that no example has called with an array, and of each idle cell.
 
-        An idle cell gains nothing in the last run; see `idle_cells`. Without ``ops``, warn if a run
+        An idle cell gains nothing in the last run; see `idle_cells`. Without ``cells``, warn if a run
         recorded no call at all: it ran as a loop.
         """
-        for op in self.function.ops:
-            if not self.recorder.has_recorded(vars(op).get("__wrapped__", op) if CELL in vars(op) else op):
+        for cell in self.function.cells:
+            own = vars(cell).get("__wrapped__", cell) if CELL in vars(cell) else cell
+            if not self.recorder.has_recorded(own):
                 warn_user(
-                    f"No example has called {op.__qualname__} of ops=[...] with an array of the framework."
-                    "\n\nHint: a module whose forward is called directly is a cell by that method: name it "
-                    "as Class.forward. What a cell calls is a part of it."
+                    f"No example has called {cell.__qualname__} of cells=[...] with an array of the "
+                    "framework.\n\nHint: a module whose forward is called directly is a cell by that "
+                    "method: name it as Class.forward. What a cell calls is a part of it."
                 )
-        if self.function.ops and self.fold is not None:
+        if self.function.cells and self.fold is not None:
             from multifold.lazy.explained import idle_cells
 
             for text, hint in idle_cells(self.fold.explain(), self.count):
                 warn_user(f"{text}\n\nHint: {hint}")
-        if not self.function.ops and not len(self.fold or ()):
+        if not self.function.cells and not len(self.fold or ()):
             warn_user(
                 f"{getattr(self.fn, '__qualname__', type(self.fn).__name__)} ran as a loop: none of its "
                 "calls was recorded, since it begins with no layer or cell.\n\nHint: name functions that "
-                "take arrays by batched(fn, ops=[...])."
+                "take arrays by batched(fn, cells=[...])."
             )
 
     def traces(self, *iterables: Iterable[Any], **shared: Any) -> list[LazyTrace]:

@@ -23,7 +23,7 @@ from multifold._engine.run.report import NOBODY
 from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.fold import Fold
-from multifold.lazy.cells import CELLS, checked_ops
+from multifold.lazy.cells import CELLS, checked_cells
 from multifold.lazy.current import CURRENT, Recording
 from multifold.lazy.function import LazyFunction
 
@@ -39,7 +39,7 @@ class pending:  # noqa: N801 - it is used as a function
 
     Parameters
     ----------
-    ops : sequence of callable
+    cells : sequence of callable
         Functions, methods or classes of modules that are cells, as of `batched`.
     backend : str or Backend
         The framework; ``"auto"`` for that of what the function with the ``with`` has and uses.
@@ -52,7 +52,7 @@ class pending:  # noqa: N801 - it is used as a function
     Raises
     ------
     RecordError
-        If the framework cannot be found, or ``ops`` holds what cannot be a cell.
+        If the framework cannot be found, or ``cells`` holds what cannot be a cell.
     BackendError
         If the framework records no plain programs.
     LaunchError
@@ -72,7 +72,7 @@ class pending:  # noqa: N801 - it is used as a function
     Examples
     --------
     >>> import multifold, numpy as np
-    >>> @multifold.op
+    >>> @multifold.cell
     ... def join(left, right):
     ...     return np.maximum(left, right) + 1
     >>> def heights(trees):
@@ -92,12 +92,12 @@ class pending:  # noqa: N801 - it is used as a function
     def __init__(
         self,
         *,
-        ops: Sequence[Any] = (),
+        cells: Sequence[Any] = (),
         backend: str | Backend | type[Backend] = "auto",
         device: Any = None,
         shared: Any = (),
     ) -> None:
-        self.ops = checked_ops(ops)
+        self.cells = checked_cells(cells)
         self.backend = backend
         self.device = device
         self.shared = shared
@@ -115,7 +115,7 @@ class pending:  # noqa: N801 - it is used as a function
 
     def __enter__(self) -> pending:
         inside = CURRENT.recording is not None
-        context = CELLS.applied(self.ops) if inside else self.recorded(sys._getframe(1))
+        context = CELLS.applied(self.cells) if inside else self.recorded(sys._getframe(1))
         context.__enter__()
         self.entered.contexts.append(context)
         return self
@@ -148,14 +148,14 @@ class pending:  # noqa: N801 - it is used as a function
         if self.function is None or self.of[0] is not code or self.of[1] is not model:
             self.of = code, model
             around: Any = around_block(frame) if model is None else model
-            self.function = LazyFunction(around, self.ops, self.backend)
+            self.function = LazyFunction(around, self.cells, self.backend)
         backend = self.function.backend_for(*frame.f_locals.values())
         recorder = self.function.recorder
         fold = self.fold = Fold(backend=backend, device=self.device)
         recording = Recording(recorder, backend, fold, is_block=True)
         with (
             recorder.recording([self.shared]),
-            CELLS.applied(self.ops),
+            CELLS.applied(self.cells),
             collector.resting(),
             fold._rounds(None) as rounds,
         ):

@@ -103,14 +103,14 @@ class LazyCall(LazyOp):
         return [x if is_shared else function(x) for is_shared, x in pairs]
 
     def as_rows(self, x: Any) -> Any:
-        """Return an operand ``(n, 1, *s)`` as rows ``(n, *s)``, for a cell with ``rows=True``.
+        """Return an operand ``(n, 1, *s)`` as rows ``(n, *s)``, for a cell made by `op`.
 
         Raise a `RecordError` if axis 1 has another size than 1.
         """
         if x.shape[1:2] != (1,):
             raise RecordError(
                 f"The cell {self.__name__} takes rows, so the first axis of its arguments has size 1.",
-                "x[None] adds one; multifold.op without rows=True takes any shape.",
+                "x[None] adds one; multifold.cell instead of multifold.op takes any shape.",
             )
         return x[:, 0]
 
@@ -121,7 +121,7 @@ class LazyCall(LazyOp):
     @property
     def hint_by_rows(self) -> str:
         """What `explain` says to do about a cell that runs for one example after the other."""
-        return "multifold.op(rows=True) on a function that takes a row for each example; or no cell."
+        return "multifold.op on a function that takes a row for each example; or no cell."
 
     def runs_by_rows(self, what: str = BY_ROWS) -> None:
         """Add ``" (row by row)"``, or ``what`` in brackets, to its name in `explain`, once."""

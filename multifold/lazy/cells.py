@@ -2,14 +2,14 @@
 
 Outside of batched programs a cell runs as an ordinary function, so a model with cells is what it was:
 
->>> @op
+>>> @cell
 ... def double(x):
 ...     return x + x
 >>> double(3)
 6
 
 In a batched program its calls run together: under the framework's vmap, or, of a cell that is written for
-rows (``rows=True``), in one call on the rows of all examples.
+rows (`op`), in one call on the rows of all examples.
 """
 
 from __future__ import annotations
@@ -29,33 +29,74 @@ from multifold.errors import RecordError
 from multifold.lazy.current import CELL, CURRENT
 
 
-def op(fn: Any = None, *, rows: bool = False) -> Any:
+def cell(fn: Any) -> Any:
     """Make a cell of a function, a method or a class of modules: `batched` records each call of it as one.
+
+    Outside of batched programs it is what it was.
 
     Parameters
     ----------
     fn : callable or class of modules
-        Takes one example; a class of modules becomes a cell with all its objects.
-    rows : bool
-        Whether it takes a row for each example on axis 0, as the ops of `Fold.add` do. In the loop it then
-        gets arrays with one row.
+        Takes one example, with the shapes that it has there: no axis for the minibatch. A class of modules
+        becomes a cell with all its objects.
 
     Returns
     -------
     callable or class
-        A wrapper of the function, or the class itself; without ``fn`` a decorator that makes these.
+        A wrapper of the function, or the class itself.
+
+    See Also
+    --------
+    op : for a function that takes a row for each example.
 
     Examples
     --------
     >>> import multifold
-    >>> @multifold.op
+    >>> @multifold.cell
     ... def compose(left, right):
     ...     return left * right
     >>> compose(2, 3)
     6
     """
-    if fn is None:
-        return partial(op, rows=rows)
+    return made(fn, rows=False)
+
+
+def op(fn: Any) -> Any:
+    """Make a function of rows one call in a batched program: like `cell`, but written for many examples.
+
+    Its arguments have a row for each example on axis 0, as those of the ops of `Fold.add`. Outside of
+    batched programs, and in the loop, it gets arrays with one row.
+
+    Parameters
+    ----------
+    fn : callable or class of modules
+        Takes and returns arrays with a row for each example; each row of a result depends on that row of
+        the arguments alone.
+
+    Returns
+    -------
+    callable or class
+        A wrapper of the function, or the class itself.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> import numpy as np
+    >>> @multifold.op
+    ... def compose(left, right):
+    ...     return left * right
+    >>> def encode(tree):
+    ...     return compose(encode(tree[0]), encode(tree[1])) if isinstance(tree, tuple) else tree[None]
+    >>> one, two = np.ones(3), np.full(3, 2.0)
+    >>> multifold.batched(encode, join="cat")([((one, two), two), (two, two)])
+    array([[4., 4., 4.],
+           [4., 4., 4.]])
+    """
+    return made(fn, rows=True)
+
+
+def made(fn: Any, rows: bool) -> Any:
+    """Return a function or class as a cell, of rows or of one example; see `cell` and `op`."""
     if isinstance(fn, type):
         setattr(fn, CELL, rows)
         return fn
@@ -69,23 +110,23 @@ def cell_of(fn: Callable[..., Any], rows: bool = False) -> Callable[..., Any]:
     """
 
     @functools.wraps(fn)
-    def cell(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         recording = CURRENT.recording
         if recording is None:
             return fn(*args, **kwargs)
         return recording.recorder.call(recording, fn, rows, args, kwargs)
 
-    setattr(cell, CELL, rows)
-    return cell
+    setattr(call, CELL, rows)
+    return call
 
 
-def as_cell(fn: Any, ops: Sequence[Any]) -> Any:
-    """Return a function or method, as a cell if it is one of ``ops`` and not a cell yet.
+def as_cell(fn: Any, cells: Sequence[Any]) -> Any:
+    """Return a function or method, as a cell if it is one of ``cells`` and not a cell yet.
 
     A method is bound before `Cells` puts the cell into its class, so it would not be found there.
     """
     own = getattr(fn, "__func__", fn)
-    if isinstance(own, type) or not any(x is own for x in ops) or hasattr(own, CELL):
+    if isinstance(own, type) or not any(x is own for x in cells) or hasattr(own, CELL):
         return fn
     return cell_of(fn) if own is fn else MethodType(cell_of(own), fn.__self__)
 
@@ -124,8 +165,8 @@ class Cells:
                 self.undo.pop(fn)()
 
     @contextlib.contextmanager
-    def applied(self, ops: Sequence[Any]) -> Iterator[None]:
-        """Return a context in which the functions and classes in ``ops`` are cells.
+    def applied(self, cells: Sequence[Any]) -> Iterator[None]:
+        """Return a context in which the functions and classes in ``cells`` are cells.
 
         A function is replaced in its class, or in all modules that have it. When the last context with it
         is left, it is put back. Raise a `RecordError` for a function that no name finds.
@@ -133,7 +174,7 @@ class Cells:
         made: list[Any] = []
         try:
             with self.lock:
-                for fn in ops:
+                for fn in cells:
                     if fn not in self.undo:
                         if self.others is not None:
                             self.others.give_way(fn)
@@ -162,9 +203,9 @@ def made_cell(fn: Any) -> Callable[[], None]:
     if isinstance(fn, type):
         setattr(fn, CELL, False)
         return partial(delattr, fn, CELL)
-    cell = cell_of(fn)
-    setattr(cell, FOUND, fn)
-    return replaced(places_of(fn), cell)
+    found = cell_of(fn)
+    setattr(found, FOUND, fn)
+    return replaced(places_of(fn), found)
 
 
 CELLS = Cells(made_cell)
@@ -233,9 +274,9 @@ def places_of(fn: Any) -> list[NamePlace]:
         ]
     if not found:
         raise RecordError(
-            f"Expected functions, methods or classes of modules in ops=[...]. Received {fn!r}, which is "
+            f"Expected functions, methods or classes of modules in cells=[...]. Received {fn!r}, which is "
             "not found by its name.",
-            "decorate it with multifold.op.",
+            "decorate it with multifold.cell.",
         )
     return found
 
@@ -251,19 +292,19 @@ def is_found(fn: FunctionType) -> bool:
         return False
 
 
-def checked_ops(ops: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the functions and classes in ``ops`` as a tuple, in order, each once.
+def checked_cells(cells: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the functions and classes in ``cells`` as a tuple, in order, each once.
 
     A method stands for its function. Raise a `RecordError` for a string, or for a function that is no cell
     and that no name finds.
     """
-    for fn in ops:
+    for fn in cells:
         if isinstance(fn, str):
             raise RecordError(
-                f"Expected functions, methods or classes of modules in ops=[...]. Received {fn!r}.",
+                f"Expected functions, methods or classes of modules in cells=[...]. Received {fn!r}.",
                 f"pass the function itself; a method by its class, as Net.{fn}.",
             )
-    found = dict.fromkeys([bare(getattr(fn, "__func__", fn)) for fn in ops])
+    found = dict.fromkeys([bare(getattr(fn, "__func__", fn)) for fn in cells])
     for fn in found:
         if not isinstance(fn, type) and not hasattr(fn, CELL):
             places_of(fn)

@@ -99,7 +99,7 @@ class LazyExplanation(RoundsExplanation):
             lines = "\n".join(f"  {glue}" for glue in self.glue)
             parts.append(
                 f"Functions that record calls one by one; as a cell, each is one call:\n{lines}\n"
-                "  hint: batched(fn, ops=[...]), or multifold.op above the function"
+                "  hint: batched(fn, cells=[...]), or multifold.cell above the function"
             )
         if self.read_alone:
             reads = sum(self.read_alone.values())

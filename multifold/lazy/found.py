@@ -132,16 +132,16 @@ class FoundCells:
         self.cells: dict[FunctionType, FoundCell] = {}
         self.looked = False
 
-    def look(self, roots: Sequence[Any], ops: Sequence[Any]) -> None:
+    def look(self, roots: Sequence[Any], cells: Sequence[Any]) -> None:
         """Look for straight functions among those of a program.
 
-        ``roots`` are the program, and objects whose methods it may call; ``ops`` are cells already.
+        ``roots`` are the program, and objects whose methods it may call; ``cells`` are cells already.
         """
         self.looked = True
         of_program = {id(code) for code in codes_of(roots[0])}
         for function in functions_in(roots, lambda _: True):
             is_users = is_written_here(module_of(function)) and id(function.__code__) not in of_program
-            is_cell = function in ops or hasattr(function, CELL)
+            is_cell = function in cells or hasattr(function, CELL)
             is_special = function.__name__.startswith("__") and function.__name__ != "__call__"
             if is_users and not (is_cell or is_special) and len(self.cells) < MOST and is_found(function):
                 cell = self.cells[function] = FoundCell(function)

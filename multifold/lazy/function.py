@@ -22,7 +22,7 @@ from multifold._engine.record.node import Node
 from multifold._engine.traces.tracer import TraceRecorder
 from multifold.backend import Backend
 from multifold.errors import RecordError, naming_keywords
-from multifold.lazy.cells import CELLS, as_cell, checked_ops
+from multifold.lazy.cells import CELLS, as_cell, checked_cells
 from multifold.lazy.current import CURRENT, Recording
 from multifold.lazy.found import FEWEST_CALLS, FoundCells
 from multifold.lazy.sharing import Sharing
@@ -34,7 +34,7 @@ from multifold.operands import each
 @naming_keywords
 def plain(
     fn: Callable[[Any], Any],
-    ops: Sequence[Any] = (),
+    cells: Sequence[Any] = (),
     *,
     backend: str | Backend | type[Backend] = "auto",
 ) -> Callable[[Any, Any], Any]:
@@ -47,7 +47,7 @@ def plain(
     ----------
     fn : callable
         Takes one example: a function, a method, or a module of the framework.
-    ops : sequence of callable
+    cells : sequence of callable
         Functions, methods or classes of modules that are cells, as of `batched`.
     backend : str or Backend
         The framework; ``"auto"`` for that of ``fn`` and of what it uses, of the fold, or of the example.
@@ -64,7 +64,7 @@ def plain(
     Raises
     ------
     RecordError
-        If the framework cannot be found, or ``ops`` holds what cannot be a cell.
+        If the framework cannot be found, or ``cells`` holds what cannot be a cell.
     BackendError
         If the framework records no plain programs.
 
@@ -75,7 +75,7 @@ def plain(
     Examples
     --------
     >>> import multifold, numpy as np
-    >>> @multifold.op
+    >>> @multifold.cell
     ... def join(left, right):
     ...     return np.maximum(left, right) + 1
     >>> def height(tree):
@@ -85,7 +85,7 @@ def plain(
     array([[1.],
            [2.]])
     """
-    return LazyFunction(fn, ops, backend).record
+    return LazyFunction(fn, cells, backend).record
 
 
 class OfThread(threading.local):
@@ -143,25 +143,25 @@ class LazyFunction:
 
     Parameters
     ----------
-    fn, ops, backend
+    fn, cells, backend
         As of `plain`.
 
     Attributes
     ----------
     program : callable
-        ``fn``, as a cell if ``ops`` names it.
+        ``fn``, as a cell if ``cells`` names it.
     backend : Backend or None
         The adapter of its framework; None as long as that is not known.
     """
 
     def __init__(
-        self, fn: Callable[..., Any], ops: Sequence[Any] | None, backend: str | Backend | type[Backend]
+        self, fn: Callable[..., Any], cells: Sequence[Any] | None, backend: str | Backend | type[Backend]
     ) -> None:
         self.fn = fn
-        self.finds = ops is None or len(ops) > 0
-        self.ops = checked_ops(ops or ())
+        self.finds = cells is None or len(cells) > 0
+        self.cells = checked_cells(cells or ())
         self.found = FoundCells()
-        self.program = as_cell(fn, self.ops)
+        self.program = as_cell(fn, self.cells)
         self.backend = find_backend(backend) or backend_around(fn)
         self.thread = OfThread()
         if self.backend is not None:  # it may record no programs
@@ -175,7 +175,7 @@ class LazyFunction:
         return {name: x for name, x in vars(self).items() if name not in ("thread", "program", "found")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        program = as_cell(state["fn"], state["ops"])
+        program = as_cell(state["fn"], state["cells"])
         vars(self).update(state, thread=OfThread(), program=program, found=FoundCells())
 
     @property
@@ -226,7 +226,7 @@ class LazyFunction:
                 self.thread.around.enter_context(recorder.beginning())
         finds = self.finds and run.recording.found is not None
         if finds and not found.looked and calls >= FEWEST_CALLS:
-            found.look(self.roots(), self.ops)
+            found.look(self.roots(), self.cells)
             self.thread.around.enter_context(found.applied())
 
     def roots(self) -> list[Any]:
@@ -270,7 +270,7 @@ class LazyFunction:
             same = [*same]
             thread.begin(
                 self.recorder.recording(same),
-                CELLS.applied(self.ops),
+                CELLS.applied(self.cells),
                 self.found.applied(),
                 self.recorder.beginning() if self.recorder.records_weights else nullcontext(),
             )

@@ -245,7 +245,7 @@ class OperatorRecorder(LazyRecorder):
     """What the error says of a function that cannot be recorded."""
 
     cells: ClassVar[str] = (
-        "make a cell of the function of yours that calls it: multifold.op, or batched(fn, ops=[...])."
+        "make a cell of the function of yours that calls it: multifold.cell, or batched(fn, cells=[...])."
     )
     """And its hint."""
 

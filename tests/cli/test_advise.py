@@ -73,7 +73,7 @@ def test_the_times_that_are_shown_are_within_the_ranges(advice):
 
 
 def test_a_program_is_replayed_too_unless_it_reads_what_it_computes(advice):
-    assert advice.ways[2].name == "multifold.batched(fn, ops=[Tree.join]), replayed"
+    assert advice.ways[2].name == "multifold.batched(fn, cells=[Tree.join]), replayed"
     assert advice.ways[2].calls == advice.ways[1].calls
     assert sum("run.replay(traces)" in note for note in advice.notes) == 1
 

@@ -22,7 +22,7 @@ def total_of(tree):
 
 @pytest.fixture
 def plain_explanation():
-    run = multifold.batched(total_of, ops=[join], backend="numpy")
+    run = multifold.batched(total_of, cells=[join], backend="numpy")
     run([(0, 1), ((1, 2), 3)])
     return run.explain()
 
@@ -51,12 +51,12 @@ def test_explanations_of_plain_programs_are_explanations(plain_explanation):
     assert [line[:7] for line in lines[:2]] == ["0  join", "1  add("]
 
 
-@multifold.op
+@multifold.cell
 def more(x):
     return x + 1
 
 
-@multifold.op
+@multifold.cell
 def twice(x):
     return x * 2
 

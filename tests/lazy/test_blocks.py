@@ -19,7 +19,7 @@ WORDS = RNG.normal(size=(10, 4))
 TREES = [(1, 2), ((3, 4), 5), 6, ((1, (2, 3)), (4, 5)), (7, (8, 9))]
 
 
-@multifold.op
+@multifold.cell
 def combine(left, right):
     return np.tanh((left + right) @ W)
 
@@ -58,11 +58,11 @@ def same(found, wanted):
     [np.testing.assert_allclose(x, y) for x, y in zip(found, wanted, strict=True)]
 
 
-@pytest.mark.parametrize("ops", [(), (half,)])
-def test_equal_steps_of_a_loop_run_together(ops):
-    states, block = ENCODER.together(TREES, ops=ops)
+@pytest.mark.parametrize("cells", [(), (half,)])
+def test_equal_steps_of_a_loop_run_together(cells):
+    states, block = ENCODER.together(TREES, cells=cells)
     same(states, ENCODER.loop(TREES))
-    run = multifold.batched(ENCODER.node, ops=ops, backend="numpy")
+    run = multifold.batched(ENCODER.node, cells=cells, backend="numpy")
     same(run(TREES), states)
     assert len(block.explain()) == len(run.explain()) < len(TREES) * 3
     assert not hasattr(half, CELL) and CURRENT.recording is None
@@ -149,7 +149,7 @@ def large():
     return combine(WORDS[1], WORDS[2]) * 0 + 9
 
 
-@multifold.op
+@multifold.cell
 def picky(x):
     if x.max() > 5:
         raise ValueError("too large")

@@ -17,7 +17,7 @@ W = RNG.normal(size=(4, 4))
 XS = [RNG.normal(size=4) for _ in range(6)]
 
 
-@multifold.op
+@multifold.cell
 def layer(x):
     return np.tanh(x @ W)
 
@@ -73,7 +73,7 @@ def test_cells_and_what_records_are_there_only_while_a_fold_runs():
         return half(layer(x))
 
     async def beside(fold, x):
-        row = await multifold.plain(program, ops=[half])(fold, x)
+        row = await multifold.plain(program, cells=[half])(fold, x)
         seen.append((hasattr(half, CELL), CURRENT.recording is not None))
         return row
 
@@ -129,7 +129,7 @@ def test_streams_yield_what_the_program_returns():
 
 
 def test_a_program_without_reads_makes_traces():
-    program = multifold.plain(lambda x: (half(layer(x)), 3, "text", x), ops=[half])
+    program = multifold.plain(lambda x: (half(layer(x)), 3, "text", x), cells=[half])
     made = multifold.traces(program, XS)
     h, three, text, x = multifold.Fold(backend="numpy").run(None, made)
     np.testing.assert_allclose(h, [half(layer(x)) for x in XS])
@@ -175,7 +175,7 @@ def test_a_program_that_no_fold_runs_is_refused():
 def test_a_server_says_that_a_program_has_changed_what_its_cells_use():
     scale = np.ones(4)
 
-    @multifold.op
+    @multifold.cell
     def scaled(x):
         return x * scale
 

@@ -7,7 +7,7 @@ import pytest
 
 import multifold
 from multifold import BackendError, RecordError
-from multifold.lazy.cells import CELLS, checked_ops
+from multifold.lazy.cells import CELLS, checked_cells
 from multifold.lazy.current import CELL, CURRENT
 
 
@@ -45,12 +45,12 @@ def test_a_batched_function_has_its_name():
 # ---- cells -------------------------------------------------------------------------------------------
 
 
-@multifold.op
+@multifold.cell
 def decorated(x):
     return x + 1
 
 
-@multifold.op(rows=True)
+@multifold.op
 def of_rows(x):
     return x + 2
 
@@ -76,13 +76,13 @@ def test_a_cell_is_the_function_that_it_was():
 
 def test_functions_are_cells_while_a_program_runs():
     held = Holder()
-    ops = checked_ops([plain, Holder.static, Holder.method, held.method, Holder, decorated])
-    assert len(ops) == 5
-    with CELLS.applied(ops):
+    cells = checked_cells([plain, Holder.static, Holder.method, held.method, Holder, decorated])
+    assert len(cells) == 5
+    with CELLS.applied(cells):
         assert all(hasattr(x, CELL) for x in (plain, Holder.static, held.method, Holder))
         assert (plain(1), Holder.static(1), held.static(1), held.method(1)) == (4, 5, 5, 6)
-    with CELLS.applied(ops):
-        with CELLS.applied(ops):
+    with CELLS.applied(cells):
+        with CELLS.applied(cells):
             pass
         assert all(hasattr(x, CELL) for x in (plain, Holder.static, held.method, Holder))
     assert not any(hasattr(x, CELL) for x in (plain, Holder.static, held.method, Holder))
@@ -91,5 +91,5 @@ def test_functions_are_cells_while_a_program_runs():
 
 @pytest.mark.parametrize("op", [lambda x: x, len, 3, np.tanh])
 def test_what_is_not_found_by_its_name_is_no_cell(op):
-    with pytest.raises(RecordError, match=r"decorate it with multifold\.op"):
-        multifold.batched(lambda x: x, ops=[op])
+    with pytest.raises(RecordError, match=r"decorate it with multifold\.cell"):
+        multifold.batched(lambda x: x, cells=[op])

@@ -23,7 +23,7 @@ class Tree:
         self.number = number
 
 
-@multifold.op
+@multifold.cell
 def join(left, right, scale=1.0):
     return np.tanh(left + right) * scale
 

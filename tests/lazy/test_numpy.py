@@ -22,13 +22,13 @@ XS = [RNG.normal(size=4) for _ in range(5)]
 TREES = [(1, 2), ((3, 4), 5), 6, ((1, (2, 3)), (4, 5)), (7, (8, 9))]
 
 
-@multifold.op
+@multifold.cell
 def layer(x):
     """Begin to record: what follows meets pending arrays."""
     return np.tanh(x @ U + B)
 
 
-@multifold.op
+@multifold.cell
 def combine(left, right):
     return np.tanh(np.concatenate([left, right]) @ W)
 
@@ -174,12 +174,12 @@ class Options:
     scale: float
 
 
-@multifold.op
+@multifold.cell
 def with_options(x, options):
     return x * 2 if str(options.scale).startswith("-") else x * 3
 
 
-@multifold.op
+@multifold.cell
 def of_seconds(x, time):
     return x * time.astype("timedelta64[s]").astype(int)
 
@@ -204,7 +204,7 @@ def test_an_array_that_examples_share_and_change_in_place_is_as_in_the_loop():
     np.testing.assert_allclose(multifold.batched(program, backend="numpy")(XS), wanted)
 
 
-@multifold.op
+@multifold.cell
 def several(x, y):
     h = np.concatenate([x, y]) @ W
     return h[:2], h.sum(), 7 * np.ones(2)
@@ -215,7 +215,7 @@ def test_a_cell_runs_once_for_all_rows():
     assert len(run.explain()) == 2 and "row by row" not in str(run.explain())
 
 
-@multifold.op
+@multifold.cell
 def of_weights(weights):
     return weights.sum(0)
 
@@ -225,7 +225,7 @@ def test_a_cell_of_what_is_the_same_for_all_examples_runs_at_once():
     assert "of_weights" not in str(run.explain())
 
 
-@multifold.op
+@multifold.cell
 def branching(x):
     return x * 2 if x.sum() > 0 else x - 1
 
@@ -235,7 +235,7 @@ def test_a_cell_that_looks_at_values_runs_row_by_row_and_says_so():
     assert "row by row" in str(run.explain())
 
 
-@multifold.op
+@multifold.cell
 def writing(x):
     h = x @ U
     part = h[1:]
@@ -253,12 +253,12 @@ def test_a_cell_may_write_to_its_own_arrays():
 
 
 def test_a_cell_that_writes_to_its_argument_is_refused():
-    cell = multifold.op(lambda x: x.__iadd__(1) * 2)
+    cell = multifold.cell(lambda x: x.__iadd__(1) * 2)
     with pytest.raises(LaunchError, match="read-only"):
         multifold.batched(lambda x: cell(layer(x)), backend="numpy")(XS)
 
 
-@multifold.op(rows=True)
+@multifold.op
 def of_rows(x):
     return x @ U
 
@@ -269,7 +269,7 @@ def test_a_cell_that_is_written_for_rows_gets_all_of_them():
 
 
 def test_a_cell_of_rows_that_mixes_them_is_refused():
-    mixing = multifold.op(lambda x: x - x.mean(0), rows=True)
+    mixing = multifold.op(lambda x: x - x.mean(0))
     with pytest.raises(LaunchError, match="mixes its rows"):
         multifold.batched(lambda x: mixing(x[None]), backend="numpy")(XS)
 
@@ -289,7 +289,7 @@ class Network:
 
 def test_a_method_is_a_cell_and_sees_new_weights_in_the_next_run():
     network = Network()
-    run = as_loop(network.run, XS, ops=[Network.step])
+    run = as_loop(network.run, XS, cells=[Network.step])
     network.w += 1
     same(run(XS), [network.run(x) for x in XS])
     network.w = network.w * 2
@@ -309,13 +309,13 @@ def test_weights_that_are_changed_during_a_run_are_refused(how):
         return network.step(h)
 
     with pytest.raises((RecordError, LaunchError), match=r"changed during the run|was changed"):
-        multifold.batched(program, ops=[Network.step])(XS)
+        multifold.batched(program, cells=[Network.step])(XS)
 
 
 TURN = 0
 
 
-@multifold.op
+@multifold.cell
 def turned(x):
     return x * (TURN + 1)
 
@@ -332,7 +332,7 @@ def scaled(x):
 
 @pytest.mark.parametrize("reads", [False, True])
 def test_an_attribute_that_a_function_called_by_a_cell_finds_must_stay_as_it_is(reads, monkeypatch):
-    cell = multifold.op(lambda x: scaled(x) + 1)
+    cell = multifold.cell(lambda x: scaled(x) + 1)
     monkeypatch.setattr(Settings, "factor", 1.0)
 
     def program(x):
@@ -355,7 +355,7 @@ class Entries(dict):
 
 def test_entries_of_a_container_of_the_user_that_a_cell_finds_must_stay_as_they_are():
     options = Entries(scale=1.0)
-    scaled = multifold.op(lambda x: x * options.scale)
+    scaled = multifold.cell(lambda x: x * options.scale)
 
     def program(x, scale):
         options.scale = scale
@@ -556,7 +556,7 @@ def test_each_rule_gives_way_where_it_does_not_hold(func):
 
 def test_a_program_that_begins_with_no_cell_says_that_it_ran_as_a_loop():
     run = multifold.batched(np.tanh, backend="numpy")
-    with pytest.warns(UserWarning, match=r"ran as a loop: none of its calls.*(?s:.*)ops="):
+    with pytest.warns(UserWarning, match=r"ran as a loop: none of its calls.*(?s:.*)cells="):
         found = run(XS)
     np.testing.assert_array_equal(found, np.tanh(XS))
 
@@ -672,21 +672,21 @@ class Keeping:
 @pytest.mark.parametrize(("name", "what"), [("counts", "'n'"), ("keeps", "'kept'")])
 def test_a_cell_that_counts_or_keeps_is_refused(name, what):
     model = Keeping()
-    cell = multifold.op(getattr(model, name))
+    cell = multifold.cell(getattr(model, name))
     with pytest.raises(RecordError, match=f"changes attribute {what} of Keeping"):
         multifold.batched(lambda x: cell(x * 2.0), backend="numpy")(np.ones((4, 3)))
 
 
 def test_a_cell_may_cache():
     model = Keeping()
-    cell = multifold.op(model.caches)
+    cell = multifold.cell(model.caches)
     found = multifold.batched(lambda x: cell(x * 2.0), backend="numpy")(np.ones((4, 3)))
     np.testing.assert_array_equal(found, [[2.0, 4.0, 6.0]] * 4)
     assert type(model.mask) is np.ndarray
 
 
 def test_a_cell_that_draws_draws_for_each_example():
-    cell = multifold.op(Keeping().draws)
+    cell = multifold.cell(Keeping().draws)
     run = multifold.batched(lambda x: cell(x * 2.0), backend="numpy")
     with pytest.warns(UserWarning, match="draws draws random numbers"):
         found = run(np.ones((4, 3)))

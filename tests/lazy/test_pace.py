@@ -11,7 +11,7 @@ from multifold.lazy.current import CURRENT
 from multifold.lazy.pace import LoopPace, RunWay
 
 
-@multifold.op
+@multifold.cell
 def double(x):
     return x * 2
 

@@ -22,12 +22,12 @@ TREES = [(1, 2), ((3, 4), 5), 6, ((1, (2, 3)), (4, 5))]
 XS = [jax.random.normal(key, (4,)) for key in jax.random.split(KEYS[2], 5)]
 
 
-@multifold.op
+@multifold.cell
 def leaf(parameters, word):
     return parameters["words"][word]
 
 
-@multifold.op
+@multifold.cell
 def combine(parameters, left, right):
     return jnp.tanh(jnp.concatenate([left, right]) @ parameters["join"])
 
@@ -38,7 +38,7 @@ def encode(tree, parameters):
     return combine(parameters, encode(tree[0], parameters), encode(tree[1], parameters))
 
 
-@multifold.op
+@multifold.cell
 def layer(x):
     return jnp.tanh(x) * 2
 
@@ -104,7 +104,7 @@ def test_a_cell_compiles_for_few_numbers_of_rows():
     assert kind.call.run._cache_size() == 1  # three rows are padded to four
 
 
-@multifold.op(rows=True)
+@multifold.op
 def of_rows(x):
     return x @ PARAMETERS["join"][:4]
 
@@ -115,7 +115,7 @@ def test_a_cell_that_is_written_for_rows_gets_all_of_them():
 
 
 def test_a_cell_of_rows_that_mixes_them_is_refused():
-    mixing = multifold.op(lambda x: x - x.mean(0), rows=True)
+    mixing = multifold.op(lambda x: x - x.mean(0))
     with pytest.raises(LaunchError, match="mixes its rows"):
         multifold.batched(lambda x: mixing(x[None]), backend="jax")(XS)
 
@@ -128,7 +128,7 @@ def test_a_function_of_jax_on_a_pending_array_names_cells():
 def test_a_variable_that_a_cell_uses_and_that_changes_is_refused():
     scale = [1.0]
 
-    @multifold.op
+    @multifold.cell
     def scaled(x):
         return x * scale[0]
 
@@ -144,7 +144,7 @@ def test_a_variable_that_a_cell_uses_and_that_changes_is_refused():
 SCALE = 2.0
 
 
-@multifold.op
+@multifold.cell
 def by_scale(x):
     return x * SCALE
 
@@ -184,18 +184,18 @@ def test_what_jax_cannot_flatten_costs_no_level_of_the_stack():
 
 @pytest.mark.parametrize("reads", [float, int, bool, np.asarray])
 def test_a_cell_that_reads_a_value_is_refused(reads):
-    cell = multifold.op(lambda x: x * 2 if reads(x[0]) > 0 else x)
+    cell = multifold.cell(lambda x: x * 2 if reads(x[0]) > 0 else x)
     with pytest.raises(RecordError, match="reads a value of an array"):
         multifold.batched(lambda x: cell(x), backend="jax")(XS)
 
 
 def test_a_cell_that_draws_numbers_of_numpy_is_refused():
     with pytest.raises(RecordError, match="draws random numbers"):
-        multifold.batched(multifold.op(lambda x: x * np.random.random()), backend="jax")(XS)
+        multifold.batched(multifold.cell(lambda x: x * np.random.random()), backend="jax")(XS)
 
 
 def test_what_a_function_inside_of_a_cell_finds_is_that_of_each_run(monkeypatch):
-    run = multifold.batched(multifold.op(lambda x: inner(x) + 0), backend="jax")
+    run = multifold.batched(multifold.cell(lambda x: inner(x) + 0), backend="jax")
     np.testing.assert_allclose(run(XS), 2 * jnp.stack(XS))
     monkeypatch.setitem(globals(), "SCALE", 3.0)
     np.testing.assert_allclose(run(XS), 3 * jnp.stack(XS))
@@ -203,7 +203,7 @@ def test_what_a_function_inside_of_a_cell_finds_is_that_of_each_run(monkeypatch)
 
 def test_a_cell_sees_new_arrays_of_its_object_in_the_next_run():
     network = Network()
-    run = multifold.batched(network.step, ops=[Network.step], backend="jax")
+    run = multifold.batched(network.step, cells=[Network.step], backend="jax")
     np.testing.assert_allclose(run(XS), jnp.stack(XS))
     network.weights = network.weights * 5
     np.testing.assert_allclose(run(XS), 5 * jnp.stack(XS))
@@ -242,7 +242,7 @@ def test_an_example_waits_inside_of_settings_that_no_other_one_sees():
 
 
 def test_a_call_runs_in_the_settings_that_it_is_made_in():
-    @multifold.op
+    @multifold.cell
     def counted(x):
         return x + jnp.arange(4)
 
@@ -279,7 +279,7 @@ def total(x):
     return layer(x).sum()
 
 
-@multifold.op
+@multifold.cell
 def slope(x):
     return jax.grad(lambda y: (jnp.tanh(y) * 2).sum())(x)
 
@@ -360,14 +360,14 @@ class Keeping:
 @pytest.mark.parametrize(("name", "what"), [("counts", "'n'"), ("caches", "'mask'")])
 def test_a_cell_that_counts_or_keeps_a_tracer_is_refused(name, what):
     model = Keeping()
-    cell = multifold.op(getattr(model, name))
+    cell = multifold.cell(getattr(model, name))
     with pytest.raises(RecordError, match=f"changes attribute {what} of Keeping"):
         multifold.batched(cell, backend="jax")(XS)
     assert getattr(model, what.strip("'")) is None
 
 
 def test_a_cell_may_note_a_size():
-    found = multifold.batched(multifold.op(Keeping().notes), backend="jax")(XS)
+    found = multifold.batched(multifold.cell(Keeping().notes), backend="jax")(XS)
     np.testing.assert_allclose(found, jnp.stack(XS) * 4)
 
 

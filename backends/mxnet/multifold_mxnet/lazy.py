@@ -1,7 +1,7 @@
 """MXNet for plain programs: cells that are written for rows, and operators.
 
 MXNet has no vmap, so a call runs for all examples only if it takes a row for each of them: a function
-marked by ``multifold.op(rows=True)``, or a Gluon block whose class is named in ``ops=[...]``, since blocks
+marked by ``multifold.op``, or a Gluon block whose class is named in ``cells=[...]``, since blocks
 take rows anyway. In the loop both get arrays of one row. The first launch of each tries that it keeps its
 rows apart. Operators are recorded where the pending array is on their left, and both sides have one shape.
 Any other function that meets a pending array is refused.
@@ -39,8 +39,8 @@ from multifold_mxnet.trials import blocks_of
 
 IN_A_FUNCTION = "A function of MXNet has met an array that is not computed yet, and cannot be recorded."
 CELLS = (
-    "make a cell of the function of yours that calls it, and write it for rows: multifold.op(rows=True). "
-    "Name the classes of Gluon blocks: batched(fn, ops=[gluon.nn.Dense])."
+    "make a cell of the function of yours that calls it, and write it for rows: multifold.op. "
+    "Name the classes of Gluon blocks: batched(fn, cells=[gluon.nn.Dense])."
 )
 
 
@@ -89,7 +89,7 @@ def applied(found: tuple[bool, bool]) -> AbstractContextManager[Any]:
 
 
 class MxnetCell(CompiledCall):
-    """A call that takes a row for each example, as a Gluon block or ``multifold.op(rows=True)``.
+    """A call that takes a row for each example, as a Gluon block or ``multifold.op``.
 
     It runs in the modes of `autograd` in which it was recorded.
     """
@@ -180,8 +180,8 @@ def with_axis(x: Any, axis: int) -> Any:
 def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a replacement of ``gluon.Block.__call__`` that records cells.
 
-    While a program records, a block whose class was named in ``ops=[...]`` is recorded, and any other block
-    of MXNet that gets a pending array raises `RecordError`. All other calls go to ``call``.
+    While a program records, a block whose class was named in ``cells=[...]`` is recorded, and any other
+    block of MXNet that gets a pending array raises `RecordError`. All other calls go to ``call``.
     """
 
     def called(self: Any, *args: Any) -> Any:

@@ -22,11 +22,11 @@ class TreeLSTM(gluon.Block):
         self.gates = gluon.nn.Dense(20, in_units=8)
         self.initialize(mx.init.Normal(1.0))
 
-    @multifold.op(rows=True)
+    @multifold.op
     def leaf(self, word):
         return nd.split(self.embed(word), 2, axis=1)
 
-    @multifold.op(rows=True)
+    @multifold.op
     def compose(self, left_h, left_c, right_h, right_c):
         i, left, right, o, u = nd.split(self.gates(nd.concat(left_h, right_h, dim=1)), 5, axis=1)
         c = i.sigmoid() * u.tanh() + left.sigmoid() * left_c + right.sigmoid() * right_c
@@ -65,7 +65,7 @@ def test_a_recursive_network_has_the_values_and_gradients_of_the_loop():
 
 
 def test_a_class_of_blocks_is_a_cell():
-    run = batched(lambda x: DENSE(DENSE(x)) + x, ops=[gluon.nn.Dense])
+    run = batched(lambda x: DENSE(DENSE(x)) + x, cells=[gluon.nn.Dense])
     close(run(XS), nd.concat(*[DENSE(DENSE(x)) + x for x in XS], dim=0))
     assert len(run.explain()) == 3
 
@@ -78,7 +78,7 @@ def test_operators_parts_and_reads():
             h, steps = DENSE(h * 0.5 - h / 4), steps + 1
         return h[0], steps
 
-    (found, steps) = batched(program, ops=[gluon.nn.Dense], join="stack")(XS)
+    (found, steps) = batched(program, cells=[gluon.nn.Dense], join="stack")(XS)
     wanted = [program(x) for x in XS]
     close(found, nd.stack(*[h for h, _ in wanted]))
     assert steps == [n for _, n in wanted] and len(set(steps)) > 1
@@ -86,7 +86,7 @@ def test_operators_parts_and_reads():
 
 def test_the_modes_of_gradients_and_training_are_those_of_the_loop():
     dropout = gluon.nn.Dropout(0.5)
-    run = batched(lambda x: dropout(DENSE(x)), ops=[gluon.nn.Dense, gluon.nn.Dropout])
+    run = batched(lambda x: dropout(DENSE(x)), cells=[gluon.nn.Dense, gluon.nn.Dropout])
     assert (run(XS).asnumpy() != 0).all()
     with autograd.record():
         assert (run(XS * 9).asnumpy() == 0).any()
@@ -94,14 +94,14 @@ def test_the_modes_of_gradients_and_training_are_those_of_the_loop():
             assert (run(XS).asnumpy() != 0).all()
 
 
-one_example = multifold.op(lambda x: x * 2)
-mixing = multifold.op(lambda x: x - x.mean(axis=0, keepdims=True), rows=True)
+one_example = multifold.cell(lambda x: x * 2)
+mixing = multifold.op(lambda x: x - x.mean(axis=0, keepdims=True))
 
 REFUSED = {
-    "a cell of one example": (one_example, r"rows=True"),
+    "a cell of one example": (one_example, r"multifold\.op\b"),
     "a function": (lambda x: nd.tanh(DENSE(x)), r"cannot be recorded"),
     "a method": (lambda x: DENSE(x).tanh(), r"cannot be recorded"),
-    "a layer": (lambda x: gluon.nn.LayerNorm()(DENSE(x)), r"ops=\[gluon"),
+    "a layer": (lambda x: gluon.nn.LayerNorm()(DENSE(x)), r"cells=\[gluon"),
     "what stands on the right": (lambda x: x + DENSE(x), r"cannot be recorded"),
     "other shapes": (lambda x: DENSE(x) + nd.ones((4,)), r"cannot be recorded"),
     "in place": (lambda x: in_place(DENSE(x)), r"x = x \+ y"),
@@ -118,7 +118,7 @@ def in_place(x):
 def test_what_cannot_be_recorded_is_refused_with_a_hint(name):
     program, match = REFUSED[name]
     with pytest.raises(RecordError, match=match) as raised:
-        batched(program, ops=[gluon.nn.Dense])(XS)
+        batched(program, cells=[gluon.nn.Dense])(XS)
     assert "\n\nHint: " in str(raised.value)
 
 
@@ -130,7 +130,7 @@ def test_a_cell_that_mixes_its_rows_is_refused():
 def test_arrays_of_the_numpy_kind_are_recorded_as_such():
     mx.npx.set_np()
     try:
-        cell = multifold.op(lambda x: mx.np.tanh(x) * 2, rows=True)
+        cell = multifold.op(lambda x: mx.np.tanh(x) * 2)
         xs = [mx.np.ones((1, 4)) * i for i in range(3)]
         found = batched(lambda x: cell(x) + x)(xs)
         close(found, mx.np.concatenate([mx.np.tanh(x) * 2 + x for x in xs]))
@@ -140,7 +140,7 @@ def test_arrays_of_the_numpy_kind_are_recorded_as_such():
 
 
 def test_traces_are_replayed():
-    run = batched(lambda x: DENSE(x) * 2, ops=[gluon.nn.Dense])
+    run = batched(lambda x: DENSE(x) * 2, cells=[gluon.nn.Dense])
     close(run.replay(run.traces(XS)), run(XS))
     run.check(XS)
 
@@ -160,12 +160,12 @@ def test_parameters_outside_of_cells_are_refused_in_traces(program):
 
 
 def test_with_a_seed_a_cell_that_draws_is_refused():
-    @multifold.op(rows=True)
+    @multifold.op
     def noisy(x):
         return x + nd.random.normal(shape=x.shape)
 
     drop = gluon.nn.Dropout(0.5)
-    run = multifold.batched(drop, ops=[gluon.nn.Dropout], seed=0, backend="mxnet")
+    run = multifold.batched(drop, cells=[gluon.nn.Dropout], seed=0, backend="mxnet")
     with pytest.raises(RecordError, match="draws random numbers"), autograd.record():
         run(XS)
     with pytest.raises(RecordError, match="noisy draws random numbers"):
@@ -175,7 +175,7 @@ def test_with_a_seed_a_cell_that_draws_is_refused():
 def test_a_cell_that_counts_is_refused():
     state = {"n": 0}
 
-    @multifold.op(rows=True)
+    @multifold.op
     def counts(x):
         state["n"] += 1
         return x * state["n"]

@@ -56,7 +56,7 @@ DENSE = keras.layers.Dense(4)
 BLOCK = Block()
 
 
-@multifold.op
+@multifold.cell
 def layer(x):
     return tf.tanh(x @ WEIGHTS) * 2
 
@@ -87,11 +87,13 @@ def as_loop(fn, xs, variables=(), **options):
     return run
 
 
-@pytest.mark.parametrize(("ops", "launches"), [((), 33), (("leaf", "compose"), 5)])
-def test_a_recursive_network_has_the_values_and_gradients_of_the_loop(ops, launches):
+@pytest.mark.parametrize(("cells", "launches"), [((), 33), (("leaf", "compose"), 5)])
+def test_a_recursive_network_has_the_values_and_gradients_of_the_loop(cells, launches):
     model = TreeLSTM()
     model.score((1, 2))
-    run = as_loop(model.score, TREES, model.trainable_variables, ops=[getattr(TreeLSTM, x) for x in ops])
+    run = as_loop(
+        model.score, TREES, model.trainable_variables, cells=[getattr(TreeLSTM, x) for x in cells]
+    )
     assert len(run.explain()) == launches
 
 
@@ -155,7 +157,7 @@ def test_a_cell_is_drawn_once_for_any_number_of_rows():
     assert len(run.recorder.known) == 1
 
 
-@multifold.op(rows=True)
+@multifold.op
 def of_rows(x):
     return x @ WEIGHTS
 
@@ -166,13 +168,13 @@ def test_a_cell_that_is_written_for_rows_gets_all_of_them():
 
 
 def test_a_cell_of_rows_that_mixes_them_is_refused():
-    mixing = multifold.op(lambda x: x - tf.reduce_mean(x, 0), rows=True)
+    mixing = multifold.op(lambda x: x - tf.reduce_mean(x, 0))
     with pytest.raises(LaunchError, match="mixes its rows"):
         multifold.batched(mixing, backend="tensorflow")(XS)
 
 
 def test_a_class_of_layers_is_a_cell():
-    run = as_loop(lambda x: BLOCK(layer(x)), XS, [WEIGHTS, *BLOCK.trainable_variables], ops=[Block])
+    run = as_loop(lambda x: BLOCK(layer(x)), XS, [WEIGHTS, *BLOCK.trainable_variables], cells=[Block])
     assert len(run.explain()) == 2
 
 
@@ -189,7 +191,7 @@ def steep(x):
 
 
 def test_a_cell_that_cannot_be_vectorized_runs_row_by_row_and_says_so():
-    run = as_loop(multifold.op(lambda x: steep(x @ WEIGHTS)), XS, [WEIGHTS])
+    run = as_loop(multifold.cell(lambda x: steep(x @ WEIGHTS)), XS, [WEIGHTS])
     assert "row by row" in str(run.explain())
 
 
@@ -207,12 +209,12 @@ def test_a_recurrent_cell_of_keras_is_one_call():
     assert len(run.explain()) == 3
 
 
-@pytest.mark.parametrize("ops", [[], [Block]])
-def test_dropout_draws_for_each_row(ops):
+@pytest.mark.parametrize("cells", [[], [Block]])
+def test_dropout_draws_for_each_row(cells):
     block = Block()
     block(XS[0])
     run = multifold.batched(
-        lambda x: block(x * 0 + 1, training=True), ops=ops, join="cat", backend="tensorflow"
+        lambda x: block(x * 0 + 1, training=True), cells=cells, join="cat", backend="tensorflow"
     )
     ones = [tf.ones((1, 4))] * 200
     kept = np.asarray(run(ones)) != 0
@@ -225,7 +227,9 @@ GENERATOR = tf.random.Generator.from_seed(0)
 
 @pytest.mark.parametrize("draw", [tf.random.normal, keras.random.normal, GENERATOR.normal])
 def test_a_cell_that_draws_draws_for_each_row(draw):
-    run = multifold.batched(multifold.op(lambda x: x * 0 + draw((1, 4))), join="cat", backend="tensorflow")
+    run = multifold.batched(
+        multifold.cell(lambda x: x * 0 + draw((1, 4))), join="cat", backend="tensorflow"
+    )
     first, second = run(XS), run(XS)
     assert len({float(x) for x in tf.reshape([first, second], -1)}) == 2 * 4 * len(XS)
 
@@ -279,7 +283,7 @@ def helper(x):
 
 
 def test_what_a_cell_finds_around_it_is_that_of_each_run(monkeypatch):
-    run = multifold.batched(multifold.op(lambda x: helper(x) + 0), backend="tensorflow")
+    run = multifold.batched(multifold.cell(lambda x: helper(x) + 0), backend="tensorflow")
     np.testing.assert_allclose(run(XS), 2 * tf.stack(XS))
     monkeypatch.setitem(globals(), "SCALE", 3.0)
     np.testing.assert_allclose(run(XS), 3 * tf.stack(XS))
@@ -287,7 +291,7 @@ def test_what_a_cell_finds_around_it_is_that_of_each_run(monkeypatch):
 
 def test_the_options_of_a_layer_are_those_of_each_run():
     block = Block()
-    run = multifold.batched(multifold.op(lambda x: block(x, training=True)), backend="tensorflow")
+    run = multifold.batched(multifold.cell(lambda x: block(x, training=True)), backend="tensorflow")
     run(XS)
     block.dropout.rate = 0.0
     np.testing.assert_allclose(run(XS), tf.stack([block(x) for x in XS]), rtol=1e-5)
@@ -295,7 +299,7 @@ def test_the_options_of_a_layer_are_those_of_each_run():
 
 def test_a_variable_that_a_cell_uses_and_that_changes_is_refused():
     scale = [1.0]
-    scaled = multifold.op(lambda x: x * scale[0])
+    scaled = multifold.cell(lambda x: x * scale[0])
 
     def program(x):
         h = scaled(x)
@@ -308,7 +312,7 @@ def test_a_variable_that_a_cell_uses_and_that_changes_is_refused():
 
 def test_new_weights_are_used_in_the_next_run():
     weights = tf.Variable(1.0)
-    run = multifold.batched(multifold.op(lambda x: x * weights), backend="tensorflow")
+    run = multifold.batched(multifold.cell(lambda x: x * weights), backend="tensorflow")
     np.testing.assert_allclose(run(XS), tf.stack(XS))
     weights.assign(5.0)
     np.testing.assert_allclose(run(XS), 5 * tf.stack(XS))
@@ -321,7 +325,7 @@ LSTM(XS[0], STATE)
 MASKED = keras.layers.Embedding(5, 4, mask_zero=True)
 
 REFUSED = {
-    "numbers of Python": (multifold.op(lambda x: x * random.random()), "draws random numbers"),
+    "numbers of Python": (multifold.cell(lambda x: x * random.random()), "draws random numbers"),
     "a mask of Keras": (lambda x: MASKED(tf.argmax(layer(x), 1)), "makes a mask"),
     "a mask that is kept": (lambda x: LSTM(x, STATE, training=True), "keeps a mask"),
     "a tf.function": (lambda x: tf.function(lambda y: y + 1)(layer(x)), "cannot be recorded"),
@@ -331,8 +335,8 @@ REFUSED = {
     "an assertion": (lambda x: tf.debugging.assert_greater(layer(x), -9.0), "cannot be recorded"),
     "a shape": (lambda x: tf.boolean_mask(x, layer(x) > 0), "depends on values"),
     "a tape": (lambda x: watched(layer(x)), "put the tape around the run"),
-    "a cell that reads": (multifold.op(lambda x: x if tf.reduce_sum(x) > 0 else -x), "looks at a value"),
-    "a cell of numbers": (multifold.op(lambda x: (x, 1.0)), "to return tensors"),
+    "a cell that reads": (multifold.cell(lambda x: x if tf.reduce_sum(x) > 0 else -x), "looks at a value"),
+    "a cell of numbers": (multifold.cell(lambda x: (x, 1.0)), "to return tensors"),
 }
 
 
@@ -440,7 +444,7 @@ def test_keywords_are_the_same_for_all_examples():
 
 def test_traces_are_replayed_with_new_weights():
     weights = tf.Variable(tf.eye(4))
-    product = multifold.op(lambda x: x @ weights)
+    product = multifold.cell(lambda x: x @ weights)
     run = multifold.batched(lambda x, n: tf.tanh(product(x)) * n, join="cat", backend="tensorflow")
     traces = run.traces(XS, range(5))
     weights.assign(weights * 2)
@@ -536,7 +540,7 @@ DENSE = keras.layers.Dense(4, activation="tanh")
 DENSE(XS[0])
 
 
-@multifold.op
+@multifold.cell
 def slope(x):
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -559,8 +563,8 @@ DROPOUT = keras.layers.Dropout(0.5)
     [
         lambda x: tf.nn.dropout(layer(x), 0.5),
         lambda x: DROPOUT(layer(x), training=True),
-        multifold.op(lambda x: x + GENERATOR.normal((1, 4))),
-        multifold.op(lambda x: x + tf.random.normal((1, 4)), rows=True),
+        multifold.cell(lambda x: x + GENERATOR.normal((1, 4))),
+        multifold.op(lambda x: x + tf.random.normal((1, 4))),
     ],
 )
 def test_with_a_seed_a_call_that_draws_is_refused(draw):
@@ -571,7 +575,7 @@ def test_with_a_seed_a_call_that_draws_is_refused(draw):
 def test_a_cell_that_counts_is_refused():
     state = {"n": 0}
 
-    @multifold.op
+    @multifold.cell
     def counts(x):
         state["n"] += 1
         return x * state["n"]

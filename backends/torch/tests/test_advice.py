@@ -44,7 +44,7 @@ def test_a_function_that_takes_rows_is_named_and_estimated_in_training():
     assert advice.ops == ["Reader.step"] and advice.trains
     *_, replayed, by_add = advice.ways
     assert (replayed.name, replayed.calls) == (
-        "multifold.batched(fn, ops=[Reader.step]), replayed",
+        "multifold.batched(fn, cells=[Reader.step]), replayed",
         by_add.calls,
     )
     assert (by_add.name, by_add.calls) == ("fold.run, with calls of fold.add", sum(map(len, WORDS)))

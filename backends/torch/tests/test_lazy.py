@@ -355,7 +355,7 @@ def test_a_batched_program_inside_of_another_one_is_the_loop(as_loop):
 
 
 def test_programs_run_in_several_threads_at_once():
-    run = multifold.batched(lambda x: torch.tanh(LIN(x)), backend="torch", ops=[helper])
+    run = multifold.batched(lambda x: torch.tanh(LIN(x)), backend="torch", cells=[helper])
     found = {}
 
     def work(number):

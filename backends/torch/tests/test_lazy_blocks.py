@@ -47,13 +47,13 @@ def pair(**options):
     return made
 
 
-@pytest.mark.parametrize("ops", [(), (Forest.compose,)])
+@pytest.mark.parametrize("cells", [(), (Forest.compose,)])
 @pytest.mark.parametrize("training", [True, False])
-def test_values_and_gradients_are_those_of_the_loop(ops, training, comparing):
+def test_values_and_gradients_are_those_of_the_loop(cells, training, comparing):
     outcome, assert_equal = comparing
     found, wanted = [
         outcome(lambda model=model: model.train(training)(TREES), [*model.parameters()])
-        for model in pair(ops=ops)
+        for model in pair(cells=cells)
     ]
     assert_equal(found[0], wanted[0], 1e-6)
     [assert_equal(x, y, 1e-6) for x, y in zip(found[1], wanted[1], strict=True)]
@@ -61,9 +61,9 @@ def test_values_and_gradients_are_those_of_the_loop(ops, training, comparing):
 
 
 def test_a_cell_of_a_level_is_one_launch():
-    model = Forest(multifold.pending(ops=[Forest.compose])).eval()
+    model = Forest(multifold.pending(cells=[Forest.compose])).eval()
     model(TREES)
-    run = multifold.batched(model.encode, ops=[Forest.compose])
+    run = multifold.batched(model.encode, cells=[Forest.compose])
     run(TREES)
     assert len(model.block.explain()) == len(run.explain()) == 4
 

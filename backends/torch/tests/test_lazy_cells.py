@@ -17,7 +17,7 @@ torch.manual_seed(0)
 
 
 @pytest.mark.parametrize(
-    ("ops", "launches"),
+    ("cells", "launches"),
     [
         ([], 9),
         # The first example shows which other cells there are, so some of its calls run by themselves.
@@ -28,8 +28,8 @@ torch.manual_seed(0)
         ([Block, Model.compose, doubled], 5),
     ],
 )
-def test_methods_functions_and_classes_are_cells_for_a_while(ops, launches, as_loop):
-    run = as_loop(MODEL, XS, parameters=PARAMETERS, ops=ops)
+def test_methods_functions_and_classes_are_cells_for_a_while(cells, launches, as_loop):
+    run = as_loop(MODEL, XS, parameters=PARAMETERS, cells=cells)
     assert len(run.explain()) == launches
     assert not hasattr(Block, "multifold_cell") and not hasattr(Model.compose, "multifold_cell")
     assert isinstance(vars(Model)["squared"], staticmethod)
@@ -37,18 +37,18 @@ def test_methods_functions_and_classes_are_cells_for_a_while(ops, launches, as_l
 
 def test_a_function_that_is_not_found_by_its_name_is_refused():
     with pytest.raises(RecordError, match="decorate it"):
-        multifold.batched(MODEL, ops=[lambda x: x])
+        multifold.batched(MODEL, cells=[lambda x: x])
     with pytest.raises(RecordError, match="decorate it"):
-        multifold.batched(MODEL, ops=[MODEL.block])
+        multifold.batched(MODEL, cells=[MODEL.block])
     with pytest.raises(RecordError, match=r"Received 'compose'.\n\nHint: pass the .* Net\.compose"):
-        multifold.batched(MODEL, ops=["compose"])
+        multifold.batched(MODEL, cells=["compose"])
 
 
 def test_ops_are_cells_until_the_last_of_several_programs_has_ended():
     wanted, found = torch.stack([MODEL(x) for x in XS]), []
 
     def work():
-        run = multifold.batched(MODEL, ops=[Model.compose])
+        run = multifold.batched(MODEL, cells=[Model.compose])
         found.extend([run(XS) for _ in range(5)])
 
     threads = [threading.Thread(target=work) for _ in range(3)]
@@ -63,7 +63,7 @@ class State(NamedTuple):
     c: torch.Tensor
 
 
-@multifold.op
+@multifold.cell
 def step(state, by, **more):
     return State(state.c * by, state.h + more["z"] - more["a"])
 
@@ -76,7 +76,7 @@ def test_a_cell_takes_and_returns_structures(as_loop):
     as_loop(fn, XS, parameters=PARAMETERS)
 
 
-@multifold.op
+@multifold.cell
 def mixed(parts):
     return parts["b"][0] - 2 * parts["a"]
 
@@ -85,12 +85,12 @@ def test_the_entries_of_a_dictionary_keep_their_places(as_loop):
     as_loop(lambda x: mixed({"b": [MODEL.block(x)], "a": x}), XS, parameters=PARAMETERS)
 
 
-@multifold.op
+@multifold.cell
 def with_number(x):
     return x, float(x.sum())
 
 
-@multifold.op
+@multifold.cell
 def only_a_number(x):
     return float(x.sum())
 
@@ -106,7 +106,7 @@ def test_a_cell_that_reads_values_runs_row_by_row_and_says_so(as_loop):
     assert "row by row" in str(run.explain())
 
 
-@multifold.op
+@multifold.cell
 def of_other_shapes(x):
     return x if x.sum() > 0 else x[:2]
 
@@ -123,7 +123,7 @@ class Parser:
         self.lin = nn.Linear(4, 4)
         self.scale = 1.0
 
-    @multifold.op
+    @multifold.cell
     def cell(self, x):
         return self.lin(x) * self.scale
 
@@ -150,7 +150,7 @@ def test_a_variable_that_is_changed_between_recording_and_launch_is_an_error():
     def fn(x):
         y = MODEL.block(x)
         for i in range(3):
-            y = multifold.op(lambda x: x * i)(y)  # noqa: B023 - this is the mistake
+            y = multifold.cell(lambda x: x * i)(y)  # noqa: B023 - this is the mistake
         return y
 
     with pytest.raises(LaunchError, match="variable that the cell <lambda> uses was changed"):
@@ -160,7 +160,7 @@ def test_a_variable_that_is_changed_between_recording_and_launch_is_an_error():
 def test_a_variable_of_a_function_inside_of_a_cell_that_is_changed_is_an_error(monkeypatch):
     monkeypatch.setitem(globals(), "FACTOR", 1)
 
-    @multifold.op
+    @multifold.cell
     def scaled(x):
         return sum((lambda y: y * FACTOR)(x) for _ in range(2))  # noqa: F821 - it is set by the program
 
@@ -174,7 +174,7 @@ def test_a_variable_of_a_function_inside_of_a_cell_that_is_changed_is_an_error(m
 
 def test_a_tensor_around_a_cell_that_is_changed_in_place_is_an_error():
     mask = torch.ones(4)
-    cell = multifold.op(lambda x: x * mask)
+    cell = multifold.cell(lambda x: x * mask)
 
     def fn(x):
         y = cell(x)
@@ -193,7 +193,7 @@ class Around:
     def __init__(self):
         self.lin = nn.Linear(4, 4)
 
-    @multifold.op
+    @multifold.cell
     def method(self, x):
         return self.lin(x)
 
@@ -201,12 +201,12 @@ class Around:
 AROUND = Around()
 
 
-@multifold.op
+@multifold.cell
 def function(x):
     return AROUND.lin(x)
 
 
-@multifold.op
+@multifold.cell
 class Outer(Around, nn.Module):
     def __init__(self):
         nn.Module.__init__(self)
@@ -245,12 +245,12 @@ class Scaled(nn.Module):
         self.scale = torch.ones(4)
         self.register_buffer("steps", torch.zeros(()))
 
-    @multifold.op
+    @multifold.cell
     def cell(self, x):
         return self.lin(x) * self.scale + self.steps
 
 
-@multifold.op
+@multifold.cell
 class Whole(Scaled):
     def forward(self, x):
         return self.lin(x) * self.scale + self.steps
@@ -294,7 +294,7 @@ class Auxiliary(Block):
 
 def test_a_cell_may_return_something_else_in_another_mode(as_loop):
     model = Auxiliary()
-    run = as_loop(model, XS, ops=[Auxiliary])
+    run = as_loop(model, XS, cells=[Auxiliary])
     assert len(run.explain()) == 1
     model.eval()
     as_loop(model, XS, run=run)
@@ -326,7 +326,7 @@ def test_a_tensor_of_an_earlier_run_is_an_argument_as_any_other(as_loop):
         assert y.requires_grad
 
 
-@multifold.op
+@multifold.cell
 def multiplied(x, y):
     return x * y
 
@@ -338,7 +338,7 @@ def test_an_embedding_that_counts_its_ids_counts_those_of_an_example(as_loop):
     as_loop(lambda i: table(next_ids(i)), ids, parameters=[table.weight])
 
 
-@multifold.op
+@multifold.cell
 def next_ids(i):
     return i + 1
 
@@ -376,20 +376,20 @@ def test_batch_normalisation_in_training_twice_an_example_is_an_error():
 
 def test_a_cell_with_no_tensor_of_the_example_runs_at_once(as_loop):
     vector = nn.Parameter(torch.ones(4))
-    begin = multifold.op(lambda: vector * 2)
+    begin = multifold.cell(lambda: vector * 2)
     run = as_loop(lambda x: begin() + MODEL.block(x), XS, parameters=[vector, *PARAMETERS])
     assert len(run.explain()) == 4
 
 
 def test_the_dry_run_of_a_cell_leaves_no_trace():
     norm = nn.BatchNorm1d(4)
-    cell = multifold.op(lambda x: norm(torch.stack([x, MODEL.block(x)])) + torch.rand(4))
+    cell = multifold.cell(lambda x: norm(torch.stack([x, MODEL.block(x)])) + torch.rand(4))
     before = torch.get_rng_state()
     multifold.batched(cell, backend="torch").traces(XS)
     assert norm.num_batches_tracked == 0 and torch.equal(torch.get_rng_state(), before)
 
 
-@multifold.op
+@multifold.cell
 def in_place(h):
     h += 1
     return h * 2
@@ -405,7 +405,7 @@ def test_a_cell_that_changes_its_argument_in_place_is_an_error():
             multifold.batched(fn, join="list", backend="torch")(XS)
 
 
-@multifold.op
+@multifold.cell
 def same(h):
     return h
 
@@ -423,7 +423,7 @@ def test_what_a_cell_returns_of_its_argument_shares_memory_with_it():
 
 def test_a_container_around_a_cell_that_is_changed_between_its_calls_is_an_error():
     held = [2.0]
-    cell = multifold.op(lambda x: x * held[0])
+    cell = multifold.cell(lambda x: x * held[0])
 
     def fn(x):
         y = cell(x)
@@ -438,19 +438,19 @@ def test_a_container_around_a_cell_that_is_changed_between_its_calls_is_an_error
 
 @pytest.mark.parametrize("result", [None, [], {}], ids=["None", "a list", "a dictionary"])
 def test_a_cell_that_returns_no_tensor_is_refused(result):
-    cell = multifold.op(lambda x: result)
+    cell = multifold.cell(lambda x: result)
     with pytest.raises(RecordError, match="to return tensors"):
         multifold.batched(cell, backend="torch", join="list")(XS)
 
 
 def test_an_argument_of_a_cell_that_may_change_unseen_is_refused():
-    cell = multifold.op(lambda x, names: x * len(names))
+    cell = multifold.cell(lambda x, names: x * len(names))
     with pytest.raises(RecordError, match="can be compared with those of other examples"):
         multifold.batched(lambda x: cell(x, {"a"}), backend="torch")(XS)
 
 
 def test_an_empty_dictionary_is_one_argument_for_all_examples():
-    cell = multifold.op(lambda x, options: x * 2)
+    cell = multifold.cell(lambda x, options: x * 2)
     run = multifold.batched(lambda x: cell(x, {}), backend="torch")
     assert torch.equal(run(XS), 2 * torch.stack(XS)) and len(run.explain()) == 1
 
@@ -465,7 +465,7 @@ def test_a_buffer_that_is_not_a_number_counts_as_unchanged():
             return x * float(x.detach().sum())  # vmap has no values
 
     model = RowByRow()
-    run = multifold.batched(lambda x: model(model(x)), ops=[RowByRow], backend="torch")
+    run = multifold.batched(lambda x: model(model(x)), cells=[RowByRow], backend="torch")
     torch.testing.assert_close(run(XS), torch.stack([model(model(x)) for x in XS]))
 
 

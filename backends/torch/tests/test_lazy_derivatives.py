@@ -179,7 +179,7 @@ def test_a_transform_is_one_call_of_all_examples(program, gradients, as_loop):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_cell_may_use_transforms(program, as_loop):
-    run = as_loop(multifold.op(PROGRAMS[program][0]), XS, parameters=PARAMETERS)
+    run = as_loop(multifold.cell(PROGRAMS[program][0]), XS, parameters=PARAMETERS)
     assert len(run.explain()) == 1
 
 
@@ -335,7 +335,7 @@ def unused(x):
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("fn", [FORCES.of, slopes_of_weights, unused])
 def test_autograd_in_a_cell_runs_row_by_row(fn, gradients, as_loop):
-    cell = multifold.op(fn)
+    cell = multifold.cell(fn)
     with torch.set_grad_enabled(gradients):
         run = as_loop(lambda x: cell(NET(x)), XS, parameters=PARAMETERS)
     assert len(run.explain()) == 4
@@ -343,7 +343,7 @@ def test_autograd_in_a_cell_runs_row_by_row(fn, gradients, as_loop):
 
 
 def test_the_program_itself_may_be_a_cell(as_loop):
-    run = as_loop(FORCES.of, XS, parameters=PARAMETERS, ops=[Forces.of])
+    run = as_loop(FORCES.of, XS, parameters=PARAMETERS, cells=[Forces.of])
     assert len(run.explain()) == 1
 
 

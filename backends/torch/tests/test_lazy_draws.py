@@ -31,12 +31,12 @@ class Noisy(nn.Module):
         return torch.bernoulli(self.lin(x).sigmoid().detach(), generator=self.generator)
 
 
-@multifold.op
+@multifold.cell
 def dropped(x):
     return F.dropout(torch.tanh(x), 0.5) * torch.rand(6)
 
 
-@multifold.op(rows=True)
+@multifold.op
 def dropped_rows(x):
     return F.dropout(torch.tanh(x), 0.5)
 
@@ -143,7 +143,7 @@ def test_a_trace_does_not_know_how_many_numbers_values_ask_for():
         multifold.batched(lambda x: torch.poisson(LIN(x).exp()), seed=0).traces(XS)
 
 
-@multifold.op
+@multifold.cell
 def until_large(x):
     while torch.rand(()) < x.sigmoid().mean():
         x = x * 0.9

@@ -31,12 +31,12 @@ class Steps(nn.Module):
 
 
 def test_explain_names_the_functions_to_make_cells_of():
-    run = multifold.batched(Steps(), ops=())
+    run = multifold.batched(Steps(), cells=())
     run(XS * 4)
     (glue,) = run.explain().glue
     assert glue.name == "Steps.many" and glue.share > 0.9 and f"{__file__}:" in glue.place
-    assert "ops=[...]" in str(run.explain()) and "Steps.many" in str(run.explain())
-    cells = multifold.batched(Steps(), ops=[Steps.many])
+    assert "cells=[...]" in str(run.explain()) and "Steps.many" in str(run.explain())
+    cells = multifold.batched(Steps(), cells=[Steps.many])
     cells(XS * 4)
     assert cells.explain().glue == []
 
@@ -113,7 +113,7 @@ HINTS = {
 @pytest.mark.parametrize("case", HINTS)
 def test_explain_names_no_function_that_makes_no_good_cell(case):
     program, wanted = HINTS[case]
-    run = multifold.batched(program, backend="torch", ops=())
+    run = multifold.batched(program, backend="torch", cells=())
     run(XS * 8)
     assert len(run.explain().ops if "reads" not in case else run.explain().rounds) > 1
     assert [glue.name for glue in run.explain().glue] == wanted
@@ -136,18 +136,20 @@ def of_width(x, width):
 
 
 def test_a_cell_whose_launches_have_one_row_is_a_warning_in_the_first_run():
-    run = multifold.batched(lambda x, i: of_width(x, i).sum(), ops=[of_width], backend="torch")
+    run = multifold.batched(lambda x, i: of_width(x, i).sum(), cells=[of_width], backend="torch")
     widths = [*range(1, 10)]
     with pytest.warns(UserWarning, match="of_width gains nothing: 9 launches of one row"):
         run([XS[0]] * 9, widths)
     assert "of_width gains nothing" in str(run.explain())
     with warnings.catch_warnings(action="error"):
         run([XS[0]] * 9, widths)
-        multifold.batched(lambda x, i: of_width(x, 2), ops=[of_width], backend="torch")([XS[0]] * 9, widths)
+        multifold.batched(lambda x, i: of_width(x, 2), cells=[of_width], backend="torch")(
+            [XS[0]] * 9, widths
+        )
 
 
 def test_a_cell_that_runs_row_by_row_is_a_warning_in_the_first_run():
-    run = multifold.batched(lambda x: branching(DRIVER.lin(x)), ops=[branching])
+    run = multifold.batched(lambda x: branching(DRIVER.lin(x)), cells=[branching])
     with pytest.warns(UserWarning, match=r"branching \(row by row\) gains little"):
         run(XS)
 
@@ -197,7 +199,7 @@ def test_explain_says_that_waiting_takes_longer_than_small_cells():
                 break
         return x
 
-    run = multifold.batched(settle, ops=[doubled])
+    run = multifold.batched(settle, cells=[doubled])
     with torch.no_grad():
         run(XS * 8)
     assert ["wait 800 times, after 3.1 calls" in text for text in run.explain().slow] == [True]

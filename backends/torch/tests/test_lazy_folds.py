@@ -49,12 +49,12 @@ def same(found, wanted):
 
 
 @pytest.mark.parametrize("model", [MODEL, SEARCHING])
-@pytest.mark.parametrize("ops", [(), (TreeRNN.compose,)])
+@pytest.mark.parametrize("cells", [(), (TreeRNN.compose,)])
 @pytest.mark.parametrize("options", [{"backend": "torch"}, {}])
-def test_a_fold_runs_a_model_as_it_stands(model, ops, options, comparing):
+def test_a_fold_runs_a_model_as_it_stands(model, cells, options, comparing):
     fold, (outcome, _) = multifold.Fold(**options), comparing
     weights = [*model.parameters()]
-    found = outcome(lambda: fold.run(None, TREES, multifold.plain(model, ops)), weights)
+    found = outcome(lambda: fold.run(None, TREES, multifold.plain(model, cells)), weights)
     wanted = outcome(lambda: torch.stack([model(tree) for tree in TREES]), weights)
     same(found[0].detach(), wanted[0].detach())
     [same(x, y) for x, y in zip(found[1], wanted[1], strict=True)]

@@ -221,7 +221,7 @@ def test_explain_says_what_to_do_with_a_function_that_calls_itself():
 
 def test_without_ops_no_cell_is_found():
     net = Net()
-    run = multifold.batched(net, ops=())
+    run = multifold.batched(net, cells=())
     for _ in range(3):
         run(TREES)
     assert not run.run.function.found.cells
@@ -432,7 +432,7 @@ def test_a_function_that_one_thread_finds_may_be_named_by_another():
 
     def work(number):
         for _ in range(3):
-            run = multifold.batched(net, **({"ops": [kept]} if number % 2 else {}))
+            run = multifold.batched(net, **({"cells": [kept]} if number % 2 else {}))
             found.extend([run(TREES) for _ in range(3)])
 
     interval = sys.getswitchinterval()
@@ -502,7 +502,7 @@ def test_random_functions_do_what_they_do_without_found_cells(request):
     found = 0
     for seed in range(max(24, request.config.getoption("--programs") // 10)):
         loop, run = StraightSide(seed), StraightSide(seed)
-        without = StraightSide(seed, ops=())
+        without = StraightSide(seed, cells=())
         for _ in range(3):
             loop.loop()
             run.batch()

@@ -92,7 +92,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_cell_that_keeps_is_refused(name, monkeypatch):
     fn, what = REFUSED[name]
-    monkeypatch.setattr(Model, "cell", multifold.op(fn), raising=False)
+    monkeypatch.setattr(Model, "cell", multifold.cell(fn), raising=False)
     model = Model()
     with pytest.raises(RecordError, match=f"changes {what}"):
         multifold.batched(model)(XS)
@@ -101,7 +101,7 @@ def test_a_cell_that_keeps_is_refused(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["caches", "sizes", "moves"])
 def test_a_cell_may_cache_and_move_buffers(name, monkeypatch):
-    monkeypatch.setattr(Model, "cell", multifold.op(getattr(Model, name)), raising=False)
+    monkeypatch.setattr(Model, "cell", multifold.cell(getattr(Model, name)), raising=False)
     model, twin = Model(), Model()
     twin.load_state_dict(model.state_dict())
     torch.testing.assert_close(multifold.batched(model)(XS), torch.stack([twin(x) for x in XS]))
@@ -176,13 +176,13 @@ KEPT = {
 
 @pytest.mark.parametrize("fn", KEPT, ids=lambda fn: fn.__name__)
 def test_a_cell_that_counts_where_nothing_is_put_back_is_refused(fn):
-    cell = multifold.op(fn)
+    cell = multifold.cell(fn)
     with pytest.raises(RecordError, match=f"changes {KEPT[fn]}"):
         multifold.batched(lambda x: cell(x * 2), backend="torch")(XS)
 
 
 def test_a_cell_may_cache_in_a_class(as_loop):
-    @multifold.op
+    @multifold.cell
     def masked(y):
         if len(y) not in Counts.cache:
             Counts.cache[len(y)] = torch.ones_like(y).cumsum(0)
@@ -197,7 +197,7 @@ ITERATORS = {"count": itertools.count(), "list": iter([*range(9)]), "generator":
 @pytest.mark.parametrize("name", ITERATORS)
 def test_a_cell_that_draws_from_an_iterator_is_refused(name):
     numbers = ITERATORS[name]
-    cell = multifold.op(lambda x: x * next(numbers))
+    cell = multifold.cell(lambda x: x * next(numbers))
     with pytest.raises(RecordError, match="changes a variable of a function around it"):
         multifold.batched(lambda x: cell(x * 2), backend="torch")(XS)
 
@@ -205,7 +205,7 @@ def test_a_cell_that_draws_from_an_iterator_is_refused(name):
 def test_a_module_that_counts_in_a_global_is_refused():
     lin, module = nn.Linear(3, 3), Module()
     with pytest.raises(RecordError, match="the variable 'calls'"):
-        multifold.batched(lambda x: module(lin(x)), ops=[Module])(XS)
+        multifold.batched(lambda x: module(lin(x)), cells=[Module])(XS)
 
 
 class Counted(torch.autograd.Function):
@@ -225,13 +225,13 @@ def test_an_autograd_function_that_counts_on_its_class_is_refused():
 def test_a_cell_that_counts_in_a_variable_around_it_is_refused():
     n, log = 0, {}
 
-    @multifold.op
+    @multifold.cell
     def counting(y):
         nonlocal n
         n += 1
         return y * n
 
-    @multifold.op
+    @multifold.cell
     def logging(y):
         log[len(log)] = y
         return y * 2
@@ -254,7 +254,7 @@ DRAWS = {
 def test_a_cell_that_draws_of_python_draws_for_each_example(name):
     draw, lin = DRAWS[name], nn.Linear(3, 3)
 
-    @multifold.op
+    @multifold.cell
     def noisy(y):
         return y + draw()
 
@@ -283,12 +283,12 @@ def factor():
     return Settings.factor * CONFIG.factor * (STACK[-1] if STACK else 1.0) * FACTOR.get() * NUMBER
 
 
-@multifold.op
+@multifold.cell
 def scaled(x):
     return torch.tanh(x) * factor()
 
 
-@multifold.op
+@multifold.cell
 class Scaled(nn.Module):
     """A module as a cell, which calls a function that finds what programs change."""
 

@@ -49,7 +49,7 @@ def test_new_weights_have_new_values_and_gradients(comparing):
 
 def test_modes_of_gradients_and_of_training_are_kept_apart():
     net = Net()
-    run = multifold.batched(net, keep=True, ops=())
+    run = multifold.batched(net, keep=True, cells=())
     for training in (True, False, True, False):
         for gradients in (True, False):
             net.train(training)

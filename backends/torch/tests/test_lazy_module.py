@@ -69,10 +69,10 @@ def test_a_state_that_lacks_a_name_is_refused(net):
         multifold.batched(net).load_state_dict(state)
 
 
-@pytest.mark.parametrize("ops", [None, [Net.step]], ids=["found", "named"])
+@pytest.mark.parametrize("cells", [None, [Net.step]], ids=["found", "named"])
 @pytest.mark.parametrize("how", ["pickle", "deepcopy", "torch.save"])
-def test_a_run_can_be_copied_after_it_has_run(how, ops, net):
-    run = multifold.batched(net, ops=ops)
+def test_a_run_can_be_copied_after_it_has_run(how, cells, net):
+    run = multifold.batched(net, cells=cells)
     wanted = run(XS)
     if how == "torch.save":
         file = io.BytesIO()

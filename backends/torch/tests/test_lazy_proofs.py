@@ -16,12 +16,12 @@ XS, SCORES = torch.randn(6, 4, 5), torch.randn(6, 4)
 WRONG = "row by row: vmap gives other values"
 
 
-@multifold.op
+@multifold.cell
 def best(x, scores):
     return x.index_select(0, scores.argmax()).sum(0)
 
 
-@multifold.op
+@multifold.cell
 def selected(x):
     y = LIN(x)
     return y.select_scatter(y[0] * 2, 0, 1)
@@ -72,5 +72,5 @@ def test_nan_is_equal_to_nan():
 
 
 def test_a_cell_row_by_row_has_memory_of_its_own():
-    cell = multifold.op(lambda x: x.as_strided((5,), (1,), 5) + x.renorm(2, 0, 1.0)[0])
+    cell = multifold.cell(lambda x: x.as_strided((5,), (1,), 5) + x.renorm(2, 0, 1.0)[0])
     torch.testing.assert_close(multifold.batched(cell)(XS), torch.stack([cell(x.clone()) for x in XS]))

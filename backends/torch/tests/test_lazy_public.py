@@ -474,7 +474,7 @@ def test_a_function_is_a_cell_where_another_module_has_imported_it(monkeypatch):
     exec("def program(x): return cell(cell(x))", vars(model))
     monkeypatch.setitem(sys.modules, "tools", tools)
     monkeypatch.setitem(sys.modules, "model", model)
-    run = multifold.batched(model.program, ops=[tools.cell])
+    run = multifold.batched(model.program, cells=[tools.cell])
     torch.testing.assert_close(run(XS), torch.stack([model.program(x) for x in XS]))
     assert len(run.explain()) == 2 and model.cell is tools.cell
 
@@ -491,13 +491,13 @@ class Called(nn.Module):
 
 
 def test_an_op_that_no_example_calls_is_a_warning_in_the_first_run():
-    run = multifold.batched(Called(), ops=[nn.Sequential])
+    run = multifold.batched(Called(), cells=[nn.Sequential])
     with pytest.warns(UserWarning, match="No example has called Sequential"):
         run(XS)
     with warnings.catch_warnings(action="error"):
         run(XS)
     with warnings.catch_warnings(action="error"):
-        multifold.batched(Called(), ops=[nn.Sequential.forward])(XS)
+        multifold.batched(Called(), cells=[nn.Sequential.forward])(XS)
 
 
 def looked_up(word, index):

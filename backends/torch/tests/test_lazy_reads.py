@@ -196,7 +196,7 @@ def test_a_program_catches_what_it_raises(as_loop):
     as_loop(fn, XS, parameters=PARAMETERS)
 
 
-@multifold.op
+@multifold.cell
 def fragile(x):
     if x.dim() and (x == 0).all():
         raise ZeroDivisionError("all zero")
@@ -301,7 +301,7 @@ def test_numbers_are_read_in_inference_mode_and_under_autocast(case):
 
 
 def test_a_launch_that_fails_in_the_middle_of_a_function_raises_there():
-    @multifold.op
+    @multifold.cell
     def picky(x):
         if (x > 9).any():
             raise ValueError("too large")
@@ -620,7 +620,7 @@ def test_an_error_of_pytorch_after_a_read_does_not_end_the_process(way):
 FIRST_RUN = """
 import sys, torch, multifold
 lin = torch.nn.Linear(3, 3)
-cell = multifold.op(lambda x: torch.tanh(lin(x)) * 2)
+cell = multifold.cell(lambda x: torch.tanh(lin(x)) * 2)
 multifold.batched(lambda x: cell(lin(x)))([*torch.randn(4, 3)]).sum().backward()
 print({"torch._dynamo", "sympy"} & {*sys.modules})
 """

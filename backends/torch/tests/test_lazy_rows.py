@@ -17,7 +17,7 @@ torch.manual_seed(0)
 
 
 def test_a_cell_of_rows_takes_them_as_ops_do(as_loop):
-    @multifold.op(rows=True)
+    @multifold.op
     def cell(x, y):
         return x * 2 + y, torch.tanh(y)
 
@@ -26,7 +26,7 @@ def test_a_cell_of_rows_takes_them_as_ops_do(as_loop):
 
 
 def test_a_cell_of_rows_that_mixes_them_is_refused():
-    @multifold.op(rows=True)
+    @multifold.op
     def cell(x):
         return torch.softmax(x, 0)
 
@@ -37,7 +37,7 @@ def test_a_cell_of_rows_that_mixes_them_is_refused():
 def test_a_cell_of_rows_that_is_trusted_runs_once_a_launch():
     rows = []
 
-    @multifold.op(rows=True)
+    @multifold.op
     @multifold.trusted
     def cell(x):
         rows.append(len(x))
@@ -51,7 +51,7 @@ def test_a_cell_of_rows_that_is_trusted_runs_once_a_launch():
 def test_a_cell_of_rows_is_tried_in_the_first_runs_and_then_runs_once_a_launch():
     called = ctypes.c_int(0)  # a cell that counts in an object of Python's would be refused
 
-    @multifold.op(rows=True)
+    @multifold.op
     def cell(x):
         called.value += 1
         return x * 2
@@ -76,7 +76,7 @@ def test_a_recurrent_cell_may_begin_with_a_state_that_all_examples_share(as_loop
 
 
 def test_a_cell_of_rows_needs_an_axis_of_one():
-    cell = multifold.op(lambda x: x * 2, rows=True)
+    cell = multifold.op(lambda x: x * 2)
     with pytest.raises(LaunchError, match="first axis of its arguments has size 1"):
         multifold.batched(lambda x: cell(MODEL.block(x)), backend="torch")(XS)
 
@@ -118,7 +118,7 @@ class Reader(nn.Module):
 def test_recurrent_layers_inside_of_a_cell_run_on_the_rows_of_all(case, as_loop, monkeypatch):
     layer = RECURRENT[case]
     reader, xs = Reader(layer), [torch.randn(3, 4) for _ in range(5)]
-    run = as_loop(reader, xs, parameters=[*reader.parameters()], ops=[Reader.step])
+    run = as_loop(reader, xs, parameters=[*reader.parameters()], cells=[Reader.step])
     assert len(run.explain()) == 4 and "row by row" not in str(run.explain())
     calls, forward = [], type(layer).forward
     monkeypatch.setattr(type(layer), "forward", lambda *args: calls.append(args) or forward(*args))
@@ -129,7 +129,7 @@ def test_recurrent_layers_inside_of_a_cell_run_on_the_rows_of_all(case, as_loop,
 @pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
 def test_a_class_of_recurrent_cells_is_a_cell(kind, as_loop, monkeypatch):
     cell = kind(4, 4)
-    run = as_loop(lambda x: cell(MODEL.block(x)[None]), XS, parameters=[*cell.parameters()], ops=[kind])
+    run = as_loop(lambda x: cell(MODEL.block(x)[None]), XS, parameters=[*cell.parameters()], cells=[kind])
     calls, forward = [], kind.forward
     monkeypatch.setattr(kind, "forward", lambda *args: calls.append(args) or forward(*args))
     run(XS)
@@ -138,7 +138,7 @@ def test_a_class_of_recurrent_cells_is_a_cell(kind, as_loop, monkeypatch):
 
 def test_a_trace_of_a_cell_with_a_recurrent_layer_is_replayed_on_rows(monkeypatch):
     reader, xs = Reader(RECURRENT["GRU cell"]), [torch.randn(3, 4) for _ in range(5)]
-    cell = multifold.op(reader.step)
+    cell = multifold.cell(reader.step)
     made = multifold.traces(multifold.plain(lambda x: cell(x[:1], None)[0], backend="torch"), xs)
     multifold.Fold(backend="torch").run(None, made)  # the first launch proves that vmap is right
     calls, forward = [], nn.GRUCell.forward
@@ -148,7 +148,7 @@ def test_a_trace_of_a_cell_with_a_recurrent_layer_is_replayed_on_rows(monkeypatc
     torch.testing.assert_close(found, torch.stack([reader.step(x[:1], None)[0] for x in xs]))
 
 
-@multifold.op
+@multifold.cell
 def limited(x):
     return x[None].renorm(2, 0, 1.0)[0] * 2
 
@@ -160,7 +160,7 @@ def test_explain_says_what_vmap_has_no_rule_for(as_loop):
     assert "limited (aten::renorm row by row)" in str(run.explain())
 
 
-@multifold.op
+@multifold.cell
 def warning(x):
     warnings.warn("from the cell", stacklevel=1)
     return x * 2

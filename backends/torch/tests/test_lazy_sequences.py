@@ -75,21 +75,21 @@ def vmaps(monkeypatch):
     "name", ["step", "constants", "entries", "modes", "in_place", "structure", "embedded"]
 )
 def test_a_cell_runs_as_a_sequence_of_functions_on_rows(name, model, vmaps, as_loop):
-    cell = multifold.op(getattr(model, name))
+    cell = multifold.cell(getattr(model, name))
     as_loop(lambda x: cell(model.inner(x), x), XS, parameters=[*model.parameters()])
     assert not vmaps
 
 
 @pytest.mark.parametrize("name", ["caches", "draws"])
 def test_a_cell_that_keeps_or_draws_runs_by_vmap(name, model, vmaps):
-    cell = multifold.op(getattr(model, name))
+    cell = multifold.cell(getattr(model, name))
     run = multifold.batched(lambda x: cell(model.inner(x), x), backend="torch")
     found = run([XS[0]] * 6)
     assert vmaps and len({*found[:, 0].tolist()}) == (6 if name == "draws" else 1)
 
 
 def test_a_sequence_is_made_anew_in_each_run(model, as_loop):
-    cell = multifold.op(model.step)
+    cell = multifold.cell(model.step)
     run = multifold.batched(lambda x: cell(model.inner(x), x), join="list", backend="torch")
     for factor in (1.0, 2.0):
         model.factor = factor
@@ -103,7 +103,7 @@ def test_a_class_of_modules_runs_as_a_sequence(vmaps, as_loop):
         def forward(self, x):
             return self.step(x, self.inner(x))
 
-    whole = multifold.op(Whole)()
+    whole = multifold.cell(Whole)()
     as_loop(lambda x: whole(x * 2), XS, parameters=[*whole.parameters()])
     assert not vmaps
 
@@ -112,7 +112,7 @@ def test_traces_are_replayed_as_sequences_and_see_new_weights(model, vmaps):
     def fn(x):
         return model.step(model.inner(x), x)
 
-    run = multifold.batched(model_of(model, fn), ops=[Gated.step])
+    run = multifold.batched(model_of(model, fn), cells=[Gated.step])
     made = run.traces(XS)
     for _ in range(2):
         with torch.no_grad():

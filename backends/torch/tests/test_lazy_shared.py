@@ -153,7 +153,7 @@ def test_a_returned_view_of_what_a_later_example_changes_is_refused(way):
 
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
 def test_the_example_whose_call_fails_is_blamed_and_not_the_one_that_began_the_sum(on_error):
-    @multifold.op
+    @multifold.cell
     def picky(x):
         if (x > 9).any():
             raise ValueError("too large")

@@ -31,10 +31,10 @@ class TreeRNN(nn.Module):
         return self.compose(self(tree[0]), self(tree[1]))
 
 
-@pytest.mark.parametrize("ops", [(), (TreeRNN.compose,)], ids=["as it stands", "with a cell"])
-def test_traces_compute_what_the_loop_computes_in_each_epoch(ops):
+@pytest.mark.parametrize("cells", [(), (TreeRNN.compose,)], ids=["as it stands", "with a cell"])
+def test_traces_compute_what_the_loop_computes_in_each_epoch(cells):
     model = TreeRNN()
-    run = multifold.batched(model, ops=ops)
+    run = multifold.batched(model, cells=cells)
     made = run.traces(TREES)
     for _ in range(3):
         gradients = []
@@ -121,7 +121,7 @@ def test_a_cell_of_traces_reads_what_its_module_has_when_it_runs():
     class Scaled(TreeRNN):
         scale = 1
 
-        @multifold.op
+        @multifold.cell
         def compose(self, left, right):
             return super().compose(left, right) * self.scale
 

@@ -45,9 +45,9 @@ def gradients(values, parameters):
     return [torch.zeros(()) if x is None else x for x in found]
 
 
-def is_loop(fn, *columns, ops=(), parameters=()):
+def is_loop(fn, *columns, cells=(), parameters=()):
     """Compare two runs of ``fn`` with its loop, values and gradients; return the last run."""
-    run = multifold.batched(fn, ops=ops, join="list")
+    run = multifold.batched(fn, cells=cells, join="list")
     for _ in range(2):
         wanted = [fn(*example) for example in zip(*columns, strict=True)]
         found = run(*columns)
@@ -132,14 +132,16 @@ def test_recurrent_layers_take_other_weights(make):
     is_loop(lambda x, z: functional_call(rnn, bias(z), (x,))[0] + rnn(x)[0], SEQUENCES, ZS)
 
 
-@pytest.mark.parametrize("ops", [(Cell,), (Cell.step,)], ids=["a module", "a method"])
-def test_cells_take_other_weights(ops):
+@pytest.mark.parametrize("cells", [(Cell,), (Cell.step,)], ids=["a module", "a method"])
+def test_cells_take_other_weights(cells):
     own = [*CELL.parameters(), *HYPER.parameters()]
     given = {name: nn.Parameter(x * 2) for name, x in CELL.named_parameters()}
-    is_loop(lambda x: functional_call(CELL, given, (x,)) + CELL(x), XS, ops=ops, parameters=own)
+    is_loop(lambda x: functional_call(CELL, given, (x,)) + CELL(x), XS, cells=cells, parameters=own)
     bias = lambda z: {"lin.bias": HYPER(z)[:3]}  # noqa: E731
-    is_loop(lambda x, z: functional_call(CELL, bias(z), (x,)) + CELL(x), XS, ZS, ops=ops, parameters=own)
-    is_loop(lambda x, z: functional_call(CELL, {"scale": HYPER(z)[:3]}, (x,)), XS, ZS, ops=ops)
+    is_loop(
+        lambda x, z: functional_call(CELL, bias(z), (x,)) + CELL(x), XS, ZS, cells=cells, parameters=own
+    )
+    is_loop(lambda x, z: functional_call(CELL, {"scale": HYPER(z)[:3]}, (x,)), XS, ZS, cells=cells)
 
 
 class Around(nn.Module):
@@ -161,9 +163,9 @@ def test_cells_that_find_a_module_around_them_see_its_weights():
     given = {"cell.lin.bias": nn.Parameter(torch.ones(3))}
     module = Around()
     own = [*given.values(), *CELL.parameters()]
-    is_loop(lambda x: functional_call(module, given, (x,)) + around(x), XS, ops=[around], parameters=own)
+    is_loop(lambda x: functional_call(module, given, (x,)) + around(x), XS, cells=[around], parameters=own)
     bias = lambda z: {"cell.lin.bias": HYPER(z)[:3]}  # noqa: E731
-    is_loop(lambda x, z: functional_call(module, bias(z), (x,)) + around(x), XS, ZS, ops=[around])
+    is_loop(lambda x, z: functional_call(module, bias(z), (x,)) + around(x), XS, ZS, cells=[around])
 
 
 @contextlib.contextmanager
@@ -270,7 +272,7 @@ def test_a_buffer_that_is_replaced_between_cells_is_refused():
         return z
 
     with pytest.raises(LaunchError, match="replaced by another tensor"):
-        multifold.batched(program, ops=[Cell])(XS)
+        multifold.batched(program, cells=[Cell])(XS)
 
 
 class Started(nn.Module):

@@ -171,7 +171,7 @@ class ArrayCell(ArrayCall):
 
 
 class ArrayRowsCell(ArrayCell):
-    """A call of a cell with ``rows=True``, which takes and returns a row for each example.
+    """A call of a cell made by `op`, which takes and returns a row for each example.
 
     The results are arrays of shape ``(n, *s)``, or a tuple of them, with an axis 1 of one row added.
     """

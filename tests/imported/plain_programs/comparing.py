@@ -97,7 +97,7 @@ class Side:
             self.fn,
             join="list",
             backend=framework.name,
-            ops=[type(framework.names["unit"]).turned],
+            cells=[type(framework.names["unit"]).turned],
             seed=program.seed if program.has_seed else None,
             on_error="collect" if program.collects else "raise",
             may_loop=False,

@@ -128,19 +128,19 @@ class Numpy(Framework):
                 return np.zeros(4)
             return np.concatenate([flat] * 4)[:4] * 1.0
 
-        @multifold.op
+        @multifold.cell
         def layer(x):
             return np.tanh(x @ u + 0.1)
 
-        @multifold.op
+        @multifold.cell
         def cell(x, y):
             return np.tanh(x) * y
 
-        @multifold.op
+        @multifold.cell
         def pair(x):
             return x * 2, x.sum()
 
-        @multifold.op(rows=True)
+        @multifold.op
         def of_rows(x):
             return x @ u
 

@@ -85,8 +85,8 @@ class Jax(Single):
             "cat": cat,
         }
         self.names = {
-            **{name: multifold.op(fn) for name, fn in cells.items()},
-            "of_rows": multifold.op(lambda x: x @ u, rows=True),
+            **{name: multifold.cell(fn) for name, fn in cells.items()},
+            "of_rows": multifold.op(lambda x: x @ u),
             "unit": Unit(u),
             "U": u,
             "CONSTANT": self.array(rng.normal(size=4)),
@@ -108,15 +108,15 @@ class Jax(Single):
     def cells(self) -> dict[str, Any]:
         jax, layer = self.jax, self.names["layer"]
 
-        @multifold.op
+        @multifold.cell
         def forces(x):
             return jax.grad(lambda x: layer(x).sum())(x)
 
-        @multifold.op
+        @multifold.cell
         def forces_between(x, y):
             return jax.grad(lambda x: (layer(x) * layer(y)).sum())(x) * y
 
-        @multifold.op
+        @multifold.cell
         def curvature(x):
             return jax.hessian(lambda x: (layer(x) ** 2).sum())(x).diagonal()
 
@@ -149,9 +149,9 @@ class Tensorflow(Single):
 
         self.names = {
             "vector": vector,
-            "layer": multifold.op(lambda x: tf.tanh(tf.linalg.matvec(u, x) + 0.1)),
-            "cell": multifold.op(lambda x, y: tf.tanh(x) * y),
-            "pair": multifold.op(lambda x: (x * 2, tf.reduce_sum(x))),
+            "layer": multifold.cell(lambda x: tf.tanh(tf.linalg.matvec(u, x) + 0.1)),
+            "cell": multifold.cell(lambda x, y: tf.tanh(x) * y),
+            "pair": multifold.cell(lambda x: (x * 2, tf.reduce_sum(x))),
             "dense": dense,
             "unit": Unit(u),
             "U": u,
@@ -173,14 +173,14 @@ class Tensorflow(Single):
     def cells(self) -> dict[str, Any]:
         tf, layer = self.tf, self.names["layer"]
 
-        @multifold.op
+        @multifold.cell
         def forces(x):
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 y = tf.reduce_sum(layer(x))
             return tape.gradient(y, x)
 
-        @multifold.op
+        @multifold.cell
         def forces_between(x, z):
             with tf.GradientTape() as tape:
                 tape.watch(x)

@@ -35,7 +35,7 @@ class Torch(Framework):
         self.unread = without([*self.tables[0], *self.tables[1]], READS)
         u = torch.randn(4, 4, dtype=torch.double) / 2
 
-        @multifold.op
+        @multifold.cell
         class Combined(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -90,15 +90,15 @@ class Torch(Framework):
                 return torch.zeros(4, dtype=torch.double)
             return flat.double().repeat(4)[:4]
 
-        @multifold.op
+        @multifold.cell
         def cell(x, y):
             return torch.tanh(lin(x)) * y
 
-        @multifold.op
+        @multifold.cell
         def pair(x):
             return x * 2, x.sum()
 
-        @multifold.op(rows=True)
+        @multifold.op
         def of_rows(x):
             return x @ u
 
@@ -158,27 +158,27 @@ class Torch(Framework):
                 self.total = self.total * 0.9 + x.detach()
                 return self.lin(x) + self.total
 
-        @multifold.op
+        @multifold.cell
         def noisy(x):
             return x * torch.randn(4, dtype=torch.double)
 
-        @multifold.op
+        @multifold.cell
         def of_dropout(x):
             return torch.nn.functional.dropout(layer(x), 0.5)
 
-        @multifold.op
+        @multifold.cell
         def forces(x):
             return torch.func.grad(lambda x: layer(x).sum())(x)
 
-        @multifold.op
+        @multifold.cell
         def forces_between(x, y):
             return torch.func.grad(lambda x: (net(x) * layer(y)).sum())(x) * y
 
-        @multifold.op
+        @multifold.cell
         def curvature(x):
             return torch.func.hessian(lambda x: layer(x).square().sum())(x).diagonal()
 
-        @multifold.op
+        @multifold.cell
         def own_slope(x):
             with torch.enable_grad():
                 x = x.detach().requires_grad_()

@@ -146,52 +146,52 @@ def cells(framework: Any, names: dict[str, Any]) -> dict[str, Any]:
     top, settings = names["top"], names["Settings"]
     tally, log, stats = [names[name] for name in ("tally", "LOG", "STATS")]
 
-    @multifold.op
+    @multifold.cell
     def counting(x):
         tally.n += 1
         return tanh(x) * tally.n
 
-    @multifold.op
+    @multifold.cell
     def keeping(x):
         tally.kept = tanh(x) * 2
         return tally.kept + x
 
-    @multifold.op
+    @multifold.cell
     def listing(x):
         log.append(len(log))
         return x * log[-1]
 
-    @multifold.op
+    @multifold.cell
     def summing(x):
         stats["loss"] = stats["loss"] + x[0]
         return x * 2
 
-    @multifold.op
+    @multifold.cell
     def noting(x, node):
         node.table["noted"] = node.table.get("noted", 0) + 1
         return x * 1.5
 
-    @multifold.op
+    @multifold.cell
     def reading(x):
         return x * (2.0 if float(x[0]) > 0 else 0.5)
 
-    @multifold.op
+    @multifold.cell
     def branching(x):
         return layer(x) if x[0] > 0 else layer(x * 2)  # both need a gradient, as a launch does
 
-    @multifold.op
+    @multifold.cell
     def scaled_by_top(x):
         return tanh(x) * top()
 
-    @multifold.op
+    @multifold.cell
     def scaled_by_settings(x):
         return tanh(x) * settings.factor
 
-    @multifold.op
+    @multifold.cell
     def chancy(x):
         return x * 2 if random.random() < 0.5 else tanh(x)
 
-    @multifold.op
+    @multifold.cell
     def roughened(x):
         return x * (1 + 0.1 * np.random.normal())
 
@@ -200,7 +200,7 @@ def cells(framework: Any, names: dict[str, Any]) -> dict[str, Any]:
 
         n = 0
 
-        @multifold.op
+        @multifold.cell
         def __call__(self, x):
             self.n += 1
             return tanh(x) + self.n

@@ -73,7 +73,7 @@ def modes() -> Any:
     if graph_now() is not recording_of().recorder.graph:
         raise RecordError(
             "A tf.function of the program has met a tensor that is not computed yet.",
-            "make a cell of it by multifold.op or ops=[...], or put tf.function around the run.",
+            "make a cell of it by multifold.cell or cells=[...], or put tf.function around the run.",
         )
     return None if global_attribute(SCOPES[0]) is global_attribute(SCOPES[1]) is None else LayerModes().key
 
@@ -350,6 +350,6 @@ def assigned_by(name: str, graph: Any) -> bool:
         raise RecordError(
             f"{name} assigns a variable, as batch normalisation does in training. Recorded calls run "
             "later, and in another order.",
-            "assign it after the run, or write a cell for the rows of all: multifold.op(rows=True).",
+            "assign it after the run, or write a cell for the rows of all: multifold.op.",
         )
     return bool(changes)

@@ -27,7 +27,7 @@ NUMBERS = torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.defaul
 DETACH = torch.ops.aten.detach.default
 """What compiled code of PyTorch calls that needs a number, as ``torch.arange(x)``, and a copy of values."""
 
-AS_CELL = "make a cell of the function that does it: multifold.op, or batched(fn, ops=[...])."
+AS_CELL = "make a cell of the function that does it: multifold.cell, or batched(fn, cells=[...])."
 """The hint for what runs inside of a cell alone."""
 
 

@@ -60,7 +60,7 @@ class FoundCall(CellCall):
         if any(version_now(x) != version for x, version in sequence.computed_with):
             raise refusal(
                 f"A tensor that {self.__name__} computes with was changed in place during the run.",
-                "change it after the run; or name no cells and let none be found: ops=().",
+                "change it after the run; or name no cells and let none be found: cells=().",
             )
 
     def __call__(self, *rows: Tensor) -> Any:

@@ -47,6 +47,6 @@ MODEL = Model()
 PARAMETERS = [*MODEL.parameters()]
 
 
-@multifold.op
+@multifold.cell
 def branching(x):
     return x * 2 if x.sum() > 0 else x - 1
