@@ -80,7 +80,7 @@ EXPERIMENTS = {
     "c": Experiment(
         "c",
         "Relatedness of sentence pairs",
-        "Two child-sum Tree-LSTMs over dependency trees of any arity, 256 pairs a step.",
+        "Two child-sum Tree-LSTMs over dependency trees of any arity.",
         "sick",
         ALL,
         widths=(150,),

@@ -1,7 +1,7 @@
 """Rows of the experiments as one page of Markdown: for each a sentence, a figure and a table.
 
-The page is made from the rows alone, so whoever has the file can make it again. It shows the sizes that
-decide; the figures show all of them, and the rows have the quartiles.
+The page is made from the rows alone, so whoever has the file can make it again. Its tables show the sizes
+at which a loop was measured, too; the figures show all of them, and the rows have the quartiles.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from multifold_bench.results import ORDER, Row, backends_of
 from multifold_bench.results import write as write_rows
 
 INTRODUCTION = """
-The contenders of a cell take turns, each round on a new minibatch. A time is the median of the rounds, and
-holds all that a user pays in a step: recording, planning, forward, and in training the gradients of all
-parameters. Every result was compared with that of the loop before its time counted. Compare times within a
-row. An empty cell was not measured; the rows say why. JAX compiles `hand` and `fold-program` for each new
-size, and TensorFlow `fold-program` for each new kind of call: where there were few rounds, that is inside
-their times.
+A time is the median of rounds, in which the contenders take turns on new minibatches. It holds all that a
+user pays in a step: recording, planning, forward, and in training the gradients of all parameters. Every
+result was compared with that of the loop before its time counted. Compare times within a row. The tables
+have the largest minibatch at which the loop was measured, the figures all of them. An empty cell was not
+measured; the rows say why. *Bound* is a lower bound on the launches.
+
+JAX compiles `hand` and `fold-program` for each new size, and TensorFlow `fold-program` for each new kind
+of call: where there were few rounds, that is inside their times. The sentences above the figures leave JAX
+out.
 """
 
 
@@ -105,8 +108,8 @@ def wrapped(command: str) -> str:
 GAINS = """
 ## How much faster than one example at a time
 
-The time of `loop` / that of the fastest of `fold`, `fold-traced` and `fold-program`, "at" the largest
-minibatch where both were measured: a loop is measured on small ones only.
+The time of `loop` / that of the fastest of `fold`, `fold-traced` and `fold-program`, at the largest
+minibatch where both were measured.
 """
 
 
@@ -126,7 +129,7 @@ def gains(rows: Sequence[Row]) -> str:
     >>> print(gains(rows).partition("| exp")[2])
     eriment | mode | numpy |
     |---|---|---:|
-    | a. Sentiment by minibatch size | infer | 2.0 at 4 |
+    | a. Sentiment by minibatch size, at 4 | infer | 2.0 |
     """
     measured = [row for row in rows if "median_ms" in row and row["experiment"] in COMPARED]
     names = backends_of(rows)
@@ -135,7 +138,10 @@ def gains(rows: Sequence[Row]) -> str:
         for mode in one.modes:
             mine = [row for row in measured if (row["workload"], row["mode"]) == (one.workload, mode)]
             of = {name: beside("loop", [row for row in mine if row["backend"] == name]) for name in names}
-            lines.append([f"{one.name}. {one.title}", mode, *map(gain, of.values())])
+            sizes = {found[0] for found in of.values() if found}
+            at = f", at {', '.join(map(str, sorted(sizes)))}" if sizes else ""
+            cells = [gain(found, alone=len(sizes) == 1) for found in of.values()]
+            lines.append([f"{one.name}. {one.title}{at}", mode, *cells])
     found = [line for line in lines if any(line[2:])]
     return f"{GAINS.strip()}\n\n" + table(["experiment", "mode", *names], found, texts=(0, 1))
 
@@ -156,16 +162,16 @@ def beside(against: str, rows: Sequence[Row]) -> tuple[int, float] | None:
     return None
 
 
-def gain(found: tuple[int, float] | None) -> str:
-    """Return how many times as fast a fold is, and with how many examples."""
+def gain(found: tuple[int, float] | None, alone: bool) -> str:
+    """Return how many times as fast a fold is, and where backends differ in it with how many examples."""
     if found is None:
         return ""
     batch, part = found
-    return f"{1 / part:.{0 if 1 / part > 9.95 else 1}f} at {batch}"
+    return f"{1 / part:.{0 if 1 / part > 9.95 else 1}f}" + ("" if alone else f" at {batch}")
 
 
 def environments(about: Sequence[Row]) -> str:
-    """Return the table of environments."""
+    """Return the table of environments, below what is the same in all of them."""
     lines = []
     for name in backends_of(about):
         for row in (row for row in about if row["backend"] == name):
@@ -173,12 +179,14 @@ def environments(about: Sequence[Row]) -> str:
             versions = f"{name} {facts[name]}" + (f", NumPy {facts['numpy']}" if name != "numpy" else "")
             versions += "".join(f", {x} {facts[x]}" for x in ("dynet",) if x in facts)
             variables = " ".join(f"`{k}={v}`" for k, v in facts["variables"].items())
-            device = facts["device"]
-            lines.append([versions, facts["python"], device, facts["cores"], facts["processor"], variables])
-    rows = list(dict.fromkeys(map(tuple, lines)))
-    return "## Environments\n\n" + table(
-        ("versions", "Python", "device", "cores", "processor", "threads"), rows, texts=(0, 1, 2, 4, 5)
-    )
+            python, cores = f"Python {facts['python']}", f"{facts['cores']} cores"
+            lines.append([versions, python, facts["device"], cores, facts["processor"], variables])
+    titles = ("versions", "Python", "device", "cores", "processor", "threads")
+    columns = dict(zip(titles, zip(*dict.fromkeys(map(tuple, lines)), strict=True), strict=False))
+    alike = [columns.pop(title)[0] for title in titles[1:] if len({*columns.get(title, ())}) == 1]
+    rows = zip(*columns.values(), strict=True)
+    parts = [f"All of them: {', '.join(alike)}."] if alike else []
+    return "\n\n".join(["## Environments", *parts, table([*columns], rows, texts=range(len(columns)))])
 
 
 def section(experiment: Experiment, rows: Sequence[Row], figure: str | None) -> str:
@@ -225,7 +233,7 @@ def says(experiment: Experiment, rows: Sequence[Row]) -> str:
     if not said:
         return ""
     takes = f"the fastest way to fold takes {' and '.join(said)}"
-    return f"At the largest minibatch of both, {takes}, depending on the framework (JAX aside)."
+    return f"At the largest minibatch of both, {takes}, depending on the framework."
 
 
 UNCOMPILED = tuple(name for name in ORDER if name != "jax")
@@ -243,50 +251,55 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> str:
     timed = sorted(decisive([row for row in rows if "median_ms" in row]), key=sort_key)
     present = {row["contender"] for row in timed}
     names = [name for name in experiment.contenders if name in present]
-    widths = {row["width"] for row in timed}
-    alone = len(widths) == 1
-    lines = []
+    columns: dict[str, list[Any]] = {x: [] for x in ("mode", "backend", *HEAD, *names, *TAIL)}
     for key, group in itertools.groupby(timed, key=sort_key):
         found = {row["contender"]: row for row in group}
         any_row = next(iter(found.values()))
         best = min(row["median_ms"] for row in found.values())
         mode, width, _, backend, batch = key
-        head = [mode, backend, batch] if alone else [mode, backend, width, batch]
-        cells = []
+        for title, value in zip(("mode", "backend", *HEAD), (mode, backend, width, batch), strict=True):
+            columns[title].append(value)
         for name in names:
-            row = found.get(name)
-            if row is None:
-                cells.append("")
-                continue
-            shown = number(row["median_ms"])
-            cells.append(f"**{shown}**" if row["median_ms"] == best and len(found) > 1 else shown)
+            shown = number(found[name]["median_ms"]) if name in found else ""
+            bold = shown and found[name]["median_ms"] == best and len(found) > 1
+            columns[name].append(f"**{shown}**" if bold else shown)
         launches = next(
             (row["launches"] for row in found.values() if row["contender"].startswith("fold")), None
         )
         bound = f"{launches or 0:,.0f} / {any_row['lower_bound']:,.0f}" if launches else ""
-        lines.append([*head, *cells, f"{any_row['nodes']:,.0f}", bound])
-    first = ["mode", "backend", "batch"] if alone else ["mode", "backend", "width", "batch"]
-    unit = "milliseconds a step" + (f", width {widths.pop()}" if alone else "")
-    return f"In {unit}:\n\n" + table([*first, *names, "calls", "launches / bound"], lines, texts=(0, 1))
+        for title, value in zip(TAIL, (f"{any_row['nodes']:,.0f}", bound), strict=True):
+            columns[title].append(value)
+    alike = {x: columns.pop(x)[0] for x in (*HEAD, *TAIL) if len({*columns[x]}) == 1}
+    said = ", ".join(["In milliseconds a step", *(f"{title} {value}" for title, value in alike.items())])
+    return f"{said}:\n\n" + table([*columns], zip(*columns.values(), strict=True), texts=(0, 1))
+
+
+HEAD, TAIL = ("width", "batch"), ("calls", "launches / bound")
+"""Columns that stand above the table where all rows are alike in them."""
 
 
 def decisive(rows: Sequence[Row]) -> list[Row]:
-    """Return, for each mode and backend, the largest width with the largest loop and the largest minibatch.
+    """Return, for each mode and backend, the largest width with the largest minibatch that has a loop.
 
     Examples
     --------
     >>> row = {"mode": "infer", "backend": "numpy", "width": 8, "contender": "fold"}
     >>> rows = [{**row, "batch": batch} for batch in (1, 4, 16, 64)]
     >>> [row["batch"] for row in decisive([*rows, {**row, "batch": 4, "contender": "loop"}])]
-    [4, 64, 4]
+    [4, 4]
+
+    Without a loop it is the largest of all:
+
+    >>> [row["batch"] for row in decisive(rows)]
+    [64]
     """
     found = []
     for mode, backend in dict.fromkeys((row["mode"], row["backend"]) for row in rows):
         mine = [row for row in rows if (row["mode"], row["backend"]) == (mode, backend)]
         mine = [row for row in mine if row["width"] == max(row["width"] for row in mine)]
         loops = [row["batch"] for row in mine if row["contender"] == "loop"]
-        sizes = {max(row["batch"] for row in mine), max(loops, default=0)}
-        found += [row for row in mine if row["batch"] in sizes]
+        size = max(loops or [row["batch"] for row in mine])
+        found += [row for row in mine if row["batch"] == size]
     return found
 
 

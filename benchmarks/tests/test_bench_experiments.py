@@ -209,7 +209,8 @@ def test_experiments_on_the_command_line(tmp_path):
     assert result.exit_code == 0, result.output
     assert "holds 2 cells" in result.stdout
     page = (folder / "README.md").read_text()
-    assert "| infer | numpy | 64 |" in page and "of the time of `stacked` in inference" in page
+    assert "batch 64, " in page and "| infer | numpy |" in page
+    assert "of the time of `stacked` in inference" in page
     assert report.commands(results.read(path)) == (folder / "commands.sh").read_text()
     assert (folder / "experiment-e.png").stat().st_size > 5000
     merged = ["bench", "experiments", "--merge", str(path), "--report", str(tmp_path / "again")]
