@@ -1,4 +1,4 @@
-"""Rows of the experiments as one page of Markdown: for each a sentence, a figure and a table.
+"""Rows of the experiments as one page of Markdown: for each a sentence and a figure, for the first a table.
 
 The page is made from the rows alone, so whoever has the file can make it again. Its tables show the sizes
 at which a loop was measured, too; the figures show all of them, and the rows have the quartiles.
@@ -21,9 +21,9 @@ from multifold_bench.results import write as write_rows
 INTRODUCTION = """
 A time is the median of rounds, in which the contenders take turns on new minibatches. It holds all that a
 user pays in a step: recording, planning, forward, and in training the gradients of all parameters. Every
-result was compared with that of the loop before its time counted. Compare times within a row. The tables
-have the largest minibatch at which the loop was measured, the figures all of them. An empty cell was not
-measured; the rows say why. *Bound* is a lower bound on the launches.
+result was compared with that of the loop before its time counted. The tables have the largest minibatch at
+which the loop was measured, the figures all of them. An empty cell was not measured; the rows say why.
+*Bound* is a lower bound on the launches.
 
 JAX compiles `hand` and `fold-program` for each new size, and TensorFlow `fold-program` for each new kind
 of call: where there were few rounds, that is inside their times. The sentences above the figures leave JAX
@@ -108,28 +108,29 @@ def wrapped(command: str) -> str:
 GAINS = """
 ## How much faster than one example at a time
 
-The time of `loop` / that of the fastest of `fold`, `fold-traced` and `fold-program`, at the largest
-minibatch where both were measured.
+How many times as fast as `loop` the fastest of `fold`, `fold-traced` and `fold-program` is; behind the
+semicolon, how many times as fast as `hand` (in e as `stacked`) with as many examples.
 """
 
 
 def gains(rows: Sequence[Row]) -> str:
-    """Return the table of what folding gains over the loop, by workload and backend.
+    """Return the table of what folding gains over the loop and over hand, by workload and backend.
 
     Examples
     --------
-    A minibatch of 4, in which the loop takes 6 ms and the fold 3, and one of 64 without a loop:
+    A minibatch of 4, in which the loop takes 6 ms, hand 3.3 and the fold 3, and one of 64 without a loop:
 
     >>> row = {"experiment": "a", "workload": "sst", "mode": "infer", "backend": "numpy", "width": 8}
     >>> rows = [
     ...     {**row, "batch": 4, "contender": "loop", "median_ms": 6.0},
+    ...     {**row, "batch": 4, "contender": "hand", "median_ms": 3.3},
     ...     {**row, "batch": 4, "contender": "fold", "median_ms": 3.0},
     ...     {**row, "batch": 64, "contender": "fold", "median_ms": 9.0},
     ... ]
     >>> print(gains(rows).partition("| exp")[2])
     eriment | mode | numpy |
     |---|---|---:|
-    | a. Sentiment by minibatch size, at 4 | infer | 2.0 |
+    | a. Sentiment by minibatch size, at 4 | infer | 2.0; 1.1 |
     """
     measured = [row for row in rows if "median_ms" in row and row["experiment"] in COMPARED]
     names = backends_of(rows)
@@ -139,11 +140,16 @@ def gains(rows: Sequence[Row]) -> str:
             mine = [row for row in measured if (row["workload"], row["mode"]) == (one.workload, mode)]
             of = {name: beside("loop", [row for row in mine if row["backend"] == name]) for name in names}
             sizes = {found[0] for found in of.values() if found}
-            at = f", at {', '.join(map(str, sorted(sizes)))}" if sizes else ""
-            cells = [gain(found, alone=len(sizes) == 1) for found in of.values()]
+            cells = []
+            for name, loop in of.items():
+                equal = [row for row in mine if row["backend"] == name and loop and row["batch"] == loop[0]]
+                parts = [faster(x[1]) for x in (loop, beside(one.against, equal)) if x]
+                at = f" at {loop[0]}" if loop and len(sizes) > 1 else ""
+                cells.append("; ".join(parts) + at)
+            at = f", at {sizes.pop()}" if len(sizes) == 1 else ""
             lines.append([f"{one.name}. {one.title}{at}", mode, *cells])
-    found = [line for line in lines if any(line[2:])]
-    return f"{GAINS.strip()}\n\n" + table(["experiment", "mode", *names], found, texts=(0, 1))
+    kept = [line for line in lines if any(line[2:])]
+    return f"{GAINS.strip()}\n\n" + table(["experiment", "mode", *names], kept, texts=(0, 1))
 
 
 COMPARED = tuple(name for name in EXPERIMENTS if name != "b")
@@ -162,12 +168,16 @@ def beside(against: str, rows: Sequence[Row]) -> tuple[int, float] | None:
     return None
 
 
-def gain(found: tuple[int, float] | None, alone: bool) -> str:
-    """Return how many times as fast a fold is, and where backends differ in it with how many examples."""
-    if found is None:
-        return ""
-    batch, part = found
-    return f"{1 / part:.{0 if 1 / part > 9.95 else 1}f}" + ("" if alone else f" at {batch}")
+def faster(part: float) -> str:
+    """Return how many times as fast a fold is, for the part of the time that it takes.
+
+    Examples
+    --------
+    >>> faster(0.5), faster(1.25), faster(0.02)
+    ('2.0', '0.80', '50')
+    """
+    gain = 1 / part
+    return f"{gain:.{0 if gain > 9.95 else 1 if gain > 0.995 else 2}f}"
 
 
 def environments(about: Sequence[Row]) -> str:
@@ -199,7 +209,13 @@ def section(experiment: Experiment, rows: Sequence[Row], figure: str | None) -> 
         parts.append("Examples are drawn, of sizes distributed like those of the data set.")
     if figure:
         parts.append(f"![{experiment.title}]({figure})")
-    return "\n\n".join([*parts, summary(experiment, rows)])
+    if experiment.name in TABLED:
+        parts.append(summary(experiment, rows))
+    return "\n\n".join(parts)
+
+
+TABLED = ("a",)
+"""Experiments with a table of all contenders: of the others the figures, and the rows, have their times."""
 
 
 DIGITS = "mnist"

@@ -209,7 +209,7 @@ def test_experiments_on_the_command_line(tmp_path):
     assert result.exit_code == 0, result.output
     assert "holds 2 cells" in result.stdout
     page = (folder / "README.md").read_text()
-    assert "batch 64, " in page and "| infer | numpy |" in page
+    assert "| e. Digits, one image at a time, at 64 | infer | " in page
     assert "of the time of `stacked` in inference" in page
     assert report.commands(results.read(path)) == (folder / "commands.sh").read_text()
     assert (folder / "experiment-e.png").stat().st_size > 5000
