@@ -28,12 +28,15 @@ PAGES = (
     "compiling.md",
     "training.md",
     "profile.md",
+    "your-module.md",
     "tutorials/mxnet.md",
     "../backends/jax/README.md",
     "../backends/mxnet/README.md",
     "../backends/torch/README.md",
     "../compat/README.md",
 )
+CONTINUED = {"your-module.md"}
+"""Pages whose blocks are one program: each goes on with the names of those above."""
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n^```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
 ANY_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -65,7 +68,10 @@ def programs(page):
     headings = (
         (block, HEADING.findall(ANY_BLOCK.sub("", text[: block.start()]))) for block in BLOCK.finditer(text)
     )
-    return [Program(above[-1], block[1], block[2] or "") for block, above in headings]
+    found = [Program(above[-1], block[1], block[2] or "") for block, above in headings]
+    if page in CONTINUED:
+        return [Program(found[0].heading, "".join([program.code for program in found]), "")]
+    return found
 
 
 def expected(code):

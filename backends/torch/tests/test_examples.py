@@ -37,6 +37,11 @@ def test_each_step_from_the_loop_equals_it(run):
     assert len(printed.splitlines()) == 8
 
 
+def test_each_step_from_a_module_to_ops_equals_its_loop(run):
+    printed = run("your_module.py", "--plans", 4, "--width", 8, "--rounds", 1)  # it compares by itself
+    assert len(printed.splitlines()) == 7
+
+
 def test_a_published_tree_lstm_is_trained_as_by_its_loop(run):
     printed = run("plain_tree_lstm.py", "--steps", 2, "--trees", 6, "--width", 8).splitlines()
     assert len(printed) == 3 and printed[1].endswith("equal to the loop")
