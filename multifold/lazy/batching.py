@@ -330,6 +330,10 @@ class Batched:
                 note()
         return results
 
+    def new_fold(self, backend: Backend) -> Fold:
+        """Return the fold of a new run."""
+        return Fold(backend=backend, device=self.device)
+
     def version_of(self, x: Any) -> int:
         """Return how often an array of the framework was changed in place; 0 for anything else."""
         backend = self.function.backend
@@ -358,7 +362,7 @@ class Batched:
         function = self.function
         backend = function.backend_for(*examples[0], *shared.values())
         recorder = function.recorder
-        fold = self.fold = Fold(backend=backend, device=self.device)
+        fold = self.fold = self.new_fold(backend)
         self.count = len(examples)
         taken: dict[int, Left] = {}
         owners: dict[int, int] = {}
@@ -461,6 +465,8 @@ class Batched:
             taken.append((result, pending, modes))
             return each(tuple([x.node for x in pending]))
 
+        if self.seed is None:
+            function.look()  # a trace is kept, so its first example should have found cells, too
         with collector.resting():
             made = traces(record, examples)
         return [LazyTrace(x, *found) for x, found in zip(made, taken, strict=True)]
@@ -502,19 +508,15 @@ class Batched:
 
         What ``shared`` holds tells examples apart as their own arguments do.
         """
-        recorder, found = self.recorder, self.function.found
-        with recorder.recording(()):
+        with self.recorder.recording(()):
             modes = self.function.modes(), (*shared,)
         keys = [(*arguments, *shared.values()) for arguments in examples]
         made = [met.find(modes, key) for key in keys]
         new = [number for number, trace in enumerate(made) if trace is None]
         if new:
-            had_looked = found.looked
             for number, trace in zip(new, self.traced([examples[x] for x in new], shared), strict=True):
                 made[number] = trace
                 met.note(modes, keys[number], trace)
-            if found.looked and not had_looked:  # the first one was recorded before there were cells
-                met.forget(modes, keys[new[0]])
         if met.are_all_new:
             self.met = None
             warn_user(
@@ -583,8 +585,10 @@ class Batched:
         columns = [recorder.join(column, self.join) for column in zip(*leaves, strict=True)]
         return optree.tree_unflatten(structures[0], columns)
 
-    def explain(self) -> LazyExplanation:
-        """Return the explanation of the last run, with hints on which functions to make cells of.
+    def explain(self, *, all: bool = False) -> LazyExplanation:
+        """Return the explanation of the last run: where its time went, and what to change.
+
+        Its text has at most 25 lines; with ``all`` it has everything, as why calls run apart.
 
         That is the last one whose examples were batched; if the loop has turned out to be faster, the text
         says so.
@@ -605,6 +609,8 @@ class Batched:
             self.count,
             self.pace.said(),
             self.function.found.cells,
+            may_keep=self.met is None and not self.own and self.seed is None,
+            all=all,
         )
 
     def check(self, *iterables: Iterable[Any], **shared: Any) -> None:

@@ -226,8 +226,13 @@ class LazyFunction:
                 self.thread.around.enter_context(recorder.beginning())
         finds = self.finds and run.recording.found is not None
         if finds and not found.looked and calls >= FEWEST_CALLS:
-            found.look(self.roots(), self.cells)
+            self.look()
             self.thread.around.enter_context(found.applied())
+
+    def look(self) -> None:
+        """Find straight functions, which later runs record whole, if that was not done."""
+        if self.finds and not self.found.looked:
+            self.found.look(self.roots(), self.cells)
 
     def roots(self) -> list[Any]:
         """Return the program, and an object of each class that it reaches, whose methods it may call."""

@@ -102,10 +102,6 @@ class MetExamples:
         """Return how often each argument was changed in place."""
         return [self.version_of(x) for x in arguments]
 
-    def forget(self, modes: Hashable, arguments: Sequence[Any]) -> None:
-        """Keep the trace of an example no longer."""
-        self._examples.pop(self.key(modes, arguments), None)
-
     def key(self, modes: Hashable, arguments: Sequence[Any]) -> Hashable:
         """Return the key of an example, which no other one has as long as its arguments live.
 

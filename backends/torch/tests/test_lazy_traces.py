@@ -31,6 +31,25 @@ class TreeRNN(nn.Module):
         return self.compose(self(tree[0]), self(tree[1]))
 
 
+def test_the_first_traces_of_a_program_have_its_found_cells():
+    run = multifold.batched(TreeRNN())
+    run.replay(run.traces(TREES))
+    first = len(run.explain())
+    run.replay(run.traces(TREES))
+    assert len(run.explain()) == first
+
+
+def through_a_function(x):
+    return torch.tanh(LIN(x)) * 2
+
+
+def test_models_are_found_behind_a_function_that_is_recorded_whole():
+    run = multifold.batched(lambda x: through_a_function(x) + 1)
+    made = run.traces(XS)
+    assert run.function.found.cells and made[0].modes == run.traces(XS)[0].modes
+    torch.testing.assert_close(run.replay(made), run.loop(XS))
+
+
 @pytest.mark.parametrize("cells", [(), (TreeRNN.compose,)], ids=["as it stands", "with a cell"])
 def test_traces_compute_what_the_loop_computes_in_each_epoch(cells):
     model = TreeRNN()
@@ -77,10 +96,10 @@ def test_dropout_of_traces_is_drawn_anew():
 
 def test_launches_of_traces_are_those_of_the_run():
     run = multifold.batched(TreeRNN())
-    run(TREES)
-    run(TREES)  # with the cells that the first run has found
+    run(TREES * 3)
+    run(TREES * 3)  # with the cells that the first run has found
     launches = len(run.explain())
-    run.replay(run.traces(TREES))
+    run.replay(run.traces(TREES * 3))
     assert len(run.explain()) == launches
 
 

@@ -215,7 +215,7 @@ def around(function: FunctionType) -> Iterator[Any]:
     """
     yield from bound_by(function)
     for name in globals_of(function.__code__):
-        found = function.__globals__.get(name)
+        found = bare(function.__globals__.get(name))
         # A function of another module counts as one of a library: its code is not followed.
         if not isinstance(found, FunctionType) or found.__globals__ is function.__globals__:
             yield found
