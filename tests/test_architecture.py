@@ -69,7 +69,7 @@ MAY_IMPORT = {
     # What brings NumPy to all of that, as an adapter brings its framework.
     "_numpy": ENGINE | {"lazy", "ops", "program"},
     # What measures, the face of all, and the command line.
-    "_measure": ENGINE | {"fold", "lazy", "models"},
+    "_measure": ENGINE | {"fold", "lazy", "models", "ops"},
     PACKAGE: ENGINE | {"_measure", "_twin", "fold", "lazy", "serve"},
     "cli": ENGINE | {"_measure", PACKAGE},
     "__main__": {"cli"},

@@ -1,7 +1,8 @@
 """What a program does, watched from outside: which functions it calls, and where its time goes.
 
-`WatchedLoop` finds functions that may be cells. `OwnCode` tells the time of the program's own code from
-that in the framework. `Clock` times functions, and `in_place_of` puts others in their place meanwhile.
+`WatchedLoop` finds functions that may be cells. `OwnLines` counts the lines that a program runs itself,
+and `Beside` tells the time of what is neither its own nor the framework's. `Clock` times functions, and
+`in_place_of` puts others in their place meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import gc
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from time import perf_counter, thread_time
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Self
@@ -140,10 +141,100 @@ class Onlooker(abc.ABC):
             begin()
 
 
-class OwnCode(Onlooker):
-    """Measures for how long a program is in its own code, and not in a framework's.
+FRAMEWORK, PROGRAM, BESIDE = "framework", "program", "beside"
+"""Whose function runs."""
 
-    What is neither, as a function of Python, belongs to what has called it.
+
+class OwnLines:
+    """Counts the lines of Python that a program runs itself, without those that ops would run.
+
+    It is a context. A tracer of the user, as that of a debugger, rests meanwhile.
+
+    Parameters
+    ----------
+    is_own : callable
+        Takes the name of a module; returns whether it is code of the program.
+    inside : container of CodeType
+        The code of functions that ops run as a whole; nothing below them counts.
+    in_ops : container of (CodeType, int)
+        Lines, by the number in the file, that ops run.
+
+    Attributes
+    ----------
+    count : int
+        How many lines were run; a call of a function counts as two.
+    """
+
+    def __init__(
+        self,
+        is_own: Callable[[str], bool],
+        inside: Container[CodeType],
+        in_ops: Container[tuple[CodeType, int]],
+    ) -> None:
+        self.is_own = is_own
+        self.inside = inside
+        self.in_ops = in_ops
+        self.count = 0
+        self.depth = 0
+
+    def __enter__(self) -> Self:
+        self.before: Any = sys.gettrace()
+        sys.settrace(self.see_call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self.before)
+
+    def see_call(self, frame: FrameType, event: str, what: Any) -> Any:
+        """Count a call of the program's own code; return what is told of its lines."""
+        if self.depth or not self.is_own(frame.f_globals.get("__name__") or ""):
+            return None
+        if frame.f_code in self.inside:
+            self.depth += 1
+            return self.see_end
+        self.count += 2
+        return self.see_line
+
+    def see_line(self, frame: FrameType, event: str, what: Any) -> Any:
+        """Count a line."""
+        if event == "line" and (frame.f_code, frame.f_lineno) not in self.in_ops:
+            self.count += 1
+        return self.see_line
+
+    def see_end(self, frame: FrameType, event: str, what: Any) -> Any:
+        """Note that a function ends which counts as a whole."""
+        self.depth -= event == "return"
+        return self.see_end
+
+
+def seconds_of_a_line() -> float:
+    """Return how long a line of Python takes here, of a program that walks a structure."""
+
+    class Tree:
+        def __init__(self, parts: list[Tree]) -> None:
+            self.parts = parts
+            self.values: dict[str, int] = {"size": len(parts)}
+
+    def walk(tree: Tree, sizes: list[int]) -> int:
+        depths = [walk(part, sizes) for part in tree.parts]
+        size = tree.values["size"] + len(depths)
+        sizes.append(size)
+        if not depths:
+            return 0
+        return 1 + max(depths)
+
+    tree = Tree([])
+    for _ in range(6):
+        tree = Tree([tree, tree])
+    with OwnLines(lambda name: name == __name__, (), ()) as lines:
+        walk(tree, [])
+    return shortest(lambda: [walk(tree, []) for _ in range(10)]) / (10 * lines.count)
+
+
+class Beside(Onlooker):
+    """Measures for how long a program is in functions that are neither its own nor a framework's.
+
+    Those are what it calls of the standard library, or of other packages.
 
     Parameters
     ----------
@@ -156,20 +247,19 @@ class OwnCode(Onlooker):
     def __init__(self, others: tuple[str, ...], is_own: Callable[[str], bool]) -> None:
         self.others = others
         self.is_own = is_own
-        self.stack = [False]  # of each function under way, whether it is the program's
-        self.events = [0, 0]  # in functions of others, and of the program
-        self.spent = [0.0, 0.0]
+        self.stack = [FRAMEWORK]  # of each function under way, whose it is
+        self.events: Counter[str] = Counter()
+        self.spent: defaultdict[str, float] = defaultdict(float)
         self.began = 0.0
 
     def seconds(self, alone: float) -> float:
-        """Return the seconds that were spent in the program's own code, 0 or more.
+        """Return the seconds that were spent in such functions, 0 or more.
 
         ``alone`` is how many seconds the same run takes without being watched. What the watched one has
-        taken longer is divided evenly among all events (calls and returns), and taken off for those of its
-        own code.
+        taken longer is divided evenly among all events (calls and returns), and taken off for theirs.
         """
-        telling = (sum(self.spent) - alone) / max(1, sum(self.events))
-        return max(0.0, self.spent[True] - self.events[True] * max(0.0, telling))
+        telling = (sum(self.spent.values()) - alone) / max(1, sum(self.events.values()))
+        return max(0.0, self.spent[BESIDE] - self.events[BESIDE] * max(0.0, telling))
 
     def __enter__(self) -> Self:
         gc.collect()
@@ -178,17 +268,18 @@ class OwnCode(Onlooker):
 
     def see(self, frame: FrameType, event: str, what: Any) -> None:
         """Add the time since the last event to the function that ran, and note what runs next."""
-        own = self.stack[-1]
-        self.spent[own] += perf_counter() - self.began
-        self.events[own] += 1
+        kind = self.stack[-1]
+        self.spent[kind] += perf_counter() - self.began
+        self.events[kind] += 1
         if event in ("call", "c_call"):
             module = frame.f_globals.get("__name__") if event == "call" else module_name_of(what)
-            package = (module or "").partition(".")[0]
-            if package in self.others:
-                own = False
+            if (module or "").partition(".")[0] in self.others:
+                kind = FRAMEWORK
             elif event == "call" and self.is_own(module or ""):
-                own = True
-            self.stack.append(own)
+                kind = PROGRAM
+            elif kind == PROGRAM:
+                kind = BESIDE
+            self.stack.append(kind)
         # What returns here may have begun before the watch, and then it is not on the stack.
         elif len(self.stack) > 1:
             self.stack.pop()
@@ -269,6 +360,15 @@ class WatchedLoop(Onlooker):
         return [x for x in found if is_found(x)]
 
     @property
+    def looping(self) -> set[CodeType]:
+        """The code objects of functions that call themselves, and of those that call such a function."""
+        found = {*self.recursive}
+        # Go on to callers, and to theirs.
+        while more := {x for code in found for x in self.callers[code] if x} - found:
+            found |= more
+        return found
+
+    @property
     def total(self) -> float:
         """The seconds that were spent in functions of the user while this watched."""
         return sum(self.seconds[code] for code, callers in self.callers.items() if None in callers)
@@ -279,10 +379,7 @@ class WatchedLoop(Onlooker):
         Such a function returns arrays, and takes 5 % of the time or more. It calls neither itself nor a
         function that does, and other functions of the user call it.
         """
-        looping = {*self.recursive}
-        # Go on to callers, and to theirs: what calls a recursive function is left out as well.
-        while more := {x for code in looping for x in self.callers[code] if x} - looping:
-            looping |= more
+        looping = self.looping
         known = {
             code
             for code, callers in self.callers.items()

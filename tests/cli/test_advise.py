@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import multifold
 from multifold import RecordError
-from multifold._measure.watched import Clock, OwnCode, WatchedLoop, in_place_of
+from multifold._measure.watched import Beside, Clock, OwnLines, WatchedLoop, in_place_of
 from multifold.cli import main
 
 WEIGHTS = np.random.default_rng(0).normal(size=(64, 64)) / 8
@@ -196,27 +196,61 @@ def test_a_profiler_of_python_goes_on_after_the_loop_was_watched():
 # ---- what the estimate is made of -----------------------------------------------------------------------
 
 
-def test_it_says_what_to_record_and_which_share_of_the_time_that_takes(advice):
-    assert re.search(r"What can be recorded takes \d+% of the loop's time: join \(120\)\.", str(advice))
+def test_it_says_which_lines_to_make_ops_of(advice):
+    line = Tree.encode.__code__.co_firstlineno + 2
+    text = (
+        f"Ops to write for fold.add, and how many calls of each there are: Tree.encode, line {line} (120)."
+    )
+    assert text in advice.notes
 
 
-def test_it_says_where_batching_does_not_pay():
+def test_the_table_and_the_notes_are_at_most_100_columns_wide(advice):
+    assert max(map(len, str(advice).splitlines())) <= 100
+
+
+def test_it_says_why_a_gain_is_low():
     advice = multifold.advise(Tree(), TREES[:1], backend="numpy")
     assert advice.ways[-1].low < 1
-    assert re.fullmatch(r"Batching .*not.* pay here: 1\.5 rows a launch\.", advice.notes[-1])
+    assert advice.notes[-1] == "Few calls can run together, 1.5 in a launch, which keeps the gain low."
 
 
-def test_time_in_the_framework_is_none_of_the_own_code():
-    with OwnCode(("numpy",), lambda module: module == __name__) as watch:
+def test_a_way_that_cannot_be_foretold_is_left_out_and_says_why():
+    def encode(tree):
+        x = join_two(WEIGHTS[0], WEIGHTS[1])
+        return join_two(x, encode(tree - 1)) if x[0] < 9 and tree else x
+
+    advice = multifold.advise(encode, [1, 2, 3], backend="numpy")
+    assert all("fold.run" not in way.name for way in advice.ways)
+    assert "fold.run, with calls of fold.add is not foretold: it reads values in a function" in str(advice)
+
+
+def test_time_beside_the_program_is_none_of_the_framework():
+    with Beside(("numpy",), lambda module: module == __name__) as watch:
         computing()
-    assert watch.spent[False] > watch.spent[True] > 0
-    assert watch.events[False] > watch.events[True] > 0
-    assert watch.spent[True] >= watch.seconds(alone=sum(watch.spent)) >= watch.seconds(alone=0)
+    assert watch.spent["framework"] > watch.spent["program"] > 0 == watch.spent["beside"]
+    with Beside(("re",), lambda module: module == __name__) as watch:
+        computing()
+    assert watch.spent["beside"] > watch.spent["program"] > 0
+    assert watch.seconds(alone=sum(watch.spent.values())) >= watch.seconds(alone=0) >= 0
 
 
 def computing():
     for _ in range(3):
         np.linalg.svd(np.ones((300, 300)))
+
+
+def test_lines_count_that_ops_do_not_run():
+    own = lambda module: module == __name__  # noqa: E731
+    inside = {Tree.join.__code__}
+    with OwnLines(own, (), ()) as every:
+        Tree()((1, 2))
+    with OwnLines(own, inside, ()) as without:
+        Tree()((1, 2))
+    line = next(line for *_, line in Tree.encode.__code__.co_lines() if line) + 3
+    with OwnLines(own, inside, {(Tree.encode.__code__, line)}) as fewer:
+        Tree()((1, 2))
+    assert every.count == without.count + 3  # the call, which counts as two, and its line
+    assert without.count == fewer.count + 2  # the leaves, one line each
 
 
 def test_a_clock_times_functions_in_the_place_of_others():

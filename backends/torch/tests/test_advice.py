@@ -50,6 +50,22 @@ def test_a_function_that_takes_rows_is_named_and_estimated_in_training():
     assert (by_add.name, by_add.calls) == ("fold.run, with calls of fold.add", sum(map(len, WORDS)))
 
 
+class Dropping(Reader):
+    def step(self, word, state):
+        return nn.functional.dropout(super().step(word, state), 0.5, self.training)
+
+
+def test_a_model_that_draws_is_foretold_too():
+    advice = multifold.advise(Dropping(), WORDS)
+    assert [way.name for way in advice.ways[1:]] == [
+        "multifold.batched(fn)",
+        "multifold.batched(fn), replayed",
+        "multifold.batched(fn, cells=[Dropping.step])",
+        "multifold.batched(fn, cells=[Dropping.step]), replayed",
+        "fold.run, with calls of fold.add",
+    ]
+
+
 def test_parameters_of_a_model_that_an_object_holds_have_gradients():
     task = Task()
     found = models_of(multifold.load_backend("torch"), task.run)
@@ -57,7 +73,7 @@ def test_parameters_of_a_model_that_an_object_holds_have_gradients():
     assert multifold.advise(task.run, WORDS, backend="torch").trains
 
 
-def test_reads_are_told_where_they_keep_batching_from_paying():
+def test_a_program_that_reads_is_foretold_with_await():
     layer = nn.Linear(4, 4)
 
     def settle(x):
@@ -67,5 +83,6 @@ def test_reads_are_told_where_they_keep_batching_from_paying():
             x = torch.tanh(layer(x)) * 0.8
         return x
 
-    advice = multifold.advise(settle, [torch.randn(4)], train=False)
-    assert "rounds in which values are read" in advice.notes[-1]
+    advice = multifold.advise(settle, [*torch.randn(16, 4)], train=False)
+    assert advice.ways[-1].name == "fold.run, with fold.add and await"
+    assert any("An example reads values up to" in note for note in advice.notes)

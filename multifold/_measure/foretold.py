@@ -1,0 +1,231 @@
+"""What a program would take by calls of `Fold.add`, foretold before anybody writes it so.
+
+It is put together from parts that are measured, each as a share of the loop:
+
+- what lies around the ops: a run of the same graph, one call for each of its `pieces`, with empty ops;
+- what the ops compute: the launches of the batched program, as if they were as few as the pieces take;
+- the program's own code: the lines that walk the structure of an example, and what they call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from multifold._measure.outline import END, Outline
+from multifold._measure.pieces import WatchedFold, pieces_of
+from multifold._measure.watched import (
+    ROUNDS,
+    Beside,
+    Clock,
+    OwnLines,
+    WatchedLoop,
+    in_place_of,
+    seconds_of_a_line,
+    shortest,
+)
+from multifold._measure.ways import MeasuredWay
+from multifold.backend import Backend
+from multifold.errors import RecordError
+from multifold.fold import Fold
+from multifold.lazy.batching import Batched
+from multifold.lazy.cells import cell_of
+
+BY_HAND, AWAITING = "fold.run, with calls of fold.add", "fold.run, with fold.add and await"
+"""What the last way is called, for a program that reads nothing, and for one that does."""
+
+BY_HAND_GAINS = 1.2
+"""So many times as fast as its parts foretell is a program by hand: its ops hand fewer arrays on."""
+
+FEW_ROWS = 8
+"""A launch takes as long as some eight small calls."""
+
+MOST_NAMED = 6
+"""So many ops to record are named, those with most calls."""
+
+
+class WatchedBatched(Batched):
+    """A batched program whose fold notes where each call is recorded.
+
+    Parameters
+    ----------
+    is_of_program : callable
+        Takes the name of a module; returns whether its code is the program's.
+    *arguments, **options
+        As of `Batched`.
+    """
+
+    def __init__(self, is_of_program: Callable[[str], bool], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.is_of_program = is_of_program
+
+    def new_fold(self, backend: Backend) -> Fold:
+        """Return the fold of a new run."""
+        return WatchedFold(self.is_of_program, backend=backend, device=self.device)
+
+
+def by_hand(
+    bench: Any, taken: Mapping[FunctionType, bool], watch: WatchedLoop
+) -> tuple[MeasuredWay, list[str]]:
+    """Foretell the way with calls of `Fold.add`, one for each piece; return it, and notes on it.
+
+    Parameters
+    ----------
+    bench : AdviceBench
+        Measures the program.
+    taken : dict of function to bool
+        The functions that can be cells, and whether they take rows.
+    watch : WatchedLoop
+        What has seen the loop.
+
+    Raises
+    ------
+    RecordError
+        If nothing is recorded; or if it cannot be told, since the program reads in a function that calls
+        itself.
+    """
+    timed = Clock(bench.backend).timed  # which repeats a row that is the same for all
+    with in_place_of({fn: cell_of(timed(fn, rows), rows) for fn, rows in taken.items()}):
+        bench.check((), len(bench.examples))
+        trials = [(loop, trial.explain(), bench.backward) for loop, _, trial in bench.rounds(())]
+        graph = graph_of(bench, watch)
+    if graph.reads_within & watch.looping:
+        raise RecordError(
+            "it reads values in a function that calls itself. What it would take depends on which of its "
+            "calls may wait side by side, by fold.gather (docs/await.md)."
+        )
+    own = own_code(bench, watch, graph, [*taken]) / min(bench.loops)
+    around, fold = around_of(bench, graph)
+    computing = computing_of(trials, graph.launches(fold.explain()), dispatch(bench.backend))
+    name = AWAITING if graph.reads else BY_HAND
+    gain = BY_HAND_GAINS / (own + around + computing)
+    launches = [op.launches for part in fold.explain().rounds for op in part.ops if op.name != END]
+    way = MeasuredWay(name, len(graph.pieces), sum(launches), gain)
+    return way, notes_on(way, graph)
+
+
+def graph_of(bench: Any, watch: WatchedLoop) -> Outline:
+    """Run the program batched; return the graph of its pieces."""
+    trial = bench.batched((), bench.seed, partial(WatchedBatched, watch.is_of_program))
+    bench.step(lambda: trial.run(bench.examples, {})[0])
+    known = [call for call in trial.recorder.known.values() if call.call is not None]
+    sizes = {id(call.call): sum([prod(form.shape) for form in call.forms]) for call in known}
+    fold: Any = trial.fold
+    pieces, reads = pieces_of(fold, watch.looping, lambda op: sizes.get(id(op), 1))
+    weight: Any = None
+    if bench.trains:
+        parameters = [x for model in bench.models for x in bench.backend.arrays_of(model)]
+        weight = min(parameters, key=lambda x: prod(x.shape), default=None)
+    return Outline(bench.backend, pieces, reads, fold, weight)
+
+
+def around_of(bench: Any, graph: Outline) -> tuple[float, Fold]:
+    """Return what a step takes beside what its ops compute, as a share of the loop; and its fold."""
+    clock = Clock(bench.backend)
+    record = graph.recorder(partial(clock.timed, rows=False))
+    shares = []
+    fold = Fold(backend=bench.backend)
+    for number in range(ROUNDS + 1):
+        fold = Fold(backend=bench.backend)
+        clock.start()
+        run = partial(fold.run, None, graph.examples, record)
+        seconds = bench.step(lambda run=run: [run()])[0] - clock.seconds
+        seconds -= min(bench.backward, clock.seconds)  # the backward passes of empty ops
+        if number:  # the first run tries the ops
+            bench.loops.append(bench.step(bench.looped)[0])
+            shares.append(seconds / bench.loops[-1])
+    return statistics.median(shares), fold
+
+
+def dispatch(backend: Any) -> float:
+    """Return about how many seconds the framework takes for a call on few rows."""
+    x = backend.constant(np.ones((4, 4), np.float32), None)
+
+    def compute() -> None:
+        y = x
+        for _ in range(50):
+            y = (y + x) @ x
+
+    return shortest(compute) / 100
+
+
+def own_code(bench: Any, watch: WatchedLoop, graph: Outline, cells: Sequence[FunctionType]) -> float:
+    """Return about how many seconds the program's own code takes, without what ops compute.
+
+    ``watch`` has seen the loop, and ``cells`` are functions that are ops as they are.
+    """
+    inside = {*graph.inside, *[fn.__code__ for fn in cells]}
+    others = (bench.backend.name, "multifold")
+    with contextlib.nullcontext() if bench.trains else bench.backend.inference():
+        alone = shortest(bench.looped)
+        with Beside(others, watch.is_of_program) as beside:
+            bench.looped()
+        with OwnLines(watch.is_of_program, inside, graph.lines) as own:
+            bench.looped()
+    return own.count * seconds_of_a_line() + beside.seconds(alone)
+
+
+def computing_of(trials: Sequence[tuple[float, Any, float]], launches: int, dispatch: float) -> float:
+    """Return what ops compute, forward and backward, if they do so in ``launches`` launches.
+
+    It is a share of the loop. ``trials`` has the seconds of the loop, an explanation, and the seconds of
+    the backward pass for each of some equal runs of the same computation, in other launches. What a launch
+    takes whatever its rows is the shortest one of its op; by hand it is ``dispatch``, in seconds, what the
+    framework takes for a call. The rest grows with rows. A backward pass is divided between ops and gathers
+    as the forward pass is.
+    """
+    took: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
+    fixed: defaultdict[str, list[float]] = defaultdict(list)
+    shares = []
+    for loop, explained, backward in trials:
+        fastest: dict[str, float] = {}
+        for i, part in enumerate(explained.rounds):
+            for op in part.ops:
+                took[i, op.name].append((op.seconds or 0.0) / loop)
+            for launch in part.launches:
+                seconds = launch.seconds or 0.0
+                fastest[launch.op] = min(fastest.get(launch.op, seconds), seconds)
+        for name, seconds in fastest.items():
+            fixed[name].append(seconds / loop)
+        forward = explained.seconds.get("op", 0.0) + explained.seconds.get("gather", 0.0)
+        shares.append(backward / max(forward, 1e-9))
+    count: Counter[str] = Counter()
+    for part in trials[0][1].rounds:
+        count.update({op.name: op.launches for op in part.ops})
+    total = sum(map(statistics.median, took.values()))
+    whatever = min(total, sum([statistics.median(fixed[name]) * n for name, n in count.items()]))
+    by_hand = launches * dispatch / statistics.median([loop for loop, _, _ in trials])
+    return total - whatever + min(whatever, by_hand) + total * statistics.median(shares)
+
+
+def notes_on(way: MeasuredWay, graph: Outline) -> list[str]:
+    """Return sentences on the way to run a program by `Fold.add`: which ops to write, and what it reads.
+
+    The first names the six ops with the most calls, by the lines of the program that they would run.
+    """
+    ops = [f"{place} ({count:,})" for place, count in graph.ops()]
+    said = "; ".join(ops[:MOST_NAMED])
+    more = f"; and {len(ops) - MOST_NAMED} more" if len(ops) > MOST_NAMED else ""
+    notes = [f"Ops to write for fold.add, and how many calls of each there are: {said}{more}."]
+    if graph.reads:
+        count = max(map(len, graph.reads.values()))
+        notes.append(
+            f"An example reads values up to {count:,} times. There the function of an example awaits them, "
+            "as in `await fold.value(node)`, while the others go on (docs/await.md)."
+        )
+    rows = way.calls / way.launches
+    if way.low < 1 and rows < FEW_ROWS:
+        notes.append(f"Few calls can run together, {rows:,.1f} in a launch, which keeps the gain low.")
+    elif way.low < 1:
+        notes.append(
+            "Its ops compute so little that to record them takes as long, which keeps the gain low."
+        )
+    return notes
