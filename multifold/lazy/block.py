@@ -128,14 +128,16 @@ class pending:  # noqa: N801 - it is used as a function
     ) -> bool | None:
         return self.entered.contexts.pop().__exit__(kind, error, traceback)
 
-    def explain(self) -> LazyExplanation:
+    def explain(self, *, all: bool = False) -> LazyExplanation:
         """Return the explanation of the block's last run; raise a `RecordError` if there was none."""
         from multifold.lazy.explained import LazyExplanation  # much of the package
 
         if self.fold is None:
             raise RecordError("Expected a block to explain. It has not run, or is part of another one.")
         function: Any = self.function
-        return LazyExplanation(self.fold.explain(), self.fold._graph, self.of[0], function.recorder)
+        return LazyExplanation(
+            self.fold.explain(), self.fold._graph, self.of[0], function.recorder, all=all
+        )
 
     @contextlib.contextmanager
     def recorded(self, frame: FrameType) -> Iterator[None]:

@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from multifold.explain import Explanation, RoundsExplanation
+from multifold.explain.reasons import count
+from multifold.explain.text import aligned, extent
+from multifold.lazy import changes
 from multifold.lazy.calls import BY_ROWS
 from multifold.lazy.candidates import LEAST_SHARE, Candidate, calls_of_functions, glue_of
 from multifold.lazy.found import CALLS_ITSELF
@@ -20,6 +23,9 @@ WAIT = 50
 
 IN_CELL = 10
 """So many small calls a cell is taken to be, which may be more or fewer."""
+
+MOST_OPS = 4
+"""So many ops are listed, those that take longest."""
 
 SMALL = 4096
 """A function of an array of so many numbers runs about as fast as it is recorded."""
@@ -48,6 +54,10 @@ class LazyExplanation(RoundsExplanation):
     read_alone : dict of str to int
         Why examples went on alone where they read values, and how often: others would have seen what they
         hold open, or have changed.
+    changes : list of Change
+        At most three things to change, the one that gains most first; see `multifold.lazy.changes`.
+    all : bool
+        Whether the text has everything, and not what most users need, in at most 25 lines.
     pace : str
         That the loop has turned out to be faster, with both times; ``""`` if it has not.
     """
@@ -61,6 +71,9 @@ class LazyExplanation(RoundsExplanation):
         examples: int | None = None,
         pace: str = "",
         cells: Mapping[Any, Any] | None = None,
+        *,
+        may_keep: bool = False,
+        all: bool = False,
     ) -> None:
         super().__init__(explanation.rounds)
         self.explanation = explanation
@@ -72,6 +85,11 @@ class LazyExplanation(RoundsExplanation):
         counts = calls_of_functions(graph) if cells else {}
         crooked = [cells[fn] for fn, count in counts.items() if count >= least and fn in cells]
         self.crooked = [f"{x.name} ({x.place}): {x.reason}" for x in crooked if x.reason]
+        self.changes = changes.of_run(
+            explanation, graph, [x for x in crooked if x.reason], self.glue, may_keep=may_keep
+        )
+        self.examples = examples
+        self.all = all
         self.read_alone = dict(recorder.alone)
         self.pace = pace
         self.slow = []
@@ -83,6 +101,62 @@ class LazyExplanation(RoundsExplanation):
         return repr(self.explanation)
 
     def __str__(self) -> str:
+        return self.full() if self.all else "\n".join(self.brief())
+
+    def brief(self) -> Iterator[str]:
+        """Yield at most 25 lines: what ran, where the time went, and what to change."""
+        explanation = self.explanation
+        calls = sum([len(part.calls) for part in explanation.rounds])
+        rounds = len(explanation.rounds)
+        among = "" if self.examples is None else f"{count(self.examples, 'example')}: "
+        within = f" of {count(rounds, 'round')}" if rounds > 1 else ""
+        yield (
+            f"{among}{count(calls, 'call')} in {count(len(explanation), 'launch', 'launches')}{within}, "
+            f"{calls / max(1, len(explanation)):,.1f} rows each"
+        )
+        seconds = explanation.seconds
+        total = sum(seconds.values())
+        if total:
+            shares = [f"{phase} {spent / total:.0%}" for phase, spent in seconds.items()]
+            yield f"{1e3 * total:,.2f} ms on {explanation.backend}: {', '.join(shares)}"
+        yield ""
+        ops = sorted(explanation.ops, key=lambda op: -(op.seconds or 0.0))
+        table = [
+            (
+                op.name,
+                f"{op.calls:,}",
+                f"{op.launches:,}",
+                extent(op.rows),
+                f"{1e3 * (op.seconds or 0.0):,.2f}",
+            )
+            for op in ops[:MOST_OPS]
+        ]
+        yield from aligned([("op", "calls", "launches", "rows", "ms"), *table])
+        if len(ops) > MOST_OPS:
+            yield f"and {len(ops) - MOST_OPS} more"
+        if self.found:
+            yield f"Recorded whole, without being named: {some_of(self.found)}"
+        for text in filter(None, [self.pace, *self.read_together()]):
+            yield text.replace("\n", " ")
+        if self.changes:
+            yield ""
+            yield "What to change, the most gain first:"
+            for number, change in enumerate(self.changes, 1):
+                yield from f"{number}. {change}".split("\n")
+        yield ""
+        yield "explain(all=True) tells the rest."
+
+    def read_together(self) -> Iterator[str]:
+        """Yield one line if examples read values alone; nothing otherwise."""
+        if self.read_alone:
+            reason, most = max(self.read_alone.items(), key=lambda pair: pair[1])
+            yield (
+                f"Values that an example read alone, while no other one went on: "
+                f"{sum(self.read_alone.values()):,}; {most:,} since {reason}"
+            )
+
+    def full(self) -> str:
+        """Return the text of everything."""
         parts = [str(self.explanation)]
         if self.found:
             lines = "\n".join(f"  {text}" for text in self.found)
@@ -110,7 +184,20 @@ class LazyExplanation(RoundsExplanation):
                 "  hint: read before or after that; keep what changes in variables of the function, or "
                 "give each example a copy of the model by batched(fn, own=True)"
             )
+        if self.changes:
+            lines = "\n".join([f"{number}. {change}" for number, change in enumerate(self.changes, 1)])
+            parts.append(f"What to change, the most gain first:\n{lines}")
         return "\n\n".join([*parts, *filter(None, [self.pace]), *self.slow, *self.idle])
+
+
+def some_of(texts: Sequence[str]) -> str:
+    """Return the first two texts in one line, and how many more there are.
+
+    >>> some_of(["a: 3 calls", "b: 2 calls", "c: 1 call"])
+    'a: 3 calls; b: 2 calls; and 1 more'
+    """
+    more = [f"and {len(texts) - 2} more"] if len(texts) > 2 else []
+    return "; ".join([*texts[:2], *more])
 
 
 def few_rows(explanation: Explanation, examples: int | None) -> Iterator[str]:

@@ -7,6 +7,7 @@ under `torch.func.vmap`, or else row by row, which its name in `explain` then sa
 from __future__ import annotations
 
 import contextlib
+import traceback
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import FunctionType
@@ -53,6 +54,8 @@ class RowCall(LazyCall):
     ----------
     way : str
         How it runs on rows: ``"rule"``, ``"vmap"`` or ``"row by row"``.
+    lacking : str or None
+        The name of an autograd function inside that vmap cannot run, if that is why it runs row by row.
     is_watched : bool
         Whether it may be that vmap has no rule for a function that it calls.
     of_model : list of Tensor
@@ -77,6 +80,7 @@ class RowCall(LazyCall):
         self.rule: Any = None
         self.way = "vmap"
         self.is_watched = True
+        self.lacking: str | None = None
         self.of_model: list[Tensor] = []
         self.operands: Sequence[TensorForm] = ()
         self.device = torch.device("cpu")
@@ -257,8 +261,10 @@ class RowCall(LazyCall):
                 reason += ": vmap gives other values"
             except torch.cuda.OutOfMemoryError:
                 raise
-            except (RuntimeError, NotImplementedError):
-                pass
+            except (RuntimeError, NotImplementedError) as error:
+                if lacking := autograd_function_of(error):
+                    self.lacking = lacking
+                    reason = BY_ROWS if lacking == self.name else f"{lacking} {BY_ROWS}"
             found = self.row_by_row(rows)  # raises what is wrong with the call itself
             self.runs_by_rows(reason)
             return found
@@ -376,10 +382,11 @@ class CellCall(RowCall):
 
     @property
     def hint_by_rows(self) -> str:
-        if not isinstance(self.func, Applied):
+        lacking = self.func.__name__ if isinstance(self.func, Applied) else self.lacking
+        if lacking is None:
             return super().hint_by_rows
         return (
-            f"write generate_vmap_rule = True into the class {self.func.__name__}, with forward(*args) and "
+            f"write generate_vmap_rule = True into the class {lacking}, with forward(*args) and "
             "setup_context(ctx, inputs, output) in the place of forward(ctx, *args)."
         )
 
@@ -524,6 +531,16 @@ class RowsCell(CellCall):
         if self.streams is not None:
             return self.drawn_row_by_row(self.streams, rows)
         return optree.tree_map(lambda x: x.unsqueeze(1), self.one(*map(self.as_rows, rows)))
+
+
+def autograd_function_of(error: BaseException) -> str | None:
+    """Return the name of the autograd function in whose ``apply`` an error was raised; None for others."""
+    name = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("cls")
+        if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+            name = owner.__name__
+    return name
 
 
 def in_form(x: Tensor, form: TensorForm) -> Tensor:

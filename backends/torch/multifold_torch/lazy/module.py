@@ -56,9 +56,9 @@ class BatchedModule(nn.Module):
         """Return what a call returns for the examples of these traces."""
         return self.run.replay(made)
 
-    def explain(self) -> Any:
-        """Return the explanation of the last run, as `multifold.Fold.explain` does."""
-        return self.run.explain()
+    def explain(self, *, all: bool = False) -> Any:
+        """Return the explanation of the last run, as `multifold.Batched.explain` does."""
+        return self.run.explain(all=all)
 
     def check(self, *iterables: Any, **shared: Any) -> None:
         """Raise if the results of these examples differ from those of the loop."""

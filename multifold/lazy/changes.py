@@ -1,0 +1,199 @@
+"""What to change in a plain program to make its runs faster, in the order of what that gains.
+
+Each `Change` has a sentence, and a line of the program before and after it. What it gains is put together
+from the times of the run that is explained: `of_run` says how. So a run that spends half of its time in
+waits for values names these first, and a run that records names what records.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from multifold._engine.compiled.arrays import CALL_MASK
+from multifold.lazy.calls import BY_ROWS
+from multifold.lazy.candidates import Candidate
+from multifold.lazy.found import FoundCell
+
+MOST = 3
+"""So many changes are named."""
+
+LEAST = 0.05
+"""The smallest share of a run's time for which a change is named."""
+
+WAIT = 1e-4
+"""What a wait of a plain program costs an example beyond one that is awaited, in seconds."""
+
+IN_A_CELL = 0.7
+"""Of the time in which a function records its calls one by one, so much is saved if it is a cell."""
+
+BY_ADD = 0.85
+"""Of the time in which a plain program records, so much is saved where it calls `Fold.add`."""
+
+LONGEST = 84
+"""A line of the program that is longer is cut."""
+
+
+class Change(NamedTuple):
+    """One thing to change in a program.
+
+    Attributes
+    ----------
+    gain : float
+        About which share of the run's time it saves, from 0 to 1.
+    text : str
+        What to change, and why: a sentence or two.
+    before, after : str
+        A line of the program as it is, and what stands there afterwards.
+    """
+
+    gain: float
+    text: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.text}\n     before: {self.before}\n     after:  {self.after}"
+
+
+def of_run(
+    explanation: Any,
+    graph: Any,
+    crooked: Sequence[FoundCell],
+    glue: Sequence[Candidate],
+    *,
+    may_keep: bool,
+) -> list[Change]:
+    """Return at most three changes to the program of a run, the one that gains most first.
+
+    Parameters
+    ----------
+    explanation : Explanation
+        Of the run, with its times.
+    graph : Graph
+        Its calls, and where they were recorded.
+    crooked : sequence of FoundCell
+        Functions that have recorded many calls one by one, and cannot be recorded whole.
+    glue : sequence of Candidate
+        Functions that could be cells.
+    may_keep : bool
+        Whether examples could be kept by ``keep=True`` that are not.
+    """
+    seconds = explanation.seconds
+    total = sum(seconds.values())
+    if not total:
+        return []
+    recording = seconds.get("record", 0.0) / total
+    waits = sum(map(len, getattr(explanation, "waits", ())))
+    found = [
+        *in_rows(explanation, total),
+        *by_await(explanation, graph, waits, total),
+        *as_methods(graph, crooked, recording),
+        *as_cells(glue, recording),
+    ]
+    if not waits and len(graph.signature):
+        found += kept(recording, may_keep=may_keep)
+    return sorted([x for x in found if x.gain >= LEAST], key=lambda x: -x.gain)[:MOST]
+
+
+def in_rows(explanation: Any, total: float) -> Iterator[Change]:
+    """Yield a change for each call of the framework or cell that runs for one example after the other."""
+    spent: defaultdict[str, float] = defaultdict(float)
+    hints: dict[str, tuple[str, str]] = {}
+    for part in explanation.rounds:
+        for launch in part.launches:
+            if launch.op.endswith(f"{BY_ROWS})") and len(launch) > 1:
+                spent[launch.op] += launch.seconds or 0.0
+                if launch.op not in hints:
+                    call = part.columns.signatures[part.columns.signature[launch.calls[0]]].op
+                    hint = getattr(call, "hint_by_rows", "write it as an op on rows: multifold.op.")
+                    hints[launch.op] = hint, source(launch.site)
+    for name, seconds in spent.items():
+        hint, line = hints[name]
+        text = f"{name}: no batched form of it is known, so it runs once for each example."
+        yield Change(seconds / total, text, line, hint)
+
+
+def by_await(explanation: Any, graph: Any, waits: int, total: float) -> Iterator[Change]:
+    """Yield a change if examples wait for values: to await them."""
+    if not waits:
+        return
+    names: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
+    for part in explanation.rounds:
+        if part.run is not None:
+            for ref in part.run.waits[1].tolist():
+                call = ref & CALL_MASK
+                names[graph.signatures[graph.signature[call]].name] += 1
+                lines[graph.site(call)] += 1
+    name = names.most_common(1)[0][0]
+    yield Change(
+        min(0.95, waits * WAIT / total),
+        f"Examples wait {waits:,} times for a value. In an async function, with calls of fold.add, a wait "
+        "costs a tenth (docs/await.md).",
+        source(lines.most_common(1)[0][0]),
+        f'value = await fold.value(fold.add("{name}", ...))',
+    )
+
+
+def as_methods(graph: Any, crooked: Sequence[FoundCell], recording: float) -> Iterator[Change]:
+    """Yield a change for each function that cannot be recorded whole: to move what it computes."""
+    lines: dict[Any, Counter[tuple[str, int]]] = {}
+    for code, line in zip(graph.codes, graph.lines(), strict=True):
+        if any(fn.function.__code__ is code for fn in crooked):
+            lines.setdefault(code, Counter())[line] += 1
+    every = len(graph.signature)
+    for fn in crooked:
+        own = lines.get(fn.function.__code__)
+        if not own:
+            continue
+        (file, line), _ = own.most_common(1)[0]
+        share = sum(own.values()) / every
+        yield Change(
+            recording * share * IN_A_CELL,
+            f"{fn.name} records {sum(own.values()):,} calls one by one. A function for the part that only "
+            "computes is one call.",
+            source(f"{file}:{line}"),
+            "new = compute(...)  # a function of yours, or a method, for this line and those around it",
+        )
+
+
+def as_cells(glue: Sequence[Candidate], recording: float) -> Iterator[Change]:
+    """Yield a change for each function that could be a cell: to name it."""
+    for x in glue:
+        yield Change(
+            recording * x.share * IN_A_CELL,
+            f"{x.name} records {x.calls:,} calls one by one. As a cell, each call of it is one.",
+            "run = multifold.batched(model)",
+            f"run = multifold.batched(model, cells=[{x.name}])",
+        )
+
+
+def kept(recording: float, *, may_keep: bool) -> Iterator[Change]:
+    """Yield what saves recording in a program that reads nothing: to keep it, or to write it by hand."""
+    if may_keep:
+        yield Change(
+            0.95 * recording,
+            "In an epoch the same examples come again. Recorded once, their calls can be replayed.",
+            "run = multifold.batched(model)",
+            "run = multifold.batched(model, keep=True)",
+        )
+    yield Change(
+        BY_ADD * recording,
+        "Calls of fold.add are recorded for less; `multifold.advise(model, examples)` foretells the gain.",
+        "run(examples)",
+        "fold.run(ops, examples, record)  # docs/from-your-loop.md",
+    )
+
+
+def source(site: str) -> str:
+    """Return the line of the program at ``"file:line"``, and where it is."""
+    file, _, line = site.rpartition(":")
+    text = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST - 3]}..."
+    where = f"{PurePath(file).name}:{line}"
+    return f"{text}  # {where}" if text else where
