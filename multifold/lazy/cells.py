@@ -22,14 +22,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from multifold._engine.ops.reach import FOUND, bare
 from multifold.errors import RecordError
 from multifold.lazy.current import CELL, CURRENT
 
+Named = TypeVar("Named", bound=Callable[..., Any])
+"""A function or a class, which keeps its type."""
 
-def cell(fn: Any) -> Any:
+
+def cell(fn: Named) -> Named:
     """Make a cell of a function, a method or a class of modules: `batched` records each call of it as one.
 
     Outside of batched programs it is what it was.
@@ -61,7 +64,7 @@ def cell(fn: Any) -> Any:
     return made(fn, rows=False)
 
 
-def op(fn: Any) -> Any:
+def op(fn: Named) -> Named:
     """Make a function of rows one call in a batched program: like `cell`, but written for many examples.
 
     Its arguments have a row for each example on axis 0, as those of the ops of `Fold.add`. Outside of
@@ -95,12 +98,12 @@ def op(fn: Any) -> Any:
     return made(fn, rows=True)
 
 
-def made(fn: Any, rows: bool) -> Any:
+def made(fn: Named, rows: bool) -> Named:
     """Return a function or class as a cell, of rows or of one example; see `cell` and `op`."""
     if isinstance(fn, type):
         setattr(fn, CELL, rows)
         return fn
-    return cell_of(fn, rows)
+    return cast("Named", cell_of(fn, rows))
 
 
 def cell_of(fn: Callable[..., Any], rows: bool = False) -> Callable[..., Any]:

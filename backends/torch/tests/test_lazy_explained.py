@@ -163,6 +163,76 @@ def test_explain_names_layers_by_their_paths_and_calls_by_their_arguments():
     assert "different functions" not in text and "operands of one kind" not in text
 
 
+def lines_of(explained):
+    return str(explained).splitlines()
+
+
+def test_the_text_has_at_most_25_lines_and_the_rest_is_asked_for():
+    run = multifold.batched(Deep())
+    run([[torch.randn(1, 4)] * n for n in range(1, 12)])
+    brief, full = lines_of(run.explain()), lines_of(run.explain(all=True))
+    assert len(brief) <= 25 < len(full) and brief[-1] == "explain(all=True) tells the rest."
+    assert (
+        brief[0]
+        == f"11 examples: {len(run.run.fold)} calls in {len(run.explain())} launches, 7.3 rows each"
+    )
+
+
+def test_a_program_that_reads_is_told_to_await_by_its_own_line():
+    def settle(x):
+        x = DRIVER.lin(x)
+        while x.sum() > 0.1:
+            x = x * 0.5
+        return x
+
+    run = multifold.batched(settle)
+    with torch.no_grad():
+        run(XS * 8)
+    (change, *_) = run.explain().changes
+    assert change.before.startswith("while x.sum() > 0.1:  # test_lazy_explained.py:")
+    assert change.after == 'value = await fold.value(fold.add("gt", ...))'
+    assert "while x.sum() > 0.1" in str(run.explain())
+
+
+def test_changes_that_gain_most_come_first():
+    run = multifold.batched(Steps(), cells=())
+    run(XS * 20)
+    found = run.explain().changes
+    assert [change.gain for change in found] == sorted([change.gain for change in found], reverse=True)
+    assert "run = multifold.batched(model, keep=True)" in [change.after for change in found]
+    kept = multifold.batched(Steps(), cells=(), keep=True)
+    kept(XS * 20)
+    assert all("keep=True" not in change.after for change in kept.explain().changes)
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, slope):
+        (x,) = ctx.saved_tensors
+        return 2 * x * slope
+
+
+def squared(x):
+    return Squared.apply(DRIVER.lin(x)) * 2
+
+
+@pytest.mark.parametrize(
+    ("cells", "name"), [((), "Squared (row by row)"), ([squared], "squared (Squared row by row)")]
+)
+def test_an_autograd_function_that_runs_row_by_row_is_named_and_says_what_to_add(cells, name):
+    run = multifold.batched(lambda x: squared(x) + 1, cells=cells)
+    with warnings.catch_warnings(action="ignore"):
+        run(XS * 20)
+    assert name in {op.name for op in run.explain().ops}
+    (change,) = [change for change in run.explain().changes if "row by row" in change.text]
+    assert change.after.startswith("write generate_vmap_rule = True into the class Squared")
+
+
 def test_explain_says_why_the_loop_is_expected_to_be_faster():
     layer = nn.Linear(4, 4)
 
