@@ -11,6 +11,7 @@ import linecache
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
+from types import CodeType
 from typing import Any, NamedTuple
 
 from multifold._engine.compiled.arrays import CALL_MASK
@@ -92,7 +93,7 @@ def of_run(
         *in_rows(explanation, total),
         *by_await(explanation, graph, waits, total),
         *as_methods(graph, crooked, recording),
-        *as_cells(glue, recording),
+        *as_cells(graph, glue, recording),
     ]
     if not waits and len(graph.signature):
         found += kept(recording, may_keep=may_keep)
@@ -161,9 +162,17 @@ def as_methods(graph: Any, crooked: Sequence[FoundCell], recording: float) -> It
         )
 
 
-def as_cells(glue: Sequence[Candidate], recording: float) -> Iterator[Change]:
-    """Yield a change for each function that could be a cell: to name it."""
+def as_cells(graph: Any, glue: Sequence[Candidate], recording: float) -> Iterator[Change]:
+    """Yield a change for each function that could be a cell: to name it.
+
+    One that calls what runs row by row would do so, too, and gain nothing.
+    """
+    slow = {i for i, x in enumerate(graph.signatures) if x.name.endswith(f"{BY_ROWS})")}
+    pairs = zip(graph.signature, graph.codes, strict=True)
+    places = {place_of(code) for number, code in pairs if number in slow}
     for x in glue:
+        if x.place in places:
+            continue
         yield Change(
             recording * x.share * IN_A_CELL,
             f"{x.name} records {x.calls:,} calls one by one. As a cell, each call of it is one.",
@@ -187,6 +196,11 @@ def kept(recording: float, *, may_keep: bool) -> Iterator[Change]:
         "run(examples)",
         "fold.run(ops, examples, record)  # docs/from-your-loop.md",
     )
+
+
+def place_of(code: Any) -> str:
+    """Return ``"file:line"`` where the function of a code object begins; "" if there is none."""
+    return f"{code.co_filename}:{code.co_firstlineno}" if isinstance(code, CodeType) else ""
 
 
 def source(site: str) -> str:

@@ -58,7 +58,19 @@ STATE = (
 
 RAGGED = (
     "a ragged operand has a row for each child, not for each node: ops.take(x, kids.segment_ids) repeats "
-    "the nodes' rows, ops.segment_sum(kids.values, kids) adds up each node's children (multifold.ops)."
+    "the nodes' rows, ops.segment_sum(kids.values, kids) adds up each node's children (multifold.ops). "
+    "Numbers beside rows are a column: weights[:, None]."
+)
+
+CHILDREN = (
+    "the rows of a ragged operand belong to several nodes: ops.segment_softmax(scores, kids) and "
+    "ops.segment_sum(kids.values, kids) work among the rows of each node (multifold.ops), in place of a "
+    "softmax or sum along axis 0. Numbers beside rows, as the lengths are, make a column by s[:, None]."
+)
+
+NO_WIDTH = (
+    "no node of this launch has a row, so the shape of a row is what is said: "
+    "multifold.ragged(items, row_shape=(width,))."
 )
 
 IN_PLACE = (
@@ -295,6 +307,7 @@ HINTS: Sequence[Row] = (
     (r"must be int|interpreted as an integer|integer scalar", SETTING, lambda f: f.recorded("int")),
     (r"(?i)(truth|boolean) value|to (python )?scalar|(length|size)[ -]1\b|a real number, not", VALUE, None),
     (r"(?i)integer|indices|\bindex\b|\blong\b|to dtype\('int", MISSING, has_no_rows),
+    (f"{BROADCAST}|{MULTIPLY}", NO_WIDTH, has_no_rows),
     (BROADCAST, RAGGED, has_children),
     (
         BROADCAST + r"|Dimension out of range|axis -?\d+ is out of bounds|in the range \[",

@@ -48,7 +48,7 @@ import optree
 
 from multifold._engine.compiled.arrays import ranges
 from multifold._engine.ops.closeness import differences, is_inexact, magnitude, nudged, tolerance_of, unlike
-from multifold._engine.ops.hints import AXIS, COLUMN, MIXING, STATE
+from multifold._engine.ops.hints import AXIS, CHILDREN, COLUMN, MIXING, STATE
 from multifold._engine.ops.messages import error_text
 from multifold._engine.ops.reach import owners_of, used_by
 from multifold._engine.ops.state import KeptState
@@ -305,11 +305,13 @@ class Trial:
     def hint(self, what: Deviation) -> str:
         """Return what to do about a deviation.
 
-        `STATE` if the op left another state, `COLUMN` if it `meets`, else the advice of the backend on the
-        modules that it calls, or `MIXING` without such advice.
+        `STATE` if the op left another state, `CHILDREN` if an operand is ragged, `COLUMN` if it `meets`,
+        else the advice of the backend on the modules that it calls, or `MIXING` without such advice.
         """
         if what.state:
             return STATE
+        if any(type(leaf) is Ragged for leaf in self.leaves):
+            return CHILDREN
         if self.meets:
             return COLUMN
         advice = self.backend.advice(used_by(self.backend, self.op if self.maker is None else self.maker))

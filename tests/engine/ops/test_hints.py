@@ -72,6 +72,25 @@ def test_children_beside_nodes_are_told_apart_by_segment_ids(fold):
         fold.apply(Model(), [nodes])
 
 
+@pytest.mark.parametrize(
+    "op",
+    [lambda x, kids: x + kids.values.sum(0), lambda x, kids: x + ops.softmax(kids.values, axis=0)[:4]],
+    ids=["sum", "softmax"],
+)
+def test_an_op_that_mixes_the_children_of_nodes_is_told_how_to_keep_them_apart(op):
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("mix", row(3) * i, ragged([row(3) * i] * 2)) for i in range(1, 5)]
+    with pytest.raises(LaunchError, match=r"Hint: .*ops.segment_softmax\(scores, kids\)"):
+        fold.apply({"mix": op}, [nodes])
+
+
+def test_a_launch_without_any_row_is_told_to_say_their_shape():
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("mix", row(3), ragged([], (32,))) for _ in range(3)]
+    with pytest.raises(LaunchError, match=r"Hint: no node of this launch has a row.*row_shape=\(width,\)"):
+        fold.apply({"mix": lambda x, kids: x + ops.segment_sum(kids.values, kids)}, [nodes])
+
+
 def test_a_decision_on_many_rows_is_made_while_recording(fold):
     with pytest.raises(LaunchError, match=r"Hint: .*which is no single number"):
         fold.apply(Model(), [[fold.add("branch", float(i)) for i in range(3)]])
