@@ -1,7 +1,8 @@
 """What a reader has to know of the machine to judge a time: versions, threads, devices, memory.
 
 Users set the number of threads themselves, by the framework's own environment variables, before the program
-starts. This module only reads it; `one_blas_thread`, which sets it for NumPy, is the one exception.
+starts. This module reads it. `ask_for_one_thread` sets what they have left open, for a command whose figures
+are to be compared, and `one_blas_thread` does it for NumPy, which is imported by then.
 """
 
 from __future__ import annotations
@@ -29,6 +30,23 @@ THREADS = (
     "XLA_FLAGS",
 )
 """The environment variables that say how many threads a framework uses, and how they wait."""
+
+
+ONE_THREAD = {
+    **dict.fromkeys([name for name in THREADS if name.endswith("_THREADS")], "1"),
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
+"""What these variables are set to for one thread."""
+
+
+def ask_for_one_thread() -> None:
+    """Let frameworks that are imported from now on use one thread; what the user has set stays.
+
+    Where two threads share two cores with other programs, one of them waits for the other at each
+    operation, and ways of many small operations seem many times slower than they are.
+    """
+    for name, value in ONE_THREAD.items():
+        os.environ.setdefault(name, value)
 
 
 def framework_version(backend: Backend) -> str:

@@ -86,15 +86,17 @@ def compare(options: CompareOptions) -> None:
     """Run a model one example at a time, and folded.
 
     The model, its weights and the minibatch are the same for all backends that are installed. Both ways
-    are timed on it in turn; the difference is the largest one between their results.
+    are timed on it in turn, on one thread unless OMP_NUM_THREADS and its like say otherwise; the difference
+    is the largest one between their results.
     """
-    from multifold._measure import results
+    from multifold._measure import machine, results
 
     if options.merge != bool(options.files):
         raise click.UsageError("--merge and FILES go together: multifold compare --merge FILES")
     if options.merge:
         rows = [row for file in options.files for row in results.read(file, WORDS, FIGURES)]
     else:
+        machine.ask_for_one_thread()
         backends = [load(name) for name in dict.fromkeys(options.names)] or usable()
         benchmark = read_benchmark(options.workload, options.data, options.width, max(options.batch, READ))
         # Two ways for each backend, and before the timed steps two that are not: see `timing.UNTIMED`.
@@ -182,6 +184,7 @@ def remarks(rows: list[Row]) -> list[str]:
     ]
     if rows:
         said.append("one by one: a launch for each call; difference: the largest between both results")
+        said.append("on one thread, where no variable as OMP_NUM_THREADS says otherwise")
     for row in rows:
         # A first run that takes ten times as long as others has compiled something.
         if row["first_ms"] > 10 * row["fold_ms"]:

@@ -19,6 +19,7 @@ from rich.console import Console
 from multifold import Fold
 from multifold._engine import compiled
 from multifold._engine.frameworks import registry
+from multifold._measure import machine
 from multifold._numpy.backend import NumpyBackend
 from multifold.cli import GROUP, main, output
 from multifold.cli.backends import words
@@ -26,6 +27,16 @@ from multifold.cli.output import muted
 
 TREES = ["(3 (2 It) (4 (2 's) (3 lovely)))", "(1 (2 No) (1 way))"]
 """Six calls, the output's among them, and four; three heights."""
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """Puts the variables back that a command sets for frameworks."""
+    for name in machine.THREADS:
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+        if not os.environ[name]:
+            monkeypatch.delenv(name)
+
 
 TINY = ["--batch", "2", "--width", "4", "--rounds", "1"]
 
@@ -81,6 +92,16 @@ def test_compare_counts_and_checks_what_it_times(run, backend, sst, tmp_path):
 
 
 @pytest.mark.nightly(but=["numpy"])
+def test_compare_asks_for_one_thread_where_the_user_has_not_said_more(monkeypatch):
+    for name in machine.ONE_THREAD:
+        monkeypatch.setenv(name, "2")
+        if name != "OMP_NUM_THREADS":
+            monkeypatch.delenv(name)
+    machine.ask_for_one_thread()
+    assert os.environ["OMP_NUM_THREADS"] == "2" and os.environ["TF_NUM_INTRAOP_THREADS"] == "1"
+    assert {name for name in machine.THREADS if name not in os.environ} <= {"OMP_WAIT_POLICY"}
+
+
 def test_compare_reads_the_standard_library_by_default(run, backend):
     result = run("compare", *TINY, "--backend", backend)
     assert result.exit_code == 0, result.output
