@@ -14,6 +14,7 @@ from types import FunctionType, TracebackType
 from typing import Any
 
 import numpy as np
+import optree
 
 from multifold._engine.frameworks import registry
 from multifold._engine.frameworks.framework_recorder import find_backend
@@ -56,8 +57,8 @@ def plain(
     -------
     async callable
         ``plain(fold, example)`` returns what ``fn`` returns: a node in the place of an array that was
-        recorded, an array of one row in the place of any other one, and all else, as numbers, marked by
-        `each`. So `Fold.run` returns an array with a row for each example, or a list with an entry for
+        recorded, an array of one row in the place of any other one, and all else, as numbers and lists of
+        numbers, marked by `each`. So `Fold.run` returns an array with a row for each example, or a list with an entry for
         each; a server an array ``(1, *s)``, or the entry. Traces can be made of a program that reads no
         value.
 
@@ -402,12 +403,19 @@ class LazyRun:
     def as_outputs(self, result: Any, pending: Sequence[Any]) -> Any:
         """Return what an example has returned, with nodes in the place of pending arrays.
 
-        The result may be nested. For leaves that are not in ``pending`` see `as_output`.
+        The result may be nested. For leaves that are not in ``pending`` see `as_output`. A list without
+        arrays, which may be longer in another example, is a leaf.
         """
-        leaves, structure = self.recorder.flatten(
-            self.recorder.settled(result, {id(x): x.node for x in pending})
-        )
+        settled = self.recorder.settled(result, {id(x): x.node for x in pending})
+        leaves, structure = optree.tree_flatten(settled, is_leaf=self.is_list_of_values, none_is_leaf=True)
         return structure.unflatten([*map(self.as_output, leaves)])
+
+    def is_list_of_values(self, x: Any) -> bool:
+        """Return whether ``x`` is a list with no node and no array in it, at any depth."""
+        return type(x) is list and not any(
+            isinstance(leaf, (Node, np.ndarray, np.generic)) or self.backend.owns(leaf)
+            for leaf in optree.tree_leaves(x)
+        )
 
     def as_output(self, x: Any) -> Any:
         """Return a node as it is, an array as one row ``(1, *s)``, and all else marked by `each`.

@@ -197,3 +197,13 @@ def test_a_fold_that_runs_a_program_inside_of_another_one_is_refused():
 
     with pytest.raises(RecordError, match="inside of the code of another"):
         multifold.batched(outer, backend="numpy")(XS)
+
+
+def test_lists_of_values_may_be_of_any_length():
+    def program(n):
+        return {"x": layer(np.eye(4)[n]), "steps": [*range(n)], "pair": (n, [n, [n]])}
+
+    found = multifold.Fold(backend="numpy").run(None, [2, 0, 1], multifold.plain(program))
+    np.testing.assert_allclose(found["x"], np.tanh(W)[[2, 0, 1]])
+    assert found["steps"] == [[0, 1], [], [0]]
+    assert found["pair"] == ([2, 0, 1], [[2, [2]], [0, [0]], [1, [1]]])
