@@ -1,8 +1,8 @@
 """What a reader has to know of the machine to judge a time: versions, threads, devices, memory.
 
 Users set the number of threads themselves, by the framework's own environment variables, before the
-program starts. This module reads it. `ask_for_one_thread` sets what they have left open, for a command whose figures
-are to be compared, and `one_blas_thread` does it for NumPy, which is imported by then.
+program starts. This module reads it. `ask_for_one_thread` sets what they have left open, for a command
+whose figures are to be compared, and `one_blas_thread` does it for NumPy, which is imported by then.
 """
 
 from __future__ import annotations

@@ -58,9 +58,9 @@ def plain(
     async callable
         ``plain(fold, example)`` returns what ``fn`` returns: a node in the place of an array that was
         recorded, an array of one row in the place of any other one, and all else, as numbers and lists of
-        numbers, marked by `each`. So `Fold.run` returns an array with a row for each example, or a list with an entry for
-        each; a server an array ``(1, *s)``, or the entry. Traces can be made of a program that reads no
-        value.
+        numbers, marked by `each`. So `Fold.run` returns an array with a row for each example, or a list
+        with an entry for each; a server an array ``(1, *s)``, or the entry. Traces can be made of a program
+        that reads no value.
 
     Raises
     ------
