@@ -32,7 +32,7 @@ from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.function import LazyFunction
 from multifold.lazy.left import Left
 from multifold.lazy.met import MetExamples
-from multifold.lazy.pace import LoopPace
+from multifold.lazy.pace import FirstRuns, LoopPace
 from multifold.lazy.sharing import Sharing
 from multifold.operands import each
 
@@ -239,6 +239,7 @@ class Batched:
         self.may_loop = may_loop and seed is None and not (own or keep) and on_error == "raise"
         self.met = MetExamples(self.version_of) if keep else None
         self.paces = paces()
+        self.first_runs = FirstRuns()
         self.pace = self.paces[False]  # the pace of the last run: `explain` tells it
         self.fold: Fold | None = None
         self.count = 0
@@ -255,7 +256,7 @@ class Batched:
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes to be pickled or copied; a copy has run nothing, and knows no times."""
         new = {"fold": None, "count": 0, "paces": paces(), "pace": LoopPace(), "is_new": True}
-        return {**vars(self), **new}
+        return {**vars(self), **new, "first_runs": FirstRuns()}
 
     @property
     def recorder(self) -> Any:
@@ -286,7 +287,25 @@ class Batched:
             self.pace = self.paces[with_gradients]
             if not self.pace.draws and (self.recorder.times_backward or not with_gradients):
                 return self.joined(self.run_in_pace(backend, examples, shared, with_gradients))
+        if self.may_loop and self.recorder.hint_if_slow and self.recorder.computes_now():
+            return self.joined(self.run_telling(backend, examples, shared))
         return self.returned(*self.run(examples, shared))
+
+    def run_telling(self, backend: Backend, examples: Sequence[Any], shared: dict[str, Any]) -> list[Any]:
+        """Run the examples, and warn once if the loop has turned out to be faster; see `FirstRuns`."""
+        count = len(examples)
+        looped, timed = self.first_runs.next(count)
+        moments = [moment(backend, timed)]
+        results = self.looped(examples[:looped], shared)[0] if looped else []
+        moments.append(moment(backend, timed))
+        results += self.run(examples[looped:], shared)[0]
+        moments.append(moment(backend, timed))
+        if timed:
+            begin, middle, end = moments
+            told = self.first_runs.told((middle - begin) / looped, (end - middle) / (count - looped))
+            if told is not None:
+                warn_user(f"{told}\n\nHint: {self.recorder.hint_if_slow}")
+        return results
 
     def run_in_pace(
         self, backend: Backend, examples: Sequence[Any], shared: dict[str, Any], with_gradients: bool

@@ -40,6 +40,12 @@ LOG = logging.getLogger("multifold")
 FIRST_PART, PART = 32, 8
 """One example in so many runs in the loop where a run is measured: the first time, and later."""
 
+TOLD = 10
+"""Where no run is taken to the loop, the run of this number tells whether that would be faster."""
+
+SOME = 4
+"""So many examples of that run go to the loop."""
+
 ROUGH = 8
 """What fewer examples have shown in the loop is looked at again in the next run: all of it goes there, if
 the loop seems to be faster, and more of it, if batches do, but not by much."""
@@ -197,3 +203,32 @@ def rate_of(found: deque[tuple[int, float]]) -> float | None:
     """Return the seconds an example takes, from pairs of examples and their seconds; None without any."""
     examples = sum(count for count, _ in found)
     return sum(seconds for _, seconds in found) / examples if examples else None
+
+
+class FirstRuns:
+    """Whether a program is slower than its loop, once its first runs have compiled what they compile.
+
+    It is for frameworks whose runs are never taken to the loop. A few examples of the tenth run go there,
+    and of the one before, so that the loop has compiled, too.
+    """
+
+    def __init__(self) -> None:
+        self._runs = 0
+
+    def next(self, count: int) -> tuple[int, bool]:
+        """Return how many of the next run's ``count`` examples go to the loop, and whether it is timed."""
+        self._runs += 1
+        looped = min(SOME, count // 2) if self._runs in (TOLD - 1, TOLD) else 0
+        return looped, self._runs == TOLD and looped > 0
+
+    def told(self, in_loop: float, batched: float) -> str | None:
+        """Return a text if an example takes longer batched than in the loop, by a tenth or more.
+
+        Both are seconds for each example.
+        """
+        if batched < 1.1 * in_loop:
+            return None
+        return (
+            f"batched is slower than the loop here: an example takes {1e3 * batched:.2f} ms, and "
+            f"{1e3 * in_loop:.2f} ms in the loop."
+        )

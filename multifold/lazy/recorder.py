@@ -81,6 +81,9 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         Names in the code of a program that asks for gradients by itself, as ``backward``.
     times_backward : bool
         Whether `time_backward` tells how long a backward pass has taken.
+    hint_if_slow : str
+        What to do about a program that is slower than its loop, where no run of it is taken there; "" to
+        say nothing.
     own_contexts : tuple of callable
         The framework's makers of contexts that no other example sees, as ``torch.no_grad``; see `apart`.
     settings : dict
@@ -112,6 +115,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     has_gradients: ClassVar[bool] = True
     names_of_gradients: ClassVar[frozenset[str]] = frozenset()
     times_backward: ClassVar[bool] = False
+    hint_if_slow: ClassVar[str] = ""
     own_contexts: ClassVar[tuple[Any, ...]] = ()
     settings: ClassVar[Settings] = {}
 
@@ -191,6 +195,13 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         It is an array that a traced example returns. The default does nothing.
         """
         return
+
+    def computes_now(self) -> bool:
+        """Return whether what is called here is computed at once, and not traced to be compiled.
+
+        The default says that it is.
+        """
+        return True
 
     def must_loop(self) -> bool:
         """Return whether nothing can be recorded here, inside of what the framework does, so examples loop.

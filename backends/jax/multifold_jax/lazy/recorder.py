@@ -110,6 +110,10 @@ class JaxRecorder(OperatorRecorder):
     calls = JaxCall, JaxCall, RowsCall
     in_a_function = IN_A_FUNCTION
     own_contexts = STATES
+    hint_if_slow = (
+        "calls of fold.add, as traces, run in one compiled function for all structures: "
+        "multifold.Fold().program(traces), see docs/compiling.md."
+    )
     settings = {"config": settings_now}  # noqa: RUF012 - declared as a ClassVar where it comes from
 
     def __init__(self, fn: Any) -> None:
@@ -133,6 +137,9 @@ class JaxRecorder(OperatorRecorder):
             raise refusal(f"A value is read inside of a transform of JAX. {IN_A_FUNCTION}", self.cells)
         with applied(self.outside):
             yield
+
+    def computes_now(self) -> bool:
+        return not isinstance(jnp.zeros(()), jax.core.Tracer)
 
     def is_transformed(self) -> bool:
         """Return whether the program is inside of a transform that it has entered, as `jax.grad`."""
