@@ -421,3 +421,14 @@ def test_what_jax_traces_is_not_timed():
     for _ in range(12):
         jitted(xs)
     assert jitted(xs).shape == (20, 4)
+
+
+def test_gradients_of_the_examples_own_inputs_have_their_shapes():
+    def total(xs):
+        return sum(combine(PARAMETERS, layer(x["a"]), x["b"][0]).sum() for x in xs)
+
+    examples = [{"a": x, "b": [x * 2]} for x in XS]
+    run = multifold.batched(lambda x: combine(PARAMETERS, layer(x["a"]), x["b"][0]), backend="jax")
+    found, wanted = jax.grad(lambda xs: run(xs).sum())(examples), jax.grad(total)(examples)
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found, wanted)
