@@ -69,7 +69,7 @@ def ops(joints):
 
 @jax.jit
 def step(joints, program, targets):
-    """Move the joints of the robots of a program towards the targets of their hands; return the loss, too."""
+    """Move the joints of some robots, so that hands come near their targets; return the loss, too."""
 
     def loss(joints):
         return ((multifold_jax.run(ops(joints), program) - targets) ** 2).sum(axis=1).mean()
@@ -83,7 +83,7 @@ def main(robots=48, batch=16, steps=200):
     found = [body(rng, rng.randint(3, 12)) for _ in range(robots)]
     sizes = [*map(links_of, found)]
     first = np.cumsum([0, *sizes])
-    traces = multifold.traces(hands, [*zip(found, first.tolist())])
+    traces = multifold.traces(hands, [*zip(found, first[:-1].tolist(), strict=True)])
     targets = np.random.default_rng(0).normal(size=(robots, 2)).astype(np.float32)
     joints, fold = jnp.zeros(first[-1]), multifold.Fold(backend="jax")
     fold.program(sorted(traces, key=len)[-batch:])  # the largest first: smaller ones fit into its sizes

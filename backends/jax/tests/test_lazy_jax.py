@@ -431,4 +431,4 @@ def test_gradients_of_the_examples_own_inputs_have_their_shapes():
     run = multifold.batched(lambda x: combine(PARAMETERS, layer(x["a"]), x["b"][0]), backend="jax")
     found, wanted = jax.grad(lambda xs: run(xs).sum())(examples), jax.grad(total)(examples)
     assert jax.tree.structure(found) == jax.tree.structure(wanted)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found, wanted)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4, 1e-6), found, wanted)
