@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from math import prod
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,11 +92,21 @@ def by_hand(
         If nothing is recorded; or if it cannot be told, since the program reads in a function that calls
         itself.
     """
-    timed = Clock(bench.backend).timed  # which repeats a row that is the same for all
-    with in_place_of({fn: cell_of(timed(fn, rows), rows) for fn, rows in taken.items()}):
+    clock = Clock(bench.backend)
+    cells = {fn: cell_of(clock.timed(fn, rows), rows) for fn, rows in taken.items()}
+    names = {fn.__name__ for fn in taken}
+    trials = []
+    with in_place_of(cells):
         bench.check((), len(bench.examples))
-        trials = [(loop, trial.explain(), bench.backward) for loop, _, trial in bench.rounds(())]
         graph = graph_of(bench, watch)
+    trial = bench.batched((), None)
+    for number in range(ROUNDS + 1):
+        loop = bench.step(bench.looped)[0]
+        clock.start()
+        with in_place_of(cells):
+            bench.step(lambda: trial.run(bench.examples, {})[0])
+        if number:  # the first run may compile
+            trials.append(Trial(loop, trial.explain(), bench.backward, clock.seconds))
     if graph.reads_within & watch.looping:
         raise RecordError(
             "it reads values in a function that calls itself. What it would take depends on which of its "
@@ -104,7 +114,7 @@ def by_hand(
         )
     own = own_code(bench, watch, graph, [*taken]) / min(bench.loops)
     around, fold = around_of(bench, graph)
-    computing = computing_of(trials, graph.launches(fold.explain()), dispatch(bench.backend))
+    computing = computing_of(trials, names, graph.launches(fold.explain()), dispatch(bench.backend))
     name = AWAITING if graph.reads else BY_HAND
     gain = BY_HAND_GAINS / (own + around + computing)
     launches = [op.launches for part in fold.explain().rounds for op in part.ops if op.name != END]
@@ -173,37 +183,60 @@ def own_code(bench: Any, watch: WatchedLoop, graph: Outline, cells: Sequence[Fun
     return own.count * seconds_of_a_line() + beside.seconds(alone)
 
 
-def computing_of(trials: Sequence[tuple[float, Any, float]], launches: int, dispatch: float) -> float:
-    """Return what ops compute, forward and backward, if they do so in ``launches`` launches.
+class Trial(NamedTuple):
+    """A run of the batched program, beside the loop.
 
-    It is a share of the loop. ``trials`` has the seconds of the loop, an explanation, and the seconds of
-    the backward pass for each of some equal runs of the same computation, in other launches. What a launch
-    takes whatever its rows is the shortest one of its op; by hand it is ``dispatch``, in seconds, what the
-    framework takes for a call. The rest grows with rows. A backward pass is divided between ops and gathers
+    Attributes
+    ----------
+    loop : float
+        The seconds of the loop, just before.
+    explained : Explanation
+        Of the run.
+    backward : float
+        The seconds of its backward pass.
+    inside : float
+        The seconds in functions that are ops as they are.
+    """
+
+    loop: float
+    explained: Any
+    backward: float
+    inside: float
+
+
+def computing_of(trials: Sequence[Trial], names: Container[str], launches: int, dispatch: float) -> float:
+    """Return what ops compute, forward and backward, as a share of the loop.
+
+    Of functions with these names, ops as they are, that is the time inside. Of each other launch it is what
+    it takes without what the shortest one of all takes beyond a call of the framework, ``dispatch``
+    seconds; and there are ``launches`` of them at most. A backward pass is divided between ops and gathers
     as the forward pass is.
     """
     took: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
-    fixed: defaultdict[str, list[float]] = defaultdict(list)
-    shares = []
-    for loop, explained, backward in trials:
-        fastest: dict[str, float] = {}
+    inside, shares, fewest = [], [], []
+    for loop, explained, backward, within in trials:
         for i, part in enumerate(explained.rounds):
             for op in part.ops:
-                took[i, op.name].append((op.seconds or 0.0) / loop)
-            for launch in part.launches:
-                seconds = launch.seconds or 0.0
-                fastest[launch.op] = min(fastest.get(launch.op, seconds), seconds)
-        for name, seconds in fastest.items():
-            fixed[name].append(seconds / loop)
+                if op.name not in names:
+                    took[i, op.name].append((op.seconds or 0.0) / loop)
+        seconds = [
+            launch.seconds or 0.0
+            for part in explained.rounds
+            for launch in part.launches
+            if launch.op not in names
+        ]
+        fewest.append(min(seconds, default=0.0))
+        inside.append(within / loop)
         forward = explained.seconds.get("op", 0.0) + explained.seconds.get("gather", 0.0)
         shares.append(backward / max(forward, 1e-9))
-    count: Counter[str] = Counter()
-    for part in trials[0][1].rounds:
-        count.update({op.name: op.launches for op in part.ops})
+    loop = statistics.median([trial.loop for trial in trials])
+    parts = trials[0].explained.rounds
+    count = sum([op.launches for part in parts for op in part.ops if op.name not in names])
+    beyond = max(0.0, statistics.median(fewest) - dispatch)
     total = sum(map(statistics.median, took.values()))
-    whatever = min(total, sum([statistics.median(fixed[name]) * n for name, n in count.items()]))
-    by_hand = launches * dispatch / statistics.median([loop for loop, _, _ in trials])
-    return total - whatever + min(whatever, by_hand) + total * statistics.median(shares)
+    saved = (count * beyond + max(0, count - launches) * dispatch) / loop
+    forward = max(0.0, total - saved) + statistics.median(inside)
+    return forward + (total + statistics.median(inside)) * statistics.median(shares)
 
 
 def notes_on(way: MeasuredWay, graph: Outline) -> list[str]:

@@ -627,7 +627,7 @@ class Batched:
             self.recorder,
             self.count,
             self.pace.said(),
-            self.function.found.cells,
+            self.function.found.cells if self.function.finds else None,
             may_keep=self.met is None and not self.own and self.seed is None,
             all=all,
         )

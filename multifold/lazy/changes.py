@@ -11,13 +11,12 @@ import linecache
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from multifold._engine.compiled.arrays import CALL_MASK
 from multifold.lazy.calls import BY_ROWS
 from multifold.lazy.candidates import Candidate
-from multifold.lazy.found import FoundCell
 
 MOST = 3
 """So many changes are named."""
@@ -63,7 +62,7 @@ class Change(NamedTuple):
 def of_run(
     explanation: Any,
     graph: Any,
-    crooked: Sequence[FoundCell],
+    inline: Sequence[FunctionType],
     glue: Sequence[Candidate],
     *,
     may_keep: bool,
@@ -76,7 +75,7 @@ def of_run(
         Of the run, with its times.
     graph : Graph
         Its calls, and where they were recorded.
-    crooked : sequence of FoundCell
+    inline : sequence of function
         Functions that have recorded many calls one by one, and cannot be recorded whole.
     glue : sequence of Candidate
         Functions that could be cells.
@@ -92,7 +91,7 @@ def of_run(
     found = [
         *in_rows(explanation, total),
         *by_await(explanation, graph, waits, total),
-        *as_methods(graph, crooked, recording),
+        *as_methods(graph, inline, recording),
         *as_cells(graph, glue, recording),
     ]
     if not waits and len(graph.signature):
@@ -140,23 +139,23 @@ def by_await(explanation: Any, graph: Any, waits: int, total: float) -> Iterator
     )
 
 
-def as_methods(graph: Any, crooked: Sequence[FoundCell], recording: float) -> Iterator[Change]:
+def as_methods(graph: Any, inline: Sequence[FunctionType], recording: float) -> Iterator[Change]:
     """Yield a change for each function that cannot be recorded whole: to move what it computes."""
     lines: dict[Any, Counter[tuple[str, int]]] = {}
     for code, line in zip(graph.codes, graph.lines(), strict=True):
-        if any(fn.function.__code__ is code for fn in crooked):
+        if any(fn.__code__ is code for fn in inline):
             lines.setdefault(code, Counter())[line] += 1
     every = len(graph.signature)
-    for fn in crooked:
-        own = lines.get(fn.function.__code__)
+    for fn in inline:
+        own = lines.get(fn.__code__)
         if not own:
             continue
         (file, line), _ = own.most_common(1)[0]
         share = sum(own.values()) / every
         yield Change(
             recording * share * IN_A_CELL,
-            f"{fn.name} records {sum(own.values()):,} calls one by one. A function for the part that only "
-            "computes is one call.",
+            f"{fn.__qualname__} records {sum(own.values()):,} calls one by one. A function for the part that "
+            "only computes is one call.",
             source(f"{file}:{line}"),
             "new = compute(...)  # a function of yours, or a method, for this line and those around it",
         )

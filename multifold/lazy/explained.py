@@ -12,7 +12,7 @@ from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent
 from multifold.lazy import changes
 from multifold.lazy.calls import BY_ROWS
-from multifold.lazy.candidates import LEAST_SHARE, Candidate, calls_of_functions, glue_of
+from multifold.lazy.candidates import LEAST_SHARE, Candidate, calls_of_functions, codes_of, glue_of
 from multifold.lazy.found import CALLS_ITSELF
 
 FEW_ROWS = 8
@@ -77,17 +77,21 @@ class LazyExplanation(RoundsExplanation):
     ) -> None:
         super().__init__(explanation.rounds)
         self.explanation = explanation
-        cells = cells or {}
+        finds, cells = cells is not None, cells or {}
         straight = {x.place for x in cells.values() if x.reason is None}  # later runs record them whole
         self.glue = [x for x in glue_of(graph, function, recorder.reads) if x.place not in straight]
         self.found = [f"{x.name} ({x.place}): {x.calls:,} calls" for x in cells.values() if x.calls]
         least = LEAST_SHARE * len(graph.signature)
-        counts = calls_of_functions(graph) if cells else {}
+        counts = calls_of_functions(graph) if finds else {}
         crooked = [cells[fn] for fn, count in counts.items() if count >= least and fn in cells]
         self.crooked = [f"{x.name} ({x.place}): {x.reason}" for x in crooked if x.reason]
-        self.changes = changes.of_run(
-            explanation, graph, [x for x in crooked if x.reason], self.glue, may_keep=may_keep
-        )
+        of_program = {id(code) for code in codes_of(function)}
+        inline = [
+            fn
+            for fn, count in counts.items()
+            if count >= least and (id(fn.__code__) in of_program or (fn in cells and cells[fn].reason))
+        ]
+        self.changes = changes.of_run(explanation, graph, inline, self.glue, may_keep=may_keep)
         self.examples = examples
         self.all = all
         self.read_alone = dict(recorder.alone)
