@@ -42,8 +42,9 @@ from multifold.lazy.cells import cell_of
 BY_HAND, AWAITING = "fold.run, with calls of fold.add", "fold.run, with fold.add and await"
 """What the last way is called, for a program that reads nothing, and for one that does."""
 
-BY_HAND_GAINS = 1.2
-"""So many times as fast as its parts foretell is a program by hand: its ops hand fewer arrays on."""
+MANY, INLINE_GAINS = 3, 1.2
+"""An op that does in one what many calls do, on average this many or more, hands fewer arrays on than these:
+the program is so many times as fast as its parts foretell."""
 
 FEW_ROWS = 8
 """A launch takes as long as some eight small calls."""
@@ -116,7 +117,8 @@ def by_hand(
     around, fold = around_of(bench, graph)
     computing = computing_of(trials, names, graph.launches(fold.explain()), dispatch(bench.backend))
     name = AWAITING if graph.reads else BY_HAND
-    gain = BY_HAND_GAINS / (own + around + computing)
+    members = statistics.mean([len(piece.members) for piece in graph.pieces])
+    gain = (INLINE_GAINS if members >= MANY else 1.0) / (own + around + computing)
     launches = [op.launches for part in fold.explain().rounds for op in part.ops if op.name != END]
     way = MeasuredWay(name, len(graph.pieces), sum(launches), gain)
     return way, notes_on(way, graph)

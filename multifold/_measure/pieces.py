@@ -300,7 +300,8 @@ def owner_of(call: SeenCall, recursive: Container[CodeType]) -> Site:
 def turns_of(fold: WatchedFold) -> dict[int, list[int]]:
     """Return for each frame how many turns of loops lie before each of its jumps.
 
-    Loops that go round equally often in all frames of a function are left out: one op can do them.
+    Loops that go round equally often in all frames of a function, with as many calls, are left out: one op
+    can do them.
     """
     counts: defaultdict[tuple[CodeType, int], Counter[int]] = defaultdict(Counter)
     frames = {site.frame: site.code for call in fold.seen.values() for site in call.sites}
@@ -308,10 +309,14 @@ def turns_of(fold: WatchedFold) -> dict[int, list[int]]:
         for jump in jumps:
             counts[jump][frame] += 1
     of_code = Counter(frames.values())
+    inside = Counter(site.frame for call in fold.seen.values() for site in call.sites)
     varying = {
         jump
         for jump, counter in counts.items()
-        if len({*counter.values()}) > 1 or len(counter) < of_code[jump[0]] or len(counter) == 1
+        if len({*counter.values()}) > 1
+        or len({inside[frame] for frame in counter}) > 1  # its turns are of unequal work
+        or len(counter) < of_code[jump[0]]
+        or len(counter) == 1
     }
     turns = {}
     for frame in frames:

@@ -403,7 +403,7 @@ class Trial:
             return Deviation(f"when {self.moved_text(arrangement)}, its result had another form")
         # A row in another place must bring the result of its own place along, unless random numbers belong
         # to the place. A halved row has no result to compare with.
-        sure = ~arrangement.moved if drew else ~arrangement.halved
+        sure = ~arrangement.moved & self.stay(arrangement) if drew else ~arrangement.halved
         noise = [x[arrangement.source] for x in noise]
         changed = self.changed(found, hosts, [x[arrangement.source] for x in expected], sure, noise)
         if len(changed):
@@ -666,6 +666,19 @@ class Trial:
     def constant(self) -> dict[int, list[bool]]:
         """Number of a batched leaf -> for each of its arrays whether it has the same values in all rows."""
         return {i: [is_constant(array) for array in arrays or ()] for i, arrays in self.hosts.items()}
+
+    def stay(self, arrangement: Arrangement) -> np.ndarray:
+        """Return for each row whether its members stand where they stood in each ragged operand.
+
+        In reverse order the row in the middle stays, and its members begin after those of other rows, so
+        they meet other random numbers.
+        """
+        stay = np.ones(self.rows, bool)
+        for leaf in self.ragged:
+            bounds = self.bounds(leaf)
+            members = np.diff(bounds)[arrangement.source]
+            stay &= np.cumsum(members) - members == bounds[:-1]
+        return stay
 
     def arranged(self, arrangement: Arrangement) -> list[Any]:
         """Return the leaves of the launch with their rows as ``arrangement`` says; all are copies."""

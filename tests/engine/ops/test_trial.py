@@ -8,6 +8,9 @@ from trials import MIXING_OPS, column, mean_of, normal, one_group, refuse_in, sc
 
 from multifold import Fold, LaunchError, ragged
 from multifold._engine.ops.trial import nonzero
+from multifold.ops import segment_sum
+
+RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 8])
@@ -103,6 +106,20 @@ def test_a_column_for_each_row_is_refused_where_all_columns_are_equal():
     fold = Fold(backend="numpy")
     outputs = one_group(fold, lambda x: np.broadcast_to(x[:, :1], (len(x), len(x))), normal(3, 5))
     refuse_in(fold, None, outputs, r"it returned \(3, 3\) for 3, and \(5, 5\) for 5")
+
+
+def dropping(kids):
+    return segment_sum(kids.values * RNG.integers(2, size=kids.values.shape), kids)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_op_that_draws_for_each_member_passes_with_an_odd_number_of_nodes(seed):
+    """In reverse order the node in the middle stays, and its members draw what others drew before."""
+    rng = np.random.default_rng(seed)
+    fold = Fold(backend="numpy")
+    lengths = rng.integers(1, 5, 15).tolist()
+    nodes = [fold.add(dropping, ragged(list(rng.normal(size=(n, 1, 8))))) for n in lengths]
+    assert fold.apply(None, [nodes])[0].shape == (15, 8)
 
 
 def test_a_ragged_op_may_make_as_many_columns_as_it_has_rows():
