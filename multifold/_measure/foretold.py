@@ -43,8 +43,8 @@ BY_HAND, AWAITING = "fold.run, with calls of fold.add", "fold.run, with fold.add
 """What the last way is called, for a program that reads nothing, and for one that does."""
 
 MANY, INLINE_GAINS = 3, 1.2
-"""An op that does in one what many calls do, on average this many or more, hands fewer arrays on than these:
-the program is so many times as fast as its parts foretell."""
+"""An op that does in one what many calls do, on average this many or more, hands fewer arrays on than
+these: the program is so many times as fast as its parts foretell."""
 
 FEW_ROWS = 8
 """A launch takes as long as some eight small calls."""

@@ -484,8 +484,6 @@ class Batched:
             taken.append((result, pending, modes))
             return each(tuple([x.node for x in pending]))
 
-        if self.seed is None:
-            function.look()  # a trace is kept, so its first example should have found cells, too
         with collector.resting():
             made = traces(record, examples)
         return [LazyTrace(x, *found) for x, found in zip(made, taken, strict=True)]
@@ -595,14 +593,34 @@ class Batched:
             return results
         leaves, structures = zip(*[optree.tree_flatten(x, none_is_leaf=True) for x in results], strict=True)
         if len(set(structures)) > 1:
+            other = next(number for number, x in enumerate(structures) if x != structures[0])
             raise RecordError(
                 "Expected results of one structure from all examples. "
-                f"Received {structures[0]} and others.",
+                f"Received {structures[0]} from example 0 and {structures[other]} from example {other}.",
                 'batched(fn, join="list") returns them as the loop does.',
             )
+        for path, column in zip(structures[0].paths(), zip(*leaves, strict=True), strict=True):
+            self.refuse_unequal(path, [getattr(x, "shape", None) for x in column])
         recorder = self.recorder if CURRENT.recording is None else CURRENT.recording.recorder
         columns = [recorder.join(column, self.join) for column in zip(*leaves, strict=True)]
         return optree.tree_unflatten(structures[0], columns)
+
+    def refuse_unequal(self, path: Sequence[Any], shapes: Sequence[Any]) -> None:
+        """Raise a `RecordError` if results of these shapes, at one place of a structure, cannot be joined.
+
+        Entries without a shape, None, are left alone.
+        """
+        skipped = 1 if self.join == "cat" else 0  # the axis that may differ
+        known = [None if x is None else tuple(x)[skipped:] for x in shapes]
+        other = next((number for number, x in enumerate(known) if x != known[0]), None)
+        if other is not None and None not in (known[0], known[other]):
+            where = "".join([f"[{key!r}]" for key in path])
+            found = f"{tuple(shapes[0])} from example 0 and {tuple(shapes[other])} from example {other}"
+            raise RecordError(
+                f"Expected results of shapes that join={self.join!r} can put together. Received {found}"
+                f"{f', at {where}' if where else ''}.",
+                'batched(fn, join="list") returns them as the loop does; join="cat" joins along axis 0.',
+            )
 
     def explain(self, *, all: bool = False) -> LazyExplanation:
         """Return the explanation of the last run: where its time went, and what to change.
@@ -628,7 +646,10 @@ class Batched:
             self.count,
             self.pace.said(),
             self.function.found.cells if self.function.finds else None,
-            may_keep=self.met is None and not self.own and self.seed is None,
+            may_keep=self.met is None
+            and not self.own
+            and self.seed is None
+            and self.recorder.times_backward,
             all=all,
         )
 

@@ -118,6 +118,9 @@ class LazyCall(LazyOp):
         """Set ``__name__`` and ``__qualname__``, by which `explain` calls it."""
         self.__name__ = self.__qualname__ = name
 
+    hint_by_shape = "its result depends on values: read what decides before the call."
+    """What to do where results have another shape than those of the dry run."""
+
     @property
     def hint_by_rows(self) -> str:
         """What `explain` says to do about a cell that runs for one example after the other."""

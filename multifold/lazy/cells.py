@@ -19,7 +19,7 @@ import functools
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple, TypeVar, cast
@@ -298,9 +298,15 @@ def is_found(fn: FunctionType) -> bool:
 def checked_cells(cells: Sequence[Any]) -> tuple[Any, ...]:
     """Return the functions and classes in ``cells`` as a tuple, in order, each once.
 
-    A method stands for its function. Raise a `RecordError` for a string, or for a function that is no cell
-    and that no name finds.
+    A method stands for its function. Raise a `RecordError` for anything but a sequence, for a string, or
+    for a function that is no cell and that no name finds.
     """
+    if isinstance(cells, str) or callable(cells) or not isinstance(cells, Iterable):
+        name = getattr(cells, "__qualname__", cells if isinstance(cells, str) else "Net.compose")
+        raise RecordError(
+            f"Expected a list of functions, methods or classes of modules as cells. Received {cells!r}.",
+            f"cells=[{name}] names one.",
+        )
     for fn in cells:
         if isinstance(fn, str):
             raise RecordError(

@@ -64,6 +64,7 @@ def of_run(
     graph: Any,
     inline: Sequence[FunctionType],
     glue: Sequence[Candidate],
+    hand: tuple[str, str],
     *,
     may_keep: bool,
 ) -> list[Change]:
@@ -79,6 +80,8 @@ def of_run(
         Functions that have recorded many calls one by one, and cannot be recorded whole.
     glue : sequence of Candidate
         Functions that could be cells.
+    hand : pair of str
+        What to say of the way by calls of `Fold.add`, and how that is written.
     may_keep : bool
         Whether examples could be kept by ``keep=True`` that are not.
     """
@@ -88,19 +91,38 @@ def of_run(
         return []
     recording = seconds.get("record", 0.0) / total
     waits = sum(map(len, getattr(explanation, "waits", ())))
+    slow = rows_in(graph)
     found = [
-        *in_rows(explanation, total),
+        *in_rows(explanation, graph, total, recording),
         *by_await(explanation, graph, waits, total),
-        *as_methods(graph, inline, recording),
+        *as_methods(graph, [fn for fn in inline if id(fn.__code__) not in slow], recording),
         *as_cells(graph, glue, recording),
     ]
     if not waits and len(graph.signature):
-        found += kept(recording, may_keep=may_keep)
+        found.append(Change(BY_ADD * recording, hand[0], "run(examples)", hand[1]))
+        if may_keep and any(getattr(x, "requires_grad", False) for x in forms_in(graph)):
+            found.append(kept(recording))
     return sorted([x for x in found if x.gain >= LEAST], key=lambda x: -x.gain)[:MOST]
 
 
-def in_rows(explanation: Any, total: float) -> Iterator[Change]:
-    """Yield a change for each call of the framework or cell that runs for one example after the other."""
+def rows_in(graph: Any) -> set[int]:
+    """Return the ``id`` of each code object that has recorded a call which runs row by row."""
+    slow = {i for i, x in enumerate(graph.signatures) if x.name.endswith(f"{BY_ROWS})")}
+    pairs = zip(graph.signature, graph.codes, strict=True)
+    return {id(code) for number, code in pairs if number in slow}
+
+
+def forms_in(graph: Any) -> Iterator[Any]:
+    """Yield the forms of the results of all kinds of calls."""
+    for signature in graph.signatures:
+        yield from getattr(signature.op, "forms", ())
+
+
+def in_rows(explanation: Any, graph: Any, total: float, recording: float) -> Iterator[Change]:
+    """Yield a change for each call of the framework or cell that runs for one example after the other.
+
+    A function that makes such a call cannot be recorded whole, so its other calls cost, too.
+    """
     spent: defaultdict[str, float] = defaultdict(float)
     hints: dict[str, tuple[str, str]] = {}
     for part in explanation.rounds:
@@ -111,10 +133,12 @@ def in_rows(explanation: Any, total: float) -> Iterator[Change]:
                     call = part.columns.signatures[part.columns.signature[launch.calls[0]]].op
                     hint = getattr(call, "hint_by_rows", "write it as an op on rows: multifold.op.")
                     hints[launch.op] = hint, source(launch.site)
+    codes = rows_in(graph)
+    share = sum([id(code) in codes for code in graph.codes]) / max(1, len(graph.codes))
     for name, seconds in spent.items():
         hint, line = hints[name]
-        text = f"{name}: no batched form of it is known, so it runs once for each example."
-        yield Change(seconds / total, text, line, hint)
+        text = f"{name}: once for each example, and functions that call it are recorded call by call."
+        yield Change(seconds / total + recording * share * IN_A_CELL, text, line, hint)
 
 
 def by_await(explanation: Any, graph: Any, waits: int, total: float) -> Iterator[Change]:
@@ -154,8 +178,8 @@ def as_methods(graph: Any, inline: Sequence[FunctionType], recording: float) -> 
         share = sum(own.values()) / every
         yield Change(
             recording * share * IN_A_CELL,
-            f"{fn.__qualname__} records {sum(own.values()):,} calls one by one. A function for the part that "
-            "only computes is one call.",
+            f"{fn.__qualname__} records {sum(own.values()):,} calls one by one. A function for what only "
+            "computes is one call.",
             source(f"{file}:{line}"),
             "new = compute(...)  # a function of yours, or a method, for this line and those around it",
         )
@@ -166,9 +190,8 @@ def as_cells(graph: Any, glue: Sequence[Candidate], recording: float) -> Iterato
 
     One that calls what runs row by row would do so, too, and gain nothing.
     """
-    slow = {i for i, x in enumerate(graph.signatures) if x.name.endswith(f"{BY_ROWS})")}
-    pairs = zip(graph.signature, graph.codes, strict=True)
-    places = {place_of(code) for number, code in pairs if number in slow}
+    slow = rows_in(graph)
+    places = {place_of(code) for code in graph.codes if id(code) in slow}
     for x in glue:
         if x.place in places:
             continue
@@ -180,20 +203,13 @@ def as_cells(graph: Any, glue: Sequence[Candidate], recording: float) -> Iterato
         )
 
 
-def kept(recording: float, *, may_keep: bool) -> Iterator[Change]:
-    """Yield what saves recording in a program that reads nothing: to keep it, or to write it by hand."""
-    if may_keep:
-        yield Change(
-            0.95 * recording,
-            "In an epoch the same examples come again. Recorded once, their calls can be replayed.",
-            "run = multifold.batched(model)",
-            "run = multifold.batched(model, keep=True)",
-        )
-    yield Change(
-        BY_ADD * recording,
-        "Calls of fold.add are recorded for less; `multifold.advise(model, examples)` foretells the gain.",
-        "run(examples)",
-        "fold.run(ops, examples, record)  # docs/from-your-loop.md",
+def kept(recording: float) -> Change:
+    """Return the change to keep what is recorded of each example."""
+    return Change(
+        0.95 * recording,
+        "Where the same examples come again, as in epochs, their recorded calls can be replayed.",
+        "run = multifold.batched(model)",
+        "run = multifold.batched(model, keep=True)",
     )
 
 

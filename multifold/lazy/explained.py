@@ -13,7 +13,7 @@ from multifold.explain.text import aligned, extent
 from multifold.lazy import changes
 from multifold.lazy.calls import BY_ROWS
 from multifold.lazy.candidates import LEAST_SHARE, Candidate, calls_of_functions, codes_of, glue_of
-from multifold.lazy.found import CALLS_ITSELF
+from multifold.lazy.found import CALLS_ITSELF, NO_CALL
 
 FEW_ROWS = 8
 """A launch takes as long as some eight small calls: to put its operands together, and to hand them out."""
@@ -78,8 +78,9 @@ class LazyExplanation(RoundsExplanation):
         super().__init__(explanation.rounds)
         self.explanation = explanation
         finds, cells = cells is not None, cells or {}
-        straight = {x.place for x in cells.values() if x.reason is None}  # later runs record them whole
-        self.glue = [x for x in glue_of(graph, function, recorder.reads) if x.place not in straight]
+        # Later runs record straight ones whole; and of others no call can be.
+        known = {x.place for x in cells.values() if x.reason in (None, NO_CALL)}
+        self.glue = [x for x in glue_of(graph, function, recorder.reads) if x.place not in known]
         self.found = [f"{x.name} ({x.place}): {x.calls:,} calls" for x in cells.values() if x.calls]
         least = LEAST_SHARE * len(graph.signature)
         counts = calls_of_functions(graph) if finds else {}
@@ -89,9 +90,12 @@ class LazyExplanation(RoundsExplanation):
         inline = [
             fn
             for fn, count in counts.items()
-            if count >= least and (id(fn.__code__) in of_program or (fn in cells and cells[fn].reason))
+            if count >= least
+            and (id(fn.__code__) in of_program or (fn in cells and cells[fn].reason not in (None, NO_CALL)))
         ]
-        self.changes = changes.of_run(explanation, graph, inline, self.glue, may_keep=may_keep)
+        self.changes = changes.of_run(
+            explanation, graph, inline, self.glue, recorder.by_hand, may_keep=may_keep and not pace
+        )
         self.examples = examples
         self.all = all
         self.read_alone = dict(recorder.alone)
@@ -124,6 +128,12 @@ class LazyExplanation(RoundsExplanation):
             shares = [f"{phase} {spent / total:.0%}" for phase, spent in seconds.items()]
             yield f"{1e3 * total:,.2f} ms on {explanation.backend}: {', '.join(shares)}"
         yield ""
+        if not calls:
+            yield "No call was recorded, since the program begins with no layer or cell: it ran as a loop."
+            yield "What to change: name functions that take arrays."
+            yield "     before: run = multifold.batched(fn)"
+            yield "     after:  run = multifold.batched(fn, cells=[join])  # or @multifold.cell above join"
+            return
         ops = sorted(explanation.ops, key=lambda op: -(op.seconds or 0.0))
         table = [
             (

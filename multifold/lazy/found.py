@@ -27,6 +27,9 @@ LOG = logging.getLogger("multifold")
 CALLS_ITSELF = "it calls itself"
 """Why a function is not recorded whole whose calls lie inside of one another."""
 
+NO_CALL = "no call of it could be recorded whole"
+"""Why a function is given up that is straight."""
+
 FEWEST_CALLS = 32
 """A run with fewer recorded calls has nothing to gain."""
 
@@ -109,7 +112,7 @@ class FoundCell:
         """Count a run in which no call was recorded; give the function up after some of these."""
         self.idle += 1
         if self.idle >= IDLE_RUNS:
-            self.give_up("no call of it could be recorded whole")
+            self.give_up(NO_CALL)
 
     def begin_run(self) -> None:
         """Count calls from 0."""

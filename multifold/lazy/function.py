@@ -35,7 +35,7 @@ from multifold.operands import each
 @naming_keywords
 def plain(
     fn: Callable[[Any], Any],
-    cells: Sequence[Any] = (),
+    cells: Sequence[Any] | None = None,
     *,
     backend: str | Backend | type[Backend] = "auto",
 ) -> Callable[[Any, Any], Any]:
@@ -49,7 +49,8 @@ def plain(
     fn : callable
         Takes one example: a function, a method, or a module of the framework.
     cells : sequence of callable
-        Functions, methods or classes of modules that are cells, as of `batched`.
+        Functions, methods or classes of modules that are cells, as of `batched`, which also says which
+        functions are found. ``()`` finds none.
     backend : str or Backend
         The framework; ``"auto"`` for that of ``fn`` and of what it uses, of the fold, or of the example.
 
@@ -159,8 +160,8 @@ class LazyFunction:
         self, fn: Callable[..., Any], cells: Sequence[Any] | None, backend: str | Backend | type[Backend]
     ) -> None:
         self.fn = fn
-        self.finds = cells is None or len(cells) > 0
-        self.cells = checked_cells(cells or ())
+        self.cells = checked_cells(() if cells is None else cells)
+        self.finds = cells is None or len(self.cells) > 0
         self.found = FoundCells()
         self.program = as_cell(fn, self.cells)
         self.backend = find_backend(backend) or backend_around(fn)
@@ -227,13 +228,16 @@ class LazyFunction:
                 self.thread.around.enter_context(recorder.beginning())
         finds = self.finds and run.recording.found is not None
         if finds and not found.looked and calls >= FEWEST_CALLS:
-            self.look()
-            self.thread.around.enter_context(found.applied())
+            self.find_cells()
 
-    def look(self) -> None:
-        """Find straight functions, which later runs record whole, if that was not done."""
+    def find_cells(self) -> None:
+        """Find straight functions, if that was not done, and record them whole in the run under way.
+
+        A run has begun in this thread: what functions of the framework are is known inside of it.
+        """
         if self.finds and not self.found.looked:
             self.found.look(self.roots(), self.cells)
+            self.thread.around.enter_context(self.found.applied())
 
     def roots(self) -> list[Any]:
         """Return the program, and an object of each class that it reaches, whose methods it may call."""
@@ -282,6 +286,9 @@ class LazyFunction:
             )
             fold._meanwhile.push(partial(thread.end, fold))
             run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples, own, count)
+            # What is traced is kept, and a run without end, as that of a server, shows nothing first.
+            if run.recording.found is not None and (run.recording.is_trace or not count):
+                self.find_cells()
             if run.recording.is_trace:
                 fold._meanwhile.enter_context(self.recorder.tracing(run.recording))
         return run

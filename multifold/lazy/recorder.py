@@ -84,6 +84,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     hint_if_slow : str
         What to do about a program that is slower than its loop, where no run of it is taken there; "" to
         say nothing.
+    by_hand : pair of str
+        What `explain` says of the way by calls of `Fold.add`, and how that is written.
     own_contexts : tuple of callable
         The framework's makers of contexts that no other example sees, as ``torch.no_grad``; see `apart`.
     settings : dict
@@ -116,6 +118,10 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     names_of_gradients: ClassVar[frozenset[str]] = frozenset()
     times_backward: ClassVar[bool] = False
     hint_if_slow: ClassVar[str] = ""
+    by_hand: ClassVar[tuple[str, str]] = (
+        "Calls of fold.add are recorded for less.",
+        "fold.run(ops, examples, record)  # docs/from-your-loop.md",
+    )
     own_contexts: ClassVar[tuple[Any, ...]] = ()
     settings: ClassVar[Settings] = {}
 

@@ -237,7 +237,9 @@ class StraightGuard:
             if id(code) in self.known:
                 return
             module = frame.f_globals.get("__name__") or ""
-            if self.is_known(module) or module.startswith("namedtuple_"):
+            # A module that runs is being imported: what the framework imports when it first needs it, since
+            # an import of the user's code shows in that code.
+            if self.is_known(module) or module.startswith("namedtuple_") or code.co_name == "<module>":
                 self.known[id(code)] = code
             elif is_written_here(module) or (frame.f_back and id(frame.f_back.f_code) in self.codes):
                 # What the framework calls of others is its own business.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -93,3 +95,23 @@ def test_functions_are_cells_while_a_program_runs():
 def test_what_is_not_found_by_its_name_is_no_cell(op):
     with pytest.raises(RecordError, match=r"decorate it with multifold\.cell"):
         multifold.batched(lambda x: x, cells=[op])
+
+
+@pytest.mark.parametrize("cells", ["compose", len, 3], ids=["a string", "a function", "a number"])
+def test_cells_are_a_list(cells):
+    with pytest.raises(RecordError, match=r"Expected a list of functions.*(?s:.*)cells=\["):
+        multifold.batched(lambda x: x, cells=cells, backend="numpy")
+
+
+@pytest.mark.parametrize(
+    ("join", "first", "other", "where"),
+    [
+        ("stack", np.ones(2), np.ones(3), r"\(2,\) from example 0 and \(3,\) from example 1\."),
+        ("stack", {"y": np.ones(2)}, {"y": np.ones((1, 2))}, r"example 1, at \['y'\]"),
+        ("cat", np.ones((1, 2)), np.ones((1, 3)), r"\(1, 3\) from example 1"),
+    ],
+)
+def test_results_that_cannot_be_joined_are_told_by_example_and_place(join, first, other, where):
+    run = multifold.batched(lambda i: other if i else first, join=join, backend="numpy")
+    with pytest.raises(RecordError, match=where), warnings.catch_warnings(action="ignore"):
+        run([0, 1])

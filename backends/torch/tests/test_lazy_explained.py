@@ -10,6 +10,7 @@ from torch import nn
 from torch_cells import XS, branching, doubled
 
 import multifold
+from multifold import LaunchError
 
 torch.manual_seed(0)
 
@@ -150,7 +151,7 @@ def test_a_cell_whose_launches_have_one_row_is_a_warning_in_the_first_run():
 
 def test_a_cell_that_runs_row_by_row_is_a_warning_in_the_first_run():
     run = multifold.batched(lambda x: branching(DRIVER.lin(x)), cells=[branching])
-    with pytest.warns(UserWarning, match=r"branching \(row by row\) gains little"):
+    with pytest.warns(UserWarning, match=r"branching \(reads a value, row by row\) gains little"):
         run(XS)
 
 
@@ -275,3 +276,37 @@ def test_explain_says_that_waiting_takes_longer_than_small_cells():
     with torch.no_grad():
         run(XS * 8)
     assert ["wait 800 times, after 3.1 calls" in text for text in run.explain().slow] == [True]
+
+
+def choosing(x):
+    y = torch.tanh(DRIVER.lin(x))
+    return y * 2 if y.sum().item() > 0 else y
+
+
+def test_a_cell_that_reads_says_so_where_it_runs_row_by_row():
+    run = multifold.batched(lambda x: choosing(x) + 1, cells=[choosing])
+    with pytest.warns(
+        UserWarning, match=r"choosing \(reads a value, row by row\) gains little.*(?s:.*)torch.where"
+    ):
+        run(XS * 8)
+
+
+def test_keeping_examples_is_proposed_in_training_alone():
+    run = multifold.batched(Steps(), cells=())
+    with torch.no_grad():
+        run(XS * 20)
+        assert all("keep=True" not in change.after for change in run.explain().changes)
+
+
+def test_a_program_that_records_nothing_is_told_to_name_functions():
+    run = multifold.batched(lambda x: x * 2, backend="torch")
+    with pytest.warns(UserWarning, match="ran as a loop"):
+        run(XS)
+    assert "cells=[join]" in str(run.explain()) and "tells the rest" not in str(run.explain())
+
+
+def test_an_op_of_rows_that_loses_the_axis_of_rows_is_told_so():
+    summed = multifold.op(lambda x: x.sum(0, keepdim=True))
+    run = multifold.batched(lambda x: summed(DRIVER.lin(x)[None]), backend="torch")
+    with pytest.raises(LaunchError, match=r"Hint: axis 0 has a row for each example"):
+        run(XS * 8)

@@ -118,3 +118,11 @@ def test_folds_in_several_threads_run_models():
     [thread.join() for thread in threads]
     for number, model in enumerate(models):
         same(found[number].detach(), torch.stack([model(tree) for tree in TREES]).detach())
+
+
+def test_a_program_on_a_fold_has_found_cells():
+    fold = multifold.Fold(backend="torch")
+    for cells in (None, ()):
+        fold.run(None, TREES, multifold.plain(TreeRNN(), cells))
+        found = {op.name for op in fold.explain().ops}
+        assert ("TreeRNN.compose" in found or "compose" in found) == (cells is None)

@@ -6,6 +6,7 @@ import datetime
 import functools
 import itertools
 import random
+import subprocess
 import sys
 import threading
 
@@ -515,3 +516,41 @@ def test_random_functions_do_what_they_do_without_found_cells(request):
         found += any(cell.calls for cell in run.run.run.function.found.cells.values())
         run.end()
     assert found
+
+
+COLD = """
+import torch, multifold
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.join = torch.nn.Embedding(9, 8), torch.nn.Linear(8, 20)
+
+    def leaf(self, word):
+        return self.embed(word).chunk(2, dim=1)
+
+    def compose(self, left, right):
+        i, l, r, o, u = self.join(torch.cat([left[0], right[0]], dim=1)).chunk(5, dim=1)
+        c = torch.sigmoid(i) * torch.tanh(u) + l * left[1] + r * right[1]
+        return torch.sigmoid(o) * torch.tanh(c), c
+
+    def node(self, tree):
+        if isinstance(tree, int):
+            return self.leaf(torch.tensor([tree]))
+        return self.compose(*map(self.node, tree))
+
+    def forward(self, tree):
+        return self.node(tree)[0]
+
+run = multifold.batched(Net())
+run.traces([((1, 2), 3), (4, (5, 6))])
+print([cell.name for cell in run.run.function.found.cells.values() if cell.reason is None])
+"""
+
+
+def test_what_pytorch_imports_when_it_first_needs_it_is_no_import_of_the_program(tmp_path):
+    """The first call in a process on tensors without values imports much of PyTorch."""
+    (tmp_path / "cold.py").write_text(COLD)
+    command = [sys.executable, "-W", "ignore", str(tmp_path / "cold.py")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert sorted(eval(found.stdout)) == ["Net.compose", "Net.leaf"]

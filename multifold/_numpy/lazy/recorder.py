@@ -36,6 +36,10 @@ class NumpyRecorder(LazyRecorder):
 
     packages = ("numpy",)
     has_gradients = False
+    by_hand = (
+        "Calls of fold.add are recorded for less; `multifold.advise(model, examples)` foretells the gain.",
+        "fold.run(ops, examples, record)  # docs/from-your-loop.md",
+    )
 
     def __init__(self, fn: Any) -> None:
         super().__init__(PendingArray, SettledArray, ANSWERS, (error_handling,))

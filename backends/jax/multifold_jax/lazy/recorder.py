@@ -110,6 +110,10 @@ class JaxRecorder(OperatorRecorder):
     calls = JaxCall, JaxCall, RowsCall
     in_a_function = IN_A_FUNCTION
     own_contexts = STATES
+    by_hand = (
+        "A program, made of calls of fold.add, runs all structures in one compiled function.",
+        "multifold_jax.run(ops, fold.program(traces))  # docs/compiling.md",
+    )
     hint_if_slow = (
         "calls of fold.add, as traces, run in one compiled function for all structures: "
         "multifold.Fold().program(traces), see docs/compiling.md."

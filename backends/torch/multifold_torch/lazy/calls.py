@@ -7,6 +7,7 @@ under `torch.func.vmap`, or else row by row, which its name in `explain` then sa
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -56,6 +57,8 @@ class RowCall(LazyCall):
         How it runs on rows: ``"rule"``, ``"vmap"`` or ``"row by row"``.
     lacking : str or None
         The name of an autograd function inside that vmap cannot run, if that is why it runs row by row.
+    reads_inside : bool
+        Whether it reads a value, if that is why it runs row by row.
     is_watched : bool
         Whether it may be that vmap has no rule for a function that it calls.
     of_model : list of Tensor
@@ -81,6 +84,7 @@ class RowCall(LazyCall):
         self.way = "vmap"
         self.is_watched = True
         self.lacking: str | None = None
+        self.reads_inside = False
         self.of_model: list[Tensor] = []
         self.operands: Sequence[TensorForm] = ()
         self.device = torch.device("cpu")
@@ -185,7 +189,7 @@ class RowCall(LazyCall):
                 raise RecordError(
                     f"{self.__name__} returned {tuple(x.shape)} {x.dtype} for {rows} examples, each of "
                     f"which was to have {tuple(form.shape)} {form.dtype}.",
-                    "its result depends on values: read what decides before the call.",
+                    self.hint_by_shape,
                 )
         return leaves[0] if self.is_single else tuple(leaves)
 
@@ -265,6 +269,9 @@ class RowCall(LazyCall):
                 if lacking := autograd_function_of(error):
                     self.lacking = lacking
                     reason = BY_ROWS if lacking == self.name else f"{lacking} {BY_ROWS}"
+                elif self.is_cell and READS_INSIDE.search(str(error)):
+                    self.reads_inside = True
+                    reason = f"reads a value, {BY_ROWS}"
             found = self.row_by_row(rows)  # raises what is wrong with the call itself
             self.runs_by_rows(reason)
             return found
@@ -383,6 +390,8 @@ class CellCall(RowCall):
     @property
     def hint_by_rows(self) -> str:
         lacking = self.func.__name__ if isinstance(self.func, Applied) else self.lacking
+        if self.reads_inside:
+            return "read the value outside of the cell, or choose by torch.where in the place of an if."
         if lacking is None:
             return super().hint_by_rows
         return (
@@ -511,6 +520,11 @@ class CellCall(RowCall):
 class RowsCell(CellCall):
     """A cell that the user wrote for rows: it takes ``(n, *s)``, and runs as it is."""
 
+    hint_by_shape = (
+        "axis 0 has a row for each example, and so has each result: an op works along the other axes, "
+        "dim=1 in place of dim=0."
+    )
+
     def look_at(self, *looked_at: Any) -> None:
         if mark_of(self.func) is None:  # else its author knows what it does
             super().look_at(*looked_at)
@@ -531,6 +545,10 @@ class RowsCell(CellCall):
         if self.streams is not None:
             return self.drawn_row_by_row(self.streams, rows)
         return optree.tree_map(lambda x: x.unsqueeze(1), self.one(*map(self.as_rows, rows)))
+
+
+READS_INSIDE = re.compile(r"\.item\(\)|data-dependent control flow")
+"""What vmap says of a function that reads a value."""
 
 
 def autograd_function_of(error: BaseException) -> str | None:

@@ -151,6 +151,10 @@ class TorchRecorder(LazyRecorder):
     packages = ("torch",)
     walks_stacks = True
     times_backward = True
+    by_hand = (
+        "Calls of fold.add are recorded for less; `multifold.advise(model, examples)` foretells the gain.",
+        "fold.run(ops, examples, record)  # docs/from-your-loop.md",
+    )
     names_of_gradients = frozenset({"backward", "grad", "register_hook", "retain_grad"})
     own_contexts = (
         *(torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode),
