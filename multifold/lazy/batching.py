@@ -102,10 +102,10 @@ def batched(
     keep : bool
         Whether the code of an example runs only when it is met for the first time: its recorded calls are
         kept, and replayed wherever the same objects come again as arguments, in the same modes, with new
-        values and gradients. As `Batched.traces` it is for a program that reads no computed value and
-        draws nothing, and whose examples do not change; ``run.check(examples)`` compares with the loop. An
-        example is kept as long as its objects live; lists and tuples live on here. It excludes ``own``,
-        ``seed`` and ``on_error="collect"``.
+        values and gradients. As `Batched.traces` it is for a program that reads no computed value, whose
+        code draws nothing (dropout that is recorded draws anew each time), and whose examples do not
+        change; ``run.check(examples)`` compares with the loop. An example is kept as long as its objects
+        live; lists and tuples live on here. It excludes ``own``, ``seed`` and ``on_error="collect"``.
 
     Returns
     -------
