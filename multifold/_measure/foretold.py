@@ -47,6 +47,9 @@ MANY, INLINE_GAINS = 3, 1.2
 """An op that does in one what many calls do, on average this many or more, hands fewer arrays on than
 these: the program is so many times as fast as its parts foretell."""
 
+OVERHEAD = 40e-6
+"""A launch of a plain program takes up to so many seconds of ours, beside what the framework takes."""
+
 FEW_ROWS = 8
 """A launch takes as long as some eight small calls."""
 
@@ -218,39 +221,48 @@ class Trial(NamedTuple):
     inside: float
 
 
-def computing_of(trials: Sequence[Trial], names: Container[str], launches: int, dispatch: float) -> float:
+def computing_of(
+    trials: Sequence[Trial], names: Container[str], by_hand: Mapping[str, int], dispatch: float
+) -> float:
     """Return what ops compute, forward and backward, as a share of the loop.
 
-    Of functions with these names, ops as they are, that is the time inside. Of each other launch it is what
-    it takes without what the shortest one of all takes beyond a call of the framework, ``dispatch``
-    seconds; and there are ``launches`` of them at most. A backward pass is divided between ops and gathers
-    as the forward pass is.
+    Of functions with these names, ops as they are, that is the time inside. Of each other function of the
+    framework it is the time of its launches, without what they take of ours: what the shortest one takes,
+    up to 40 us, beyond a call of the framework, ``dispatch`` seconds. Where ``by_hand`` it is called less
+    often than it was launched, it takes less, but not less than its rows take in the largest launch. A
+    backward pass is divided between ops and gathers as the forward pass is.
     """
-    took: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
-    inside, shares, fewest = [], [], []
+    times: defaultdict[str, list[float]] = defaultdict(list)
+    launches: defaultdict[str, list[Any]] = defaultdict(list)
+    inside, shares = [], []
     for loop, explained, backward, within in trials:
-        for i, part in enumerate(explained.rounds):
+        total: defaultdict[str, float] = defaultdict(float)
+        for part in explained.rounds:
             for op in part.ops:
                 if op.name not in names:
-                    took[i, op.name].append(seconds_on_rows(op) / loop)
-        seconds = [
-            launch.seconds or 0.0
-            for part in explained.rounds
-            for launch in part.launches
-            if launch.op not in names
-        ]
-        fewest.append(min(seconds, default=0.0))
+                    total[op.name] += seconds_on_rows(op)
+            for launch in part.launches:
+                launches[launch.op].append(launch)
+        for name, seconds in total.items():
+            times[name].append(seconds / loop)
         inside.append(within / loop)
         forward = explained.seconds.get("op", 0.0) + explained.seconds.get("gather", 0.0)
         shares.append(backward / max(forward, 1e-9))
     loop = statistics.median([trial.loop for trial in trials])
-    parts = trials[0].explained.rounds
-    count = sum([op.launches for part in parts for op in part.ops if op.name not in names])
-    beyond = max(0.0, statistics.median(fewest) - dispatch)
-    total = sum(map(statistics.median, took.values()))
-    saved = (count * beyond + max(0, count - launches) * dispatch) / loop
-    forward = max(0.0, total - saved) + statistics.median(inside)
-    return forward + (total + statistics.median(inside)) * statistics.median(shares)
+    forward = backward = 0.0
+    for name, shares_of_loop in times.items():
+        found, own = statistics.median(shares_of_loop), launches[name]
+        count = len(own) / len(trials)
+        ours = max(0.0, min(OVERHEAD, *[x.seconds or 0.0 for x in own]) - dispatch)
+        kept = max(0.0, found - count * ours / loop)
+        largest = max(own, key=len)
+        rows = sum(map(len, own)) / len(trials)
+        least = min(1.0, (largest.seconds or 0.0) / len(largest) * rows / loop / max(found, 1e-12))
+        fewer = max(min(1.0, by_hand.get(name.partition(" (")[0], 0) / count), least)
+        forward += kept * fewer
+        backward += found * fewer
+    middle = statistics.median(inside)
+    return forward + middle + (backward + middle) * statistics.median(shares)
 
 
 def notes_on(way: MeasuredWay, graph: Outline) -> list[str]:

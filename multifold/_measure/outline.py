@@ -124,10 +124,10 @@ class Outline:
         """Note which lines and functions of the program the ops would run, and how much each computes."""
         self.inside: set[CodeType] = set()
         self.lines: set[tuple[CodeType, int]] = set()
-        self.places: defaultdict[Any, int] = defaultdict(int)
+        self.places: defaultdict[Any, Counter[str]] = defaultdict(Counter)
         self.spans: defaultdict[Any, set[int]] = defaultdict(set)
         for piece in self.pieces:
-            places = set()
+            places: dict[tuple[CodeType, int], str] = {}
             for number in piece.members:
                 sites = seen.seen[number].sites
                 codes = [site.code for site in sites]
@@ -136,17 +136,22 @@ class Outline:
                 line = line_of(codes[i], sites[i].place)
                 self.lines.add((codes[i], line))
                 self.spans[piece.kind].add(line)
-                places.add((sites[-1].code, sites[-1].place))
-            self.places[piece.kind] = max(self.places[piece.kind], len(places))
+                places[sites[-1].code, sites[-1].place] = plain_name(seen.seen[number].op)
+            self.places[piece.kind] |= Counter(places.values())
         self.inside -= {kind[0] for kind in self.counts}
 
-    def launches(self, explained: Any) -> int:
-        """Return in how many launches of the framework the ops compute what they do.
+    def launches(self, explained: Any) -> Counter[str]:
+        """Return how often the ops call each function of the framework, by its name.
 
         ``explained`` is the explanation of a run of `recorder`.
         """
-        names = {self.name_of(kind): n for kind, n in self.places.items()}
-        return sum(op.launches * names.get(op.name, 0) for part in explained.rounds for op in part.ops)
+        kinds = {self.name_of(kind): kind for kind in self.places}
+        found: Counter[str] = Counter()
+        for part in explained.rounds:
+            for op in part.ops:
+                for name, times in self.places[kinds[op.name]].items() if op.name in kinds else ():
+                    found[name] += op.launches * times
+        return found
 
     def ops(self) -> list[tuple[str, int]]:
         """Return which lines of the program each op would run, and how many calls of it there are.
@@ -165,21 +170,26 @@ class Outline:
         code, place = kind
         return f"{code.co_name}:{line_of(code, place)}"
 
-    def op(self, name: str, size: int) -> EmptyOp:
-        """Return an op whose results have ``size`` numbers a row."""
-        return EmptyOp(name, size, self.backend, self.weight)
+    def op(self, name: str, size: int, *, tells: bool = False) -> EmptyOp:
+        """Return an op whose results have ``size`` numbers a row, and another number if it ``tells``."""
+        return EmptyOp(name, size, self.backend, self.weight, tells=tells)
 
     def recorder(self, timed: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
         """Return what records an example, for `Fold.run`; its ops are wrapped by ``timed``."""
         ops = {kind: timed(self.op(self.name_of(kind), size)) for kind, size in self.sizes.items()}
         end = timed(self.op(END, 1))
-        steps = {example: self.steps(own, ops) for example, own in self.of_example.items()}
 
         def result(fold: Any, nodes: dict[int, Any], example: int) -> Any:
             ends: defaultdict[Any, list[Any]] = defaultdict(list)
             for i in self.ends[example]:
                 ends[self.pieces[i].kind].append(nodes[i])
             return fold.add(end, *[ragged(own) for own in ends.values()])
+
+        told = {x for own in self.reads.values() for asked in own.values() for x in asked}
+        kinds = {self.pieces[x].kind for x in told}
+        for kind in kinds:  # what is read is a number beside the row
+            ops[kind] = timed(self.op(self.name_of(kind), self.sizes[kind], tells=True))
+        steps = {example: self.steps(own, ops) for example, own in self.of_example.items()}
 
         def record(fold: Any, example: int) -> Any:
             nodes: dict[int, Any] = {}
@@ -190,6 +200,7 @@ class Outline:
 
         async def record_reading(fold: Any, example: int) -> Any:
             nodes: dict[int, Any] = {}
+            numbers: dict[int, Any] = {}
             reads = self.reads.get(example, {})
             read: set[int] = set()
             before = 0
@@ -198,13 +209,16 @@ class Outline:
                     asked = [x for x in reads.get(before, ()) if x in nodes and x not in read]
                     if asked:
                         read.update(asked)
-                        await fold.values([nodes[x] for x in asked])
+                        await awaited(fold, [numbers[x] for x in asked])
                     before += 1
                 rows = [nodes[x] for x in operands]
-                nodes[i] = fold.add(op, ragged(rows), *given) if is_ragged else fold.add(op, *rows, *given)
+                node = fold.add(op, ragged(rows), *given) if is_ragged else fold.add(op, *rows, *given)
+                if self.pieces[i].kind in kinds:
+                    node, numbers[i] = node.split(2)
+                nodes[i] = node
             asked = [x for own in reads.values() for x in own if x not in read]
             if asked:
-                await fold.values([nodes[x] for x in dict.fromkeys(asked)])
+                await awaited(fold, [numbers[x] for x in dict.fromkeys(asked)])
             return result(fold, nodes, example)
 
         return record_reading if self.reads else record
@@ -237,9 +251,11 @@ class EmptyOp:
     """An op that takes any operands, and returns a row of ``size`` numbers for each node.
 
     They depend on all floating operands, and on ``weight`` if there is one, so that gradients reach these.
+    If it ``tells``, there is a second result, a number for each node.
     """
 
-    def __init__(self, name: str, size: int, backend: Any, weight: Any) -> None:
+    def __init__(self, name: str, size: int, backend: Any, weight: Any, *, tells: bool) -> None:
+        self.tells = tells
         self.__name__ = self.__qualname__ = name
         self.size = size
         self.backend = backend
@@ -263,7 +279,18 @@ class EmptyOp:
         zeros = backend.constant(np.zeros((rows, self.size), np.float32), None)
         if self.weight is not None:
             zeros = zeros + self.weight.reshape(-1)[:1]
-        return zeros if total is None else total + zeros
+        found = zeros if total is None else total + zeros
+        return (found, found[:, 0]) if self.tells else found
+
+
+async def awaited(fold: Any, nodes: Sequence[Any]) -> Any:
+    """Await the values of nodes as a person writes it: one by `Fold.value`, several by `Fold.values`."""
+    return await (fold.value(nodes[0]) if len(nodes) == 1 else fold.values([*nodes]))
+
+
+def plain_name(op: Any) -> str:
+    """Return the name of a recorded call's op without what is added to it, as ``" (row by row)"``."""
+    return str(getattr(op, "__name__", "")).partition(" (")[0]
 
 
 def value_of(backend: Any, x: Any) -> Any:
