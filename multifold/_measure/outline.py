@@ -106,7 +106,16 @@ class Outline:
         fewest: dict[Any, int] = {}
         for piece, given in zip(self.pieces, found, strict=True):
             fewest[piece.kind] = min(fewest.get(piece.kind, len(given)), len(given))
-        return [given[: fewest[piece.kind]] for piece, given in zip(self.pieces, found, strict=True)]
+        found = [given[: fewest[piece.kind]] for piece, given in zip(self.pieces, found, strict=True)]
+        shapes: defaultdict[Any, set[Any]] = defaultdict(set)
+        for piece, given in zip(self.pieces, found, strict=True):
+            for place, x in enumerate(given):
+                shapes[piece.kind, place].add(getattr(x, "shape", None))
+        # By hand, rows of many lengths are ragged and share a launch; here a number stands for them.
+        return [
+            [0 if len(shapes[piece.kind, place]) > 1 else x for place, x in enumerate(given)]
+            for piece, given in zip(self.pieces, found, strict=True)
+        ]
 
     def even_out(self) -> None:
         """Make the results of pieces equally wide that stand in one ragged operand."""

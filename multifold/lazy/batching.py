@@ -240,6 +240,7 @@ class Batched:
         self.met = MetExamples(self.version_of) if keep else None
         self.paces = paces()
         self.first_runs = FirstRuns()
+        self.given = ""  # what notes of errors say of the examples
         self.pace = self.paces[False]  # the pace of the last run: `explain` tells it
         self.fold: Fold | None = None
         self.count = 0
@@ -277,6 +278,8 @@ class Batched:
             If a recorded call fails.
         """
         examples = examples_of(iterables)
+        shapes = [tuple(x.shape) for x in iterables if hasattr(x, "shape")]
+        self.given = f"; the examples are the rows of an array of shape {shapes[0]}" if shapes else ""
         if CURRENT.recording is not None:  # another batched program records these examples
             return self.returned(*self.looped(examples, shared))
         backend = self.function.backend_for(*examples[0], *shared.values())
@@ -399,7 +402,7 @@ class Batched:
             try:
                 result, pending = await run.example(arguments, partial(fn, *arguments, **shared), made)
             except Exception as error:  # noqa: BLE001 - whatever the program raises
-                error.add_note(f"Raised by example {number} of the batched program.")
+                error.add_note(f"Raised by example {number} of the batched program{self.given}.")
                 # The others go on: in the loop, the first example that fails is the one that raises.
                 raised[number] = error
                 result, pending = None, recorder.unsettled(None, made)
@@ -575,7 +578,7 @@ class Batched:
                 results.append(self.function.program(*example, **shared))
             except Exception as error:
                 if self.on_error == "raise":
-                    error.add_note(f"Raised by example {number} of the batched program.")
+                    error.add_note(f"Raised by example {number} of the batched program{self.given}.")
                     raise
                 failures[number] = error
             finally:

@@ -115,3 +115,11 @@ def test_results_that_cannot_be_joined_are_told_by_example_and_place(join, first
     run = multifold.batched(lambda i: other if i else first, join=join, backend="numpy")
     with pytest.raises(RecordError, match=where), warnings.catch_warnings(action="ignore"):
         run([0, 1])
+
+
+def test_an_error_says_that_the_examples_are_rows_of_an_array():
+    run = multifold.batched(lambda x: x @ np.ones((2, 2)), backend="numpy")
+    with pytest.raises(ValueError, match="matmul") as error, warnings.catch_warnings(action="ignore"):
+        run(np.ones((5, 3)))
+    (note,) = error.value.__notes__
+    assert note.endswith("the examples are the rows of an array of shape (5, 3).")
