@@ -35,6 +35,10 @@ OUTSIDE = "multifold.lazy.waiting"
 """The module that runs the code of an example: frames outside of it are none of the program's."""
 
 
+MOST_TURNS = 16
+"""A loop that goes round more often is no part of an op, even if it does so equally often everywhere."""
+
+
 class Site(NamedTuple):
     """Where in a function a call is recorded: its running frame, and how far its loops have come.
 
@@ -300,8 +304,8 @@ def owner_of(call: SeenCall, recursive: Container[CodeType]) -> Site:
 def turns_of(fold: WatchedFold) -> dict[int, list[int]]:
     """Return for each frame how many turns of loops lie before each of its jumps.
 
-    Loops that go round equally often in all frames of a function, with as many calls, are left out: one op
-    can do them.
+    Loops that go round equally often in all frames of a function, a few times and with as many calls, are
+    left out: one op can do them, as the layers of a model.
     """
     counts: defaultdict[tuple[CodeType, int], Counter[int]] = defaultdict(Counter)
     frames = {site.frame: site.code for call in fold.seen.values() for site in call.sites}
@@ -314,6 +318,7 @@ def turns_of(fold: WatchedFold) -> dict[int, list[int]]:
         jump
         for jump, counter in counts.items()
         if len({*counter.values()}) > 1
+        or max(counter.values()) > MOST_TURNS
         or len({inside[frame] for frame in counter}) > 1  # its turns are of unequal work
         or len(counter) < of_code[jump[0]]
         or len(counter) == 1
