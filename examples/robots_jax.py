@@ -1,12 +1,11 @@
 """Robots of many bodies learn to reach: gradients with respect to each robot's own joints, in JAX.
 
+python examples/robots_jax.py
+
 Each robot is a tree of links of its own: a torso with arms, arms with hands. The joints are what is learnt,
 so the gradients that are wanted are those of the examples' own inputs, and not of a model. They lie in one
 array, of which a trace records the places. So `jax.grad` gives their gradients in one array of that shape,
-and `jax.jit` compiles one step for all structures::
-
-    pip install multifold-jax
-    python examples/robots_jax.py
+and `jax.jit` compiles one step for all structures.
 """
 
 from __future__ import annotations

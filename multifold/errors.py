@@ -20,9 +20,9 @@ def naming_keywords(fn: Call) -> Call:
 
     >>> @naming_keywords
     ... def batched(fn, *, cells=None): ...
-    >>> batched(len, op=[max])
+    >>> batched(len, cell=[max])
     Traceback (most recent call last):
-    TypeError: batched() got an unexpected keyword argument 'op'. Did you mean 'ops'?
+    TypeError: batched() got an unexpected keyword argument 'cell'. Did you mean 'cells'?
     """
     known = [*inspect.signature(fn).parameters]
 

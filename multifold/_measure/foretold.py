@@ -111,7 +111,7 @@ def by_hand(
         with in_place_of(cells):
             bench.step(lambda: trial.run(bench.examples, {})[0])
         if number:  # the first run may compile
-            trials.append(Trial(loop, trial.explain(), bench.backward, clock.seconds))
+            trials.append(BesideLoop(loop, trial.explain(), bench.backward, clock.seconds))
     if graph.reads_within & watch.looping:
         raise RecordError(
             "it reads values in a function that calls itself. What it would take depends on which of its "
@@ -200,7 +200,7 @@ def seconds_on_rows(op: Any) -> float:
     return seconds
 
 
-class Trial(NamedTuple):
+class BesideLoop(NamedTuple):
     """A run of the batched program, beside the loop.
 
     Attributes
@@ -222,7 +222,7 @@ class Trial(NamedTuple):
 
 
 def computing_of(
-    trials: Sequence[Trial], names: Container[str], by_hand: Mapping[str, int], dispatch: float
+    trials: Sequence[BesideLoop], names: Container[str], by_hand: Mapping[str, int], dispatch: float
 ) -> float:
     """Return what ops compute, forward and backward, as a share of the loop.
 
