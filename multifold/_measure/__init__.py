@@ -19,6 +19,10 @@ three words has five nodes. With its output that makes 6 calls, and two such sen
 >>> row["nodes"], row["launches"], row["mean_rows"], row["difference"] < 1e-5
 (12, 4, 3.0, True)
 
+``multifold advise`` is here, too: `advice` runs a program in its ways, `watched` looks at it from outside,
+`pieces` finds what a person would write as one op, and `foretold` puts together what that would take, by a
+run of its `outline`. `ways` is the table.
+
 The distribution ``multifold-bench`` has more workloads, more contenders and more questions, and takes from
 here what it shares with this room. No module here imports a framework.
 """
