@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multifold._measure.advice_bench import AdviceBench
 from multifold._measure.outline import END, Outline
 from multifold._measure.pieces import WatchedFold, pieces_of
 from multifold._measure.watched import (
@@ -39,6 +40,7 @@ from multifold.fold import Fold
 from multifold.lazy.batching import Batched
 from multifold.lazy.calls import BY_ROWS
 from multifold.lazy.cells import cell_of
+from multifold.lazy.explained import FEW_ROWS
 
 BY_HAND, AWAITING = "fold.run, with calls of fold.add", "fold.run, with fold.add and await"
 """What the last way is called, for a program that reads nothing, and for one that does."""
@@ -49,9 +51,6 @@ these: the program is so many times as fast as its parts foretell, the median of
 
 OVERHEAD = 40e-6
 """A launch of a plain program takes up to so many seconds of ours, beside what the framework takes."""
-
-FEW_ROWS = 8
-"""A launch takes as long as some eight small calls."""
 
 MOST_NAMED = 6
 """So many ops to record are named, those with most calls."""
@@ -78,7 +77,7 @@ class WatchedBatched(Batched):
 
 
 def by_hand(
-    bench: Any, taken: Mapping[FunctionType, bool], watch: WatchedLoop
+    bench: AdviceBench, taken: Mapping[FunctionType, bool], watch: WatchedLoop
 ) -> tuple[MeasuredWay, list[str]]:
     """Foretell the way with calls of `Fold.add`, one for each piece; return it, and notes on it.
 
@@ -128,7 +127,7 @@ def by_hand(
     return way, notes_on(way, graph)
 
 
-def graph_of(bench: Any, watch: WatchedLoop) -> Outline:
+def graph_of(bench: AdviceBench, watch: WatchedLoop) -> Outline:
     """Run the program batched; return the graph of its pieces."""
     trial = bench.batched((), bench.seed, partial(WatchedBatched, watch.is_of_program))
     bench.step(lambda: trial.run(bench.examples, {})[0])
@@ -143,7 +142,7 @@ def graph_of(bench: Any, watch: WatchedLoop) -> Outline:
     return Outline(bench.backend, pieces, reads, fold, weight)
 
 
-def around_of(bench: Any, graph: Outline) -> tuple[float, Fold]:
+def around_of(bench: AdviceBench, graph: Outline) -> tuple[float, Fold]:
     """Return what a step takes beside what its ops compute, as a share of the loop; and its fold."""
     clock = Clock(bench.backend)
     record = graph.recorder(partial(clock.timed, rows=False))
@@ -153,12 +152,17 @@ def around_of(bench: Any, graph: Outline) -> tuple[float, Fold]:
         fold = Fold(backend=bench.backend)
         clock.start()
         run = partial(fold.run, None, graph.examples, record)
-        seconds = bench.step(lambda run=run: [run()])[0] - clock.seconds
+        seconds = bench.step(partial(listed, run))[0] - clock.seconds
         seconds -= min(bench.backward, clock.seconds)  # the backward passes of empty ops
         if number:  # the first run tries the ops
             bench.loops.append(bench.step(bench.looped)[0])
             shares.append(seconds / bench.loops[-1])
     return statistics.median(shares), fold
+
+
+def listed(run: Callable[[], Any]) -> list[Any]:
+    """Return what ``run()`` returns in a list, as the results of one example."""
+    return [run()]
 
 
 def dispatch(backend: Any) -> float:
@@ -173,7 +177,9 @@ def dispatch(backend: Any) -> float:
     return shortest(compute) / 100
 
 
-def own_code(bench: Any, watch: WatchedLoop, graph: Outline, cells: Sequence[FunctionType]) -> float:
+def own_code(
+    bench: AdviceBench, watch: WatchedLoop, graph: Outline, cells: Sequence[FunctionType]
+) -> float:
     """Return about how many seconds the program's own code takes, without what ops compute.
 
     ``watch`` has seen the loop, and ``cells`` are functions that are ops as they are.

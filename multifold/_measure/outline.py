@@ -20,7 +20,6 @@ from multifold.ops import segment_sum
 FEW = 3
 """Up to so many operands are handed to an op one by one, if all calls of it have equally many."""
 
-
 END = "end"
 """The name of the op that puts the results of an example together."""
 
@@ -154,7 +153,7 @@ class Outline:
 
         ``explained`` is the explanation of a run of `recorder`.
         """
-        kinds = {self.name_of(kind): kind for kind in self.places}
+        kinds = {label(kind): kind for kind in self.places}
         found: Counter[str] = Counter()
         for part in explained.rounds:
             for op in part.ops:
@@ -174,18 +173,13 @@ class Outline:
             found.append((f"{name_of(kind[0])}, {lines}", count))
         return found
 
-    def name_of(self, kind: tuple[CodeType, int]) -> str:
-        """Return a name for pieces of a kind: the function and the line where they begin."""
-        code, place = kind
-        return f"{code.co_name}:{line_of(code, place)}"
-
     def op(self, name: str, size: int, *, tells: bool = False) -> EmptyOp:
         """Return an op whose results have ``size`` numbers a row, and another number if it ``tells``."""
         return EmptyOp(name, size, self.backend, self.weight, tells=tells)
 
     def recorder(self, timed: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
         """Return what records an example, for `Fold.run`; its ops are wrapped by ``timed``."""
-        ops = {kind: timed(self.op(self.name_of(kind), size)) for kind, size in self.sizes.items()}
+        ops = {kind: timed(self.op(label(kind), size)) for kind, size in self.sizes.items()}
         end = timed(self.op(END, 1))
 
         def result(fold: Any, nodes: dict[int, Any], example: int) -> Any:
@@ -197,7 +191,7 @@ class Outline:
         told = {x for own in self.reads.values() for asked in own.values() for x in asked}
         kinds = {self.pieces[x].kind for x in told}
         for kind in kinds:  # what is read is a number beside the row
-            ops[kind] = timed(self.op(self.name_of(kind), self.sizes[kind], tells=True))
+            ops[kind] = timed(self.op(label(kind), self.sizes[kind], tells=True))
         steps = {example: self.steps(own, ops) for example, own in self.of_example.items()}
 
         def record(fold: Any, example: int) -> Any:
@@ -290,6 +284,12 @@ class EmptyOp:
             zeros = zeros + self.weight.reshape(-1)[:1]
         found = zeros if total is None else total + zeros
         return (found, found[:, 0]) if self.tells else found
+
+
+def label(kind: tuple[CodeType, int]) -> str:
+    """Return the name of the op for pieces of a kind: function, line and instruction where they begin."""
+    code, place = kind
+    return f"{code.co_name}:{line_of(code, place)}:{place}"
 
 
 async def awaited(fold: Any, nodes: Sequence[Any]) -> Any:

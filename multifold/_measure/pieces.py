@@ -34,7 +34,6 @@ from multifold.fold import Fold
 OUTSIDE = "multifold.lazy.waiting"
 """The module that runs the code of an example: frames outside of it are none of the program's."""
 
-
 MOST_TURNS = 16
 """A loop that goes round more often is no part of an op, even if it does so equally often everywhere."""
 
@@ -51,7 +50,7 @@ class Site(NamedTuple):
     place : int
         The instruction.
     jumps : int
-        How many jumps of ``Stacks.jumps[frame]`` came before.
+        How many jumps of ``WatchedFold.jumps[frame]`` came before.
     """
 
     frame: int
@@ -98,9 +97,8 @@ class WatchedFold(Fold):
     ----------
     seen : dict of int to SeenCall
         All calls, by number, in the order in which they were recorded.
-    reads : dict of int to list of (int, list of int)
-        For each example, by the number of its outermost frame: how many reads came before each read, and
-        the calls that it reads.
+    reads : dict of int to list of list of int
+        For each example, by the number of its outermost frame: the calls of each of its reads, in order.
     jumps : dict of int to list of (code, int)
         For each frame, the instructions to which it has come again, by a loop.
     """
@@ -109,7 +107,7 @@ class WatchedFold(Fold):
         super().__init__(**options)
         self.is_of_program = is_of_program
         self.seen: dict[int, SeenCall] = {}
-        self.reads: defaultdict[int, list[tuple[int, list[int]]]] = defaultdict(list)
+        self.reads: defaultdict[int, list[list[int]]] = defaultdict(list)
         self.jumps: defaultdict[int, list[tuple[CodeType, int]]] = defaultdict(list)
         self.frames: dict[FrameType, int] = {}  # keeps them, so that none is taken for another
         self.last: dict[int, tuple[int, int]] = {}  # of each frame: the instruction, and the frame inside
@@ -140,9 +138,7 @@ class WatchedFold(Fold):
         read = [x._ref & CALL_MASK for x in nodes]
         known = [x for x in read if x in self.seen]
         if known:
-            example = self.seen[known[0]].sites[0].frame
-            reads = self.reads[example]
-            reads.append((len(reads), known))
+            self.reads[self.seen[known[0]].sites[0].frame].append(known)
 
     def _answer_at_once_by(self, compute: Callable[[Sequence[Node]], list[Any]]) -> None:
         def noted(nodes: Sequence[Node]) -> list[Any]:
@@ -280,7 +276,7 @@ class Depths:
 
     def read(self, example: int, count: int | None) -> None:
         """Take into account the first ``count`` reads of an example, or all."""
-        for _, calls in self.fold.reads.get(example, [])[self.done[example] : count]:
+        for calls in self.fold.reads.get(example, [])[self.done[example] : count]:
             self.done[example] += 1
             depth = max([self.known[x] for x in calls])
             frames = {owner_of(self.fold.seen[x], self.recursive).frame for x in calls}

@@ -289,35 +289,27 @@ class Batched:
             with_gradients = self.recorder.has_gradients and not backend.is_inference()
             self.pace = self.paces[with_gradients]
             if not self.pace.draws and (self.recorder.times_backward or not with_gradients):
-                return self.joined(self.run_in_pace(backend, examples, shared, with_gradients))
-        if self.may_loop and self.recorder.hint_if_slow and self.recorder.computes_now():
-            return self.joined(self.run_telling(backend, examples, shared))
+                return self.joined(self.run_in_pace(self.pace, backend, examples, shared, with_gradients))
+            if self.recorder.hint_if_slow and self.recorder.computes_now():
+                results = self.run_in_pace(self.first_runs, backend, examples, shared)
+                if told := self.first_runs.told_once():
+                    warn_user(f"{told}\n\nHint: {self.recorder.hint_if_slow}")
+                return self.joined(results)
         return self.returned(*self.run(examples, shared))
 
-    def run_telling(self, backend: Backend, examples: Sequence[Any], shared: dict[str, Any]) -> list[Any]:
-        """Run the examples, and warn once if the loop has turned out to be faster; see `FirstRuns`."""
-        count = len(examples)
-        looped, timed = self.first_runs.next(count)
-        moments = [moment(backend, timed)]
-        results = self.looped(examples[:looped], shared)[0] if looped else []
-        moments.append(moment(backend, timed))
-        results += self.run(examples[looped:], shared)[0]
-        moments.append(moment(backend, timed))
-        if timed:
-            begin, middle, end = moments
-            told = self.first_runs.told((middle - begin) / looped, (end - middle) / (count - looped))
-            if told is not None:
-                warn_user(f"{told}\n\nHint: {self.recorder.hint_if_slow}")
-        return results
-
     def run_in_pace(
-        self, backend: Backend, examples: Sequence[Any], shared: dict[str, Any], with_gradients: bool
+        self,
+        pace: LoopPace | FirstRuns,
+        backend: Backend,
+        examples: Sequence[Any],
+        shared: dict[str, Any],
+        with_gradients: bool = False,
     ) -> list[Any]:
-        """Run the examples in the loop or batched, whichever is faster; see `LoopPace`.
+        """Run the examples in the loop or batched, or some in either, as ``pace`` says; let it note times.
 
         Return their results, in order. Raise what the loop raises for the first example that fails.
         """
-        count, pace = len(examples), self.pace
+        count = len(examples)
         looped, timed = pace.next(count)
         random = None
         if timed or pace.draws is None:
@@ -602,11 +594,15 @@ class Batched:
                 f"Received {structures[0]} from example 0 and {structures[other]} from example {other}.",
                 'batched(fn, join="list") returns them as the loop does.',
             )
-        for path, column in zip(structures[0].paths(), zip(*leaves, strict=True), strict=True):
-            self.refuse_unequal(path, [getattr(x, "shape", None) for x in column])
         recorder = self.recorder if CURRENT.recording is None else CURRENT.recording.recorder
-        columns = [recorder.join(column, self.join) for column in zip(*leaves, strict=True)]
-        return optree.tree_unflatten(structures[0], columns)
+        columns = [*zip(*leaves, strict=True)]
+        try:
+            joined = [recorder.join(column, self.join) for column in columns]
+        except Exception:
+            for path, column in zip(structures[0].paths(), columns, strict=True):
+                self.refuse_unequal(path, [getattr(x, "shape", None) for x in column])
+            raise
+        return optree.tree_unflatten(structures[0], joined)
 
     def refuse_unequal(self, path: Sequence[Any], shapes: Sequence[Any]) -> None:
         """Raise a `RecordError` if results of these shapes, at one place of a structure, cannot be joined.

@@ -208,27 +208,36 @@ def rate_of(found: deque[tuple[int, float]]) -> float | None:
 class FirstRuns:
     """Whether a program is slower than its loop, once its first runs have compiled what they compile.
 
-    It is for frameworks whose runs are never taken to the loop. A few examples of the tenth run go there,
-    and of the one before, so that the loop has compiled, too.
+    It is for frameworks whose runs are never taken to the loop, and has the methods of `LoopPace` that a
+    run calls. A few examples of the tenth run go there, and of the one before, so that the loop has
+    compiled, too.
     """
 
     def __init__(self) -> None:
+        self.draws: bool | None = False
         self._runs = 0
+        self._text = ""
 
-    def next(self, count: int) -> tuple[int, bool]:
-        """Return how many of the next run's ``count`` examples go to the loop, and whether it is timed."""
+    def next(self, count: int) -> RunWay:
+        """Return the way of the next run, which has ``count`` examples."""
         self._runs += 1
         looped = min(SOME, count // 2) if self._runs in (TOLD - 1, TOLD) else 0
-        return looped, self._runs == TOLD and looped > 0
+        return RunWay(looped, self._runs == TOLD and looped > 0)
 
-    def told(self, in_loop: float, batched: float) -> str | None:
-        """Return a text if an example takes longer batched than in the loop, by a tenth or more.
+    def note_drawn(self, draws: bool) -> None:
+        """Note whether a run has drawn random numbers."""
+        self.draws = draws
 
-        Both are seconds for each example.
-        """
-        if batched < 1.1 * in_loop:
-            return None
-        return (
-            f"batched is slower than the loop here: an example takes {1e3 * batched:.2f} ms, and "
-            f"{1e3 * in_loop:.2f} ms in the loop."
-        )
+    def note(self, count: int, *, looped: int, in_loop: float, batched: float) -> None:
+        """Note how long a timed run took; the arguments are those of `LoopPace.note`."""
+        alone, together = 1e3 * in_loop / looped, 1e3 * batched / (count - looped)
+        if together > 1.1 * alone:
+            self._text = (
+                f"batched is slower than the loop here: an example takes {together:.2f} ms, "
+                f"and {alone:.2f} ms in the loop."
+            )
+
+    def told_once(self) -> str:
+        """Return a text if the loop has turned out to be faster; "" if not, or if that was told."""
+        text, self._text = self._text, ""
+        return text

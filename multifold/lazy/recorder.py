@@ -50,6 +50,15 @@ SMALL = 4096
 SURE = 4
 """So many examples have to leave all as it was, before it is taken for what examples do."""
 
+AFTER = "fold.run(ops, examples, record)  # docs/from-your-loop.md"
+"""How the way by calls of `Fold.add` is written."""
+
+ADVISED = (
+    "Calls of fold.add are recorded for less; `multifold.advise(model, examples)` foretells the gain.",
+    AFTER,
+)
+"""What `explain` says of that way for a framework that `multifold.advise` measures."""
+
 
 class LazyRecorder(LazyRecorderBase, abc.ABC):
     """Records what a program does with the pending values of one framework, for `multifold.batched`.
@@ -118,10 +127,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     names_of_gradients: ClassVar[frozenset[str]] = frozenset()
     times_backward: ClassVar[bool] = False
     hint_if_slow: ClassVar[str] = ""
-    by_hand: ClassVar[tuple[str, str]] = (
-        "Calls of fold.add are recorded for less.",
-        "fold.run(ops, examples, record)  # docs/from-your-loop.md",
-    )
+    by_hand: ClassVar[tuple[str, str]] = ("Calls of fold.add are recorded for less.", AFTER)
     own_contexts: ClassVar[tuple[Any, ...]] = ()
     settings: ClassVar[Settings] = {}
 

@@ -48,6 +48,13 @@ def fixed(count):
     return x
 
 
+def long(count):
+    x = half(ONE * count)
+    for _ in range(20):
+        x = half(plus(x, x))
+    return x
+
+
 def side_by_side(count):
     parts = [half(plus(ONE * i, ONE)) for i in range(count)]
     return half(plus(parts[0], parts[-1]))
@@ -97,10 +104,18 @@ TREES = [((1, 2), 3), (1, 2), ((1, 2), (3, 4))]
         (inline, TREES, [9, 6], 9 * 2 + 6 * 4),
         (chain, [2, 3, 5], [3, 7], 3 + 2 * 10),
         (fixed, [2, 3, 5], [3], 3 * 7),
+        (long, [2, 3, 5], [3, 60 - 3], 3 * 41),
         (side_by_side, [2, 3, 5], [3], 2 * 10 + 2 * 3),
         (from_the_root, TREES, [15, 6], 2 * 15 + 6),
     ],
-    ids=["a recursion", "a loop", "a loop of equal turns", "a comprehension", "from the root"],
+    ids=[
+        "a recursion",
+        "a loop",
+        "a loop of equal turns",
+        "a long one",
+        "a comprehension",
+        "from the root",
+    ],
 )
 def test_calls_that_one_op_can_compute_are_one_piece(fn, examples, pieces, calls):
     assert pieces_in(fn, examples) == (pieces, calls)

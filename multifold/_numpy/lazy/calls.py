@@ -131,7 +131,7 @@ class ArrayCall(LazyCall):
         if not self.fit(columns, rows):
             raise RecordError(
                 f"{self.func!r} returned arrays of other forms than for ones.",
-                "its result depends on values: read what decides before the call.",
+                self.hint_by_shape,
             )
         return columns
 

@@ -19,7 +19,7 @@ from multifold.errors import MultifoldError
 from multifold.lazy.beyond import beyond_of
 from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.pending_array import with_reads
-from multifold.lazy.recorder import FEW_NUMBERS, MANY, SMALL, KnownCall, LazyRecorder, known_call
+from multifold.lazy.recorder import ADVISED, FEW_NUMBERS, MANY, SMALL, KnownCall, LazyRecorder, known_call
 from multifold.lazy.seen import Seen
 from multifold.lazy.writes import functions_in, written_by
 from multifold.operands import shared
@@ -36,10 +36,7 @@ class NumpyRecorder(LazyRecorder):
 
     packages = ("numpy",)
     has_gradients = False
-    by_hand = (
-        "Calls of fold.add are recorded for less; `multifold.advise(model, examples)` foretells the gain.",
-        "fold.run(ops, examples, record)  # docs/from-your-loop.md",
-    )
+    by_hand = ADVISED
 
     def __init__(self, fn: Any) -> None:
         super().__init__(PendingArray, SettledArray, ANSWERS, (error_handling,))

@@ -20,7 +20,7 @@ from multifold.backend import owner_of
 from multifold.errors import RecordError
 from multifold.lazy.calls import BY_ROWS
 from multifold.lazy.current import CURRENT, REFUSALS, Recording, recording_of, refusal
-from multifold.lazy.recorder import FEW_NUMBERS, MANY, KnownCall, LazyRecorder, Stamp, known_call
+from multifold.lazy.recorder import ADVISED, FEW_NUMBERS, MANY, KnownCall, LazyRecorder, Stamp, known_call
 from multifold.lazy.sequence import CellReads
 from multifold.lazy.straight import Crooked, changers_of
 from multifold_torch.lazy.answers import ANSWERS
@@ -151,10 +151,7 @@ class TorchRecorder(LazyRecorder):
     packages = ("torch",)
     walks_stacks = True
     times_backward = True
-    by_hand = (
-        "Calls of fold.add are recorded for less; `multifold.advise(model, examples)` foretells the gain.",
-        "fold.run(ops, examples, record)  # docs/from-your-loop.md",
-    )
+    by_hand = ADVISED
     names_of_gradients = frozenset({"backward", "grad", "register_hook", "retain_grad"})
     own_contexts = (
         *(torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode),
