@@ -179,6 +179,17 @@ def test_the_text_has_at_most_25_lines_and_the_rest_is_asked_for():
     )
 
 
+MANY = [torch.tanh, torch.sin, torch.cos, torch.exp, torch.sigmoid, torch.relu, torch.abs, torch.neg]
+
+
+def test_of_many_ops_those_that_take_longest_are_listed():
+    run = multifold.batched(lambda x: sum(fn(DRIVER.lin(x)) for fn in MANY), backend="torch")
+    run(XS)
+    lines = lines_of(run.explain())
+    assert len(run.explain().ops) > 8 and f"and {len(run.explain().ops) - 4} more" in lines
+    assert len(lines) <= 25
+
+
 def test_a_program_that_reads_is_told_to_await_by_its_own_line():
     def settle(x):
         x = DRIVER.lin(x)
