@@ -105,7 +105,10 @@ def of_run(
     ]
     if not waits and len(graph.signature):
         found.append(Change(BY_ADD * recording, hand[0], "run(examples)", hand[1]))
-        if may_keep and any(getattr(x, "requires_grad", False) for x in forms_in(graph)):
+        trains = any(getattr(x, "requires_grad", False) for x in forms_in(graph))
+        # What the code computes at once, from parameters, cannot be an operand of what is replayed.
+        computed = any(getattr(x, "grad_fn", None) is not None for x in graph.arrays)
+        if may_keep and trains and not computed:
             found.append(kept(recording))
     return sorted([x for x in found if x.gain >= LEAST], key=lambda x: -x.gain)[:MOST]
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch_cells import XS, branching, doubled
 
 import multifold
-from multifold import LaunchError
+from multifold import LaunchError, RecordError
 
 torch.manual_seed(0)
 
@@ -307,6 +307,16 @@ def test_keeping_examples_is_proposed_in_training_alone():
     with torch.no_grad():
         run(XS * 20)
         assert all("keep=True" not in change.after for change in run.explain().changes)
+
+
+def test_keeping_examples_is_not_proposed_where_a_replay_would_be_refused():
+    """A tensor that was computed from a parameter cannot be an operand of a trace."""
+    computed = [DRIVER.lin.bias * i for i in range(40)]
+    run = multifold.batched(lambda x: torch.tanh(DRIVER.lin(x)) * 2, cells=())
+    run(computed)
+    with pytest.raises(RecordError, match="needs a gradient"):
+        run.traces(computed)
+    assert all("keep=True" not in change.after for change in run.explain().changes)
 
 
 def test_a_program_that_records_nothing_is_told_to_name_functions():
