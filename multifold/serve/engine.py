@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple, final
 
@@ -49,6 +49,7 @@ from multifold._engine.record.node import Node, SharedNode
 from multifold._engine.rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
 from multifold._engine.rounds.gathers import Gathers
 from multifold._engine.rounds.rounds import Ask, LoopOf, Rounds
+from multifold._engine.rounds.store import Store
 from multifold._engine.run.blame import by_halves
 from multifold._engine.run.loop import Loop
 from multifold._engine.run.report import Notes, Report
@@ -95,6 +96,16 @@ class Arrived(NamedTuple):
     where: list[Any]
 
 
+class HandedOn(NamedTuple):
+    """What an engine leaves to the next one of its model: what knows the ops, and pages without rows.
+
+    A framework that compiles has compiled for the sizes of these pages.
+    """
+
+    loop: Loop
+    store: Store
+
+
 @final
 class Engine(Rounds):
     """Runs the rounds of the requests that it is given, with what they await; it never ends by itself.
@@ -111,7 +122,7 @@ class Engine(Rounds):
         Whether requests get NumPy arrays, and not those of the framework.
     steps : bool
         Whether a round is one launch of each op, and not all that is needed.
-    before : Gathers, optional
+    before : HandedOn, optional
         What the `end` of an engine for the same model returned.
     settling : Settling
         Makes all trials of ops that run, while that is on.
@@ -126,15 +137,15 @@ class Engine(Rounds):
         calls: int,
         host: bool,
         steps: bool,
-        before: Gathers | None,
+        before: HandedOn | None,
         settling: Settling,
     ) -> None:
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
         loops = fold._loops(model, among="a server has requests of others in its launches")
-        # Nothing is swept: `take_ended` drops the results of requests that have ended. Whether rows are
-        # written in place follows below.
-        super().__init__(fold, tasks, partial(settled, loops, settling), sweep=False, in_place=False)
+        # Nothing is swept: `take_ended` drops the results of requests that have ended.
+        in_place = steps and self.backend.puts
+        super().__init__(fold, tasks, partial(settled, loops, settling), sweep=False, in_place=in_place)
         self.model = model
         self.calls = calls
         self.host = host
@@ -142,8 +153,10 @@ class Engine(Rounds):
         if steps:
             # Requests under way record some more calls after the engine was left for the next one.
             self.table.reserve((LONG + 4) * calls)
-            if self.backend.puts:
-                self.gather(before)
+        if before is not None:
+            self.store = Store(self.table, in_place=in_place, before=before.store)
+            self.gathers = Gathers(self.table, self.store)
+            self.loop = Loop(before.loop.launcher, before.loop.policy, self.graph.warn_once)
         self._answers: dict[int, Answer] = {}  # what finished requests return, by example
         self._finished: dict[int, Any] = {}  # results, by example
         self._left_out: set[int] = set()  # requests that the last round had no room for
@@ -167,17 +180,16 @@ class Engine(Rounds):
         except MultifoldError as error:  # no request waits for it
             warn_user(str(error))
 
-    def end(self) -> Gathers | None:
+    def end(self) -> HandedOn | None:
         """Drop all results and calls, and leave all contexts; the fold is empty, and may be used again.
 
-        Return the `Gathers`, which read operands of launches without a plan, for the next engine of the
-        same model; None if there are none.
+        Return what the next engine of the same model goes on with; None if nothing has run.
         """
         self.rest()
         self._open.close()
         self.store.clear()
         self.recorder.reset()
-        return self.gathers
+        return None if self.loop is None else HandedOn(self.loop, self.store)
 
     def step(
         self, interrupts: Callable[[], bool], in_pieces: bool = False
@@ -329,8 +341,8 @@ class Engine(Rounds):
         """Run one launch of each op among the calls that ``calls``, int64 numbers of calls, need next.
 
         ``whole`` are those of ``calls`` whose result is read as a whole, and not row by row: raise a
-        `RecordError` if one of them has run in a launch with others. Without gathers, as for the first
-        calls, a plan runs them.
+        `RecordError` if one of them has run in a launch with others. Where launches are padded and no rows
+        are written in place, a plan runs them.
         """
         table = self.table
         if len(whole):
@@ -338,14 +350,16 @@ class Engine(Rounds):
             self.store.refuse_batched(whole)
             table.read_whole(whole)
         ready, launches = self.next_launches(calls)
-        if self.gathers is None:
+        if self.backend.pads and not self.store.in_place:
             if len(ready):
                 self.compute(ready, NO_INTEGERS)
             return
+        if self.loop is None:
+            self.loop = self.loop_of(self.graph, None)
         if self._in_pieces:
             launches = [piece for launch in launches for piece in pieces(*launch)]
-        with nullcontext() if self.loop is None else self.loop.values.placed():
-            self.run_launches(self.gathers, ready, launches, self.notes)
+        with self.loop.values.placed():
+            self.run_launches(self.loop, ready, launches, self.notes)
 
     @property
     def stop(self) -> Callable[[], bool]:
@@ -399,10 +413,12 @@ class Engine(Rounds):
     def host_rows(self, done: Arrived, run: Run | None) -> HostRows:
         """Return the rows of the references in ``done`` on the host, in their order.
 
-        They come from pages, or from results of a plan. Pages are arrays that launches write their rows
-        into. If some rows are in none, ``run`` has them, or a plan without launches reads them.
+        If a result nests, ``run`` has them, or a plan without launches reads them.
         """
-        found = None if self.gathers is None else self.gathers.store.host_rows(*done.where)
+        found = None
+        if self.loop is not None:
+            with readable(self.backend), self.loop.values.placed():
+                found = self.store.host_rows(self.loop.values, *done.where)
         if found is None:
             run = run or self.compute(done.refs & CALL_MASK, NO_INTEGERS).run
             with readable(self.backend), run.values.placed():
@@ -451,7 +467,7 @@ class Engine(Rounds):
         With ``host`` it has NumPy arrays of its own, which are no views of others.
         """
         mine = [next(values) for _ in asked.groups]
-        if not self.host and self.gathers is not None and self.backend.writeable:
+        if not self.host and self.store.in_place and self.backend.writeable:
             mine = [optree.tree_map(self.copied, value) for value in mine]  # since others write to pages
         found = put_together(asked, mine)
         # A result may be a view of a launch's: the request would hold the rows of all others.

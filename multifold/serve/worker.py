@@ -10,14 +10,13 @@ from time import monotonic
 from typing import Any
 
 from multifold._engine.record.lines import warn_user
-from multifold._engine.rounds.gathers import Gathers
 from multifold._engine.run.report import Report
 from multifold._engine.run.settling import Settling
 from multifold.backend import Backend
 from multifold.errors import BackendError
 from multifold.fold import Fold
 from multifold.serve.admission import Admission
-from multifold.serve.engine import LONG, Ended, Engine
+from multifold.serve.engine import LONG, Ended, Engine, HandedOn
 from multifold.serve.requests import Request, in_the_thread, outcome_of, tell_loops
 from multifold.serve.statistics import Tally
 from multifold.serve.streamed import is_generator
@@ -93,7 +92,7 @@ class Worker:
         self.recent: deque[tuple[float, Report]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
         # What the last engine that has ended leaves to the next one of its model, and that model.
-        self.learned: tuple[Any, Gathers | None] = model, None
+        self.learned: tuple[Any, HandedOn | None] = model, None
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
         self.moved = False  # whether a request has begun or ended since the last `rest`
@@ -276,10 +275,10 @@ class Worker:
         if last is not None and last.model is model and len(last.recorder) < LONG * self.calls:
             return last
         fold = self.folds.pop() if self.folds else Fold(backend=self.named)
-        known, gathers = self.learned
+        known, learned = self.learned
         self.learned = model, None
-        # Gathers run the ops of one model, and `swap` may have set another one since.
-        before = gathers if known is model else None
+        # It is of one model, and `swap` may have set another one since.
+        before = learned if known is model else None
         self.renewed = monotonic()
         self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, before, self.settling))
         return self.engines[-1]
@@ -301,9 +300,9 @@ class Worker:
                 unfinished += tasks.unfinished
                 continue
             self.engines.remove(engine)
-            gathers = engine.end()
+            learned = engine.end()
             if engine.model is self.model:
-                self.learned = engine.model, gathers  # `swap` may set another model at any time
+                self.learned = engine.model, learned  # `swap` may set another model at any time
             self.folds.append(engine.recorder)
         self.tally.holds(len(self.under_way), calls, results, unfinished)
 

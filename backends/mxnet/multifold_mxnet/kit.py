@@ -25,7 +25,8 @@ def constant(values: np.ndarray, device: Any) -> Array:
 
     Integer dtypes that MXNet lacks become wider ones, as uint16 becomes int32.
     """
-    dtype = WIDER.get(values.dtype.name, values.dtype)
+    # By its name: where C has two integers of one size, NumPy has two dtypes, of which MXNet knows one.
+    dtype = WIDER.get(values.dtype.name, values.dtype.name)
     array = mx.np.array(values, dtype=dtype, ctx=context_of(device))
     return array if mx.util.is_np_array() else array.as_nd_ndarray()
 

@@ -59,9 +59,6 @@ FEWEST = 8
 Beyond it NumPy sorts them all: that costs more to begin with, and less for each integer.
 """
 
-Group = tuple[tuple[int, ...], list[int]]
-"""Of a launch, the sources that each group of its calls reads, and where each group begins."""
-
 
 @cython.cclass
 class TableBase:
@@ -570,115 +567,85 @@ class TableBase:
         return groups, told, which, made_rows[:at]
 
     def launch_rows(
-        self, calls: columns.Read, launches: list, new: columns.Read
-    ) -> tuple[Integers, Integers, list[Group]]:
-        """Return which rows some launches read and write, as if each ran and stored its rows.
+        self, calls: columns.Read, width: columns.Int
+    ) -> tuple[Integers, Integers, tuple[int, ...], list[int]]:
+        """Return which rows the node operands of a launch are; what its calls read has run.
 
-        The calls of a launch are put into groups, each of which reads the same parts of the same results.
+        The calls are put into groups, each of which reads the same parts of the same results.
 
         Parameters
         ----------
         calls : int64 array
-            The calls of all launches, one launch after the other; what the first reads has run.
-        launches : list of (int, int, int)
-            How many calls each has, how many node operands a call of it has, and the number of the result
-            that its rows go to; 0 to store nothing.
-        new : int64 array
-            Which row of that result each call gets, in the order that is returned.
+            The calls, all of one signature.
+        width : int
+            How many node operands each has.
 
         Returns
         -------
         calls : int64 array
-            The calls of each launch, group after group.
+            The calls, group after group.
         rows : int64 array
-            For each launch the rows of each operand in their results, operand after operand, then those
-            of ``new``.
-        groups : list of (sources, begins)
-            ``part << 40 | result`` of each operand, group after group, whose first has the first call; and
-            where each group begins, and at last how many calls there are.
+            The row that each call reads of its first operand's result, then of its second, and so on.
+        sources : tuple of int
+            ``part << 40 | result`` of each operand, group after group, whose first has the first call.
+        begins : list of int
+            Where each group begins, and at last how many calls there are.
 
         Examples
         --------
-        Call 0 has run: result 1 has its row, row 5. Call 1 reads it, and call 2 reads both. They run in two
-        launches, and get rows 6 and 7 of that result.
+        Calls 0 and 1 have run: results 1 and 2 have their rows, rows 5 and 7. Calls 2 and 3 read both.
 
         >>> from multifold import Fold
         >>> fold = Fold(backend="numpy")
-        >>> leaf = fold.add("leaf", 3)
-        >>> total = fold.add("sum", leaf, fold.add("negate", leaf))
+        >>> leaves = fold.add("leaf", 3), fold.add("leaf", 4)
+        >>> sums = [fold.add("sum", *leaves) for _ in range(2)]
         >>> table = TableBase(fold._graph)
-        >>> table.grow(np.array([[0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [2, 0, 0, 0, 0]]))
+        >>> table.grow(np.array([[0, 1, 0, 0, 0], [2, 0, 0, 0, 0]]))
         >>> table.store(np.array([0]), 1, np.array([5]))
-        >>> _, rows, groups = table.launch_rows(np.array([1, 2]), [(1, 1, 1), (1, 2, 1)], np.array([6, 7]))
-        >>> rows.tolist(), groups
-        ([5, 6, 5, 6, 7], [((1,), [0, 1]), ((1, 1), [0, 1])])
+        >>> table.store(np.array([1]), 2, np.array([7]))
+        >>> calls, rows, sources, begins = table.launch_rows(np.array([2, 3]), 2)
+        >>> calls.tolist(), rows.tolist(), sources, begins
+        ([2, 3], [5, 5, 7, 7], (1, 2), [0, 2])
         """
         own: columns.Read = columns.opened(calls)
-        new_rows: columns.Read = columns.opened(new)
         refs: columns.Read = columns.opened(self.graph.refs)
-        begin: columns.Int = 0
-        at: columns.Int = 0
-        size: columns.Int = 0
-        widest: columns.Int = 0
-        count: columns.Int
-        width: columns.Int
-        result: columns.Int
-        for count, width, _ in launches:
-            if not 0 <= count <= len(own) or not 0 <= width <= len(refs):
-                columns.missing()
-            size += (width + 1) * count
-            widest = max(widest, width)
-        ordered = columns.array(len(own))
-        rows = columns.array(size)
-        groups = []
+        count = len(own)
+        if not 0 <= width <= len(refs):
+            columns.missing()
+        ordered = columns.array(count)
+        rows = columns.array(width * count)
         order: columns.Write = columns.fresh(ordered)
         out: columns.Write = columns.fresh(rows)
-        size = (len(own) + 1) * (widest + 2)
+        size = (count + 1) * (width + 2)
         if size > len(self._work):
             self._work = columns.room(2 * size)
-        for count, width, result in launches:
-            if begin + count > len(own) or begin + count > len(new_rows):
-                columns.missing()
-            groups.append(self._grouped(own, refs, begin, count, width, order, out, at))
-            at += width * count
-            columns.copy(out, at, new_rows, begin, count)
-            at += count
-            # As if the launch had run: the launches after it read these rows, and are looked up in the same
-            # pass.
-            if result:
-                for i in range(begin, begin + count):
-                    line = self._line(order[i])
-                    self._lines[line + RESULT] = result
-                    self._lines[line + ROW] = new_rows[i]
-            begin += count
+        sources, begins = self._grouped(own, refs, width, order, out)
         columns.closed(ordered, order)
         columns.closed(rows, out)
-        return ordered, rows, groups
+        return ordered, rows, sources, begins
 
     @cython.cfunc
     def _grouped(
         self,
         calls: columns.Read,
         refs: columns.Read,
-        begin: columns.Int,
-        count: columns.Int,
         width: columns.Int,
         order: columns.Write,
         out: columns.Write,
-        at: columns.Int,
     ) -> tuple:
         """Write the calls of a launch to `order`, by what they read, and their operands' rows to `out`.
 
         Returns the sources of each group, one group after the other, and where each group begins.
         """
         groups: columns.Int = 0
+        count = len(calls)
         end = 2 * count + 1
         own: columns.Write = columns.part(self._work, 0, count)
         goes: columns.Write = columns.part(self._work, count, end)
         sources: columns.Write = columns.part(self._work, end, end + (count + 1) * width)
         for i in range(count):
             # Noted as if it were a new group, and compared with the others.
-            self._read(calls[begin + i], refs, width, i, count, at, sources, groups * width, out)
+            self._read(calls[i], refs, width, i, count, sources, groups * width, out)
             group = group_like(sources, groups, width)
             own[i] = group
             if group == groups:
@@ -693,11 +660,11 @@ class TableBase:
         for i in range(count):
             place = goes[own[i]]
             goes[own[i]] += 1
-            order[begin + place] = calls[begin + i]
+            order[place] = calls[i]
             # With one group all rows are in their places. With several, they are written again in the order
             # of the groups.
             if groups > 1:
-                self._read(calls[begin + i], refs, width, place, count, at, sources, 0, out)
+                self._read(calls[i], refs, width, place, count, sources, 0, out)
         return found, begins
 
     @cython.cfunc
@@ -709,14 +676,13 @@ class TableBase:
         width: columns.Int,
         place: columns.Int,
         count: columns.Int,
-        at: columns.Int,
         sources: columns.Write,
         to: columns.Int,
         out: columns.Write,
     ) -> columns.Int:
         """Write what each operand of a call reads, ``part << 40 | result``, to `sources` from `to` on.
 
-        The rows of these go to `out`: that of operand k goes to ``at + k * count + place``.
+        The rows of these go to `out`: that of operand k goes to ``k * count + place``.
         """
         mask = columns.CALL_MASK
         first = self._lines[self._line(call) + STARTS + AT_REFS]
@@ -724,7 +690,7 @@ class TableBase:
             ref = refs[first + k]
             line = self._line(ref & mask)
             sources[to + k] = ref & ~mask | self._lines[line + RESULT]
-            out[at + k * count + place] = self._lines[line + ROW]
+            out[k * count + place] = self._lines[line + ROW]
         return 0
 
     @cython.cfunc

@@ -8,8 +8,8 @@ that the awaited values need run as one minibatch, a *round*, and the examples g
 - `rounds`: alternates between the two, and finds the example that is to blame for a failing launch.
 - `calls`: the table of all calls, which gives a round the few that it runs and reads.
 - `store`: the results of earlier rounds, as long as a node can ask for them.
-- `gathers`: launches whose rows `pages` keep in arrays written in place, each operand put together by one
-  gather and without a plan.
+- `gathers`: launches whose operands are put together from the rows of earlier ones, without a plan; rows
+  that are read from many results lie in arrays written in place (`pages`).
 - `collector`: Python's collector of circles, which rests meanwhile.
 - `fetch`: brings awaited values to the host, in one copy where their dtype and shape allow.
 - `results`: what the examples returned, as the outputs of one minibatch.
@@ -63,9 +63,6 @@ and reads call 0:
 ['halve', 'halve']
 >>> columns.refs.tolist()
 [0]
-
-A round asks for all of this at once: `CallTable.cut` appends what was recorded, selects the calls, says
-where the given ones are, and schedules and wires the others, in one compiled call.
 
 Its launch becomes result 2. The last round reads both results, call 1 from the first and call 2 from the
 second, and runs calls 3 and 4, which are numbered 2 and 3 in it:

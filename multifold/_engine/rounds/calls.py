@@ -158,7 +158,7 @@ class CallTable(TableBase):
         signature. ``column`` is `REFS`, `INTS`, `FLOATS`, `ARRAYS` or `RAGGED`; ``position`` counts
         operands of that column only.
         """
-        return self.at(column, calls).reshape(len(calls), -1)[:, position]
+        return np.ascontiguousarray(self.at(column, calls).reshape(len(calls), -1)[:, position])
 
     def numbers(self, name: str, calls: Integers, position: int) -> np.ndarray:
         """Return the numbers that these calls have as operand ``position`` of a column, in their order.

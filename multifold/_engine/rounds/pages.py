@@ -1,10 +1,11 @@
-"""Pages: the rows of all rounds so far, in arrays that stay from round to round.
+"""Rows of earlier rounds: those of one result as it was returned, or of many results in one *page*.
 
-`multifold._engine.rounds.store` keeps the result of each launch by itself, so a launch of calls at
-different steps reads from dozens of results and has to put them together. Here results that a later round
-reads, or may read, are written into *pages* instead: one page for all results of a form, an array or a flat
-tuple of arrays whose rows fit together. Then an operand is one gather, whatever launches its rows come
-from, and the rows of a server's request are free when it ends.
+A launch reads rows of results (`ResultRows`). Those that one operand reads often come from few results: a
+chain of steps reads the rows of the step before, all of them and in their order, and gets that array as it
+is. Where they come from many, as the subtrees that a parser has on its stack, they are moved to a page
+first: one for all results of a form, an array or a flat tuple of arrays whose rows fit together. Then an
+operand is one gather, whatever launches its rows come from, and the rows of a server's request are free
+when it ends.
 
 A page of results ``(h, c)`` of width 2. Two launches of two and one rows were written, and then the request
 with row 1 has ended, so that the next launch takes its row:
@@ -27,7 +28,7 @@ too much reads the last row again and writes to row 0 of the page, which no call
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import repeat
 from typing import Any, final
 
@@ -42,69 +43,137 @@ from multifold.backend import Backend
 ROWS = 256
 """How many rows a new page may have, however long they are."""
 
-NUMBERS = 1 << 18
-"""Numbers for which a new page may have room: 1 MB of float32."""
+NUMBERS = 1 << 19
+"""Numbers for which a new page may have room: 2 MB of float32."""
+
+PADDED = 8191
+"""Rows of a new page where launches are padded, if they are not longer than `NUMBERS` allows."""
 
 SPARE = 0
 """The row of a page that no call has where launches are padded: their surplus rows are written there."""
 
 
-@final
-class Page:
-    """All rows of results of one form.
+class ResultRows:
+    """The arrays of a result, whose rows launches and examples read.
+
+    Parameters
+    ----------
+    values : Values
+        The helper of the backend.
+    leaves : sequence of arrays
+        Of shapes ``(rows, *s)``.
+    single : bool
+        Whether the result is an array, rather than a flat tuple of them.
+    classes : tuple
+        The class of the rows of each leaf (`Values.class_of`): rows of one class may be put together.
 
     Attributes
     ----------
+    rows : int
+        How many rows there are.
+    """
+
+    def __init__(
+        self, values: Values, leaves: Sequence[Any], single: bool, classes: tuple[Hashable, ...]
+    ) -> None:
+        self._values = values
+        self.single = single
+        self.classes = classes
+        self._keep(leaves)
+
+    @property
+    def structure(self) -> Any:
+        """How the leaves nest in the result, as a structure of optree."""
+        return LEAF if self.single else optree.tree_structure((0,) * len(self.leaves))
+
+    def _keep(self, leaves: Sequence[Any]) -> None:
+        """Keep ``leaves`` as the arrays, and forget what is known of those before."""
+        backend = self._values.backend
+        self.leaves = [*leaves]
+        self.rows: int = backend.rows(self.leaves[0])
+        # NumPy's view of each array, False where there is none, and None before it is asked for. Padded
+        # launches are gathered by the framework, which compiles.
+        self._views: list[Any] = [False if backend.pads else None] * len(self.leaves)
+
+    def view(self, leaf: int) -> Any:
+        """Return NumPy's view of a leaf, by its position; False if it has none that is contiguous.
+
+        To gather rows of an array that is not contiguous, NumPy's `take` would copy all of it.
+        """
+        view = self._views[leaf]
+        if view is None:
+            found = self._values.backend.host_view(self.leaves[leaf])
+            view = self._views[leaf] = found if found is not None and found.flags.c_contiguous else False
+        return view
+
+    def is_all(self, rows: Integers) -> bool:
+        """Return whether ``rows`` are all rows of the result, in their order."""
+        count = len(rows)
+        if count != self.rows or rows[-1] != count - 1:
+            return False
+        return bool((rows == np.arange(count)).all())
+
+    def at_once(self, leaf: int, rows: Integers) -> Any:
+        """Return these rows of a leaf as an array of the framework, or None if it has to gather them.
+
+        Without a copy, and protected, if they are all rows.
+        """
+        values = self._values
+        if self.is_all(rows):
+            return values.protected(self.leaves[leaf])
+        view = self.view(leaf)
+        return None if view is False else values.backend.from_host(view.take(rows, 0))
+
+    def host(self, leaf: int, rows: Integers) -> np.ndarray:
+        """Return the rows ``rows`` of a leaf as a new NumPy array, in the order of these numbers.
+
+        ``leaf`` is a position in ``leaves``.
+        """
+        values = self._values
+        view = self.view(leaf)
+        if view is not False:
+            found: np.ndarray = view.take(rows, 0)
+            return found
+        # Few rows are gathered before they are copied to the host.
+        if 2 * len(rows) < self.rows:
+            index = values.upload([padded(values.backend, rows, rows[-1])], int)[0]
+            return values.backend.to_numpy(values.backend.gather(self.leaves[leaf], index))[: len(rows)]
+        found = values.backend.to_numpy(self.leaves[leaf])
+        return found if self.is_all(rows) else found[rows]
+
+
+@final
+class Page(ResultRows):
+    """All rows of results of one form.
+
+    Parameters
+    ----------
     number : int
         What `CallTable.result` calls it.
-    leaves : list of arrays
-        Of shapes ``(rows, *s)``.
+    values : Values
+        The helper of the backend.
+    value : array, or flat tuple of arrays
+        A result of the form.
     single : bool
         Whether the results are arrays, rather than tuples of them.
-    classes : tuple
-        The class of the rows of each leaf: rows of one class may be put together.
-    structure : PyTreeSpec
-        How the leaves nest in a result.
-    hosts : list of arrays, or None
-        NumPy's views of the leaves (`Backend.host_view`). None if a leaf of any page has no such view, or
-        if launches are padded.
     rows : int
-        For how many rows there is room.
+        For how many rows there is room at first.
     """
 
     def __init__(self, number: int, values: Values, value: Any, single: bool, rows: int) -> None:
         self.number = number
-        self.single = single
-        self._values = values
-        self.hosts: list[Any] | None = None if values.backend.pads else []
         index = values.upload([np.zeros(rows, np.int64)], int)[0]
-        self._keep([values.backend.gather(x, index) for x in ((value,) if single else value)])
-        self.classes = tuple(map(values.backend.signature, self.leaves))
-        self.structure = LEAF if single else optree.tree_structure((0,) * len(self.leaves))
-        self.rows = rows
+        leaves = [values.backend.gather(x, index) for x in ((value,) if single else value)]
+        super().__init__(values, leaves, single, tuple(map(values.backend.signature, leaves)))
         # Where launches are padded, row SPARE is never taken: surplus rows are written there.
         self._kept = int(values.backend.pads)
         self.width = numbers_in(self.leaves) // rows  # numbers in a row
         self.calls = np.zeros(1, np.int64)  # as a `Stored` has: messages name its first call
+        self.parts: dict[int, tuple[ResultRows, int] | None] = {}
         # The rows that were written last, and what each leaf got.
         self._written: tuple[Integers, Sequence[Any]] = self.calls[:0], ()
         self._left: int = rows - self._kept
         self._free: Integers = np.arange(rows, dtype=np.int64)[::-1].copy()
-
-    def _keep(self, leaves: Sequence[Any]) -> None:
-        """Keep ``leaves`` as the arrays of the page, and in ``hosts`` NumPy's view of each.
-
-        ``hosts`` becomes None if an array has no view, or none that is contiguous.
-        """
-        self.leaves = [*leaves]
-        if self.hosts is not None:
-            hosts = list(map(self._values.backend.host_view, leaves))
-            # To gather rows of an array that is not contiguous, NumPy's `take` would copy all of it.
-            self.hosts = hosts if all(x is not None and x.flags.c_contiguous for x in hosts) else None
-
-    def leave_host(self) -> None:
-        """Set ``hosts`` to None: from now on the framework reads and writes the rows, not NumPy."""
-        self.hosts = None
 
     @property
     def value(self) -> Any:
@@ -118,6 +187,10 @@ class Page:
             return value
         return values.gather(value, values.upload([np.arange(self.rows)], int)[0])
 
+    def is_all(self, rows: Integers) -> bool:
+        """Return False: a page is never read as it is, since later launches write to it."""
+        return False
+
     def take(self, rows: Integers) -> None:
         """Fill ``rows``, an int64 array, with the numbers of free rows, which are then not free any more.
 
@@ -125,11 +198,10 @@ class Page:
         """
         count = len(rows)
         while self._left < count:
+            room = self.rows
             self._keep([self._values.backend.concat([x, x]) for x in self.leaves])
-            more = np.arange(2 * self.rows - 1, self.rows - 1, -1)
-            self._free = np.append(more, self._free)
-            self._left += self.rows
-            self.rows *= 2
+            self._free = np.append(np.arange(2 * room - 1, room - 1, -1), self._free)
+            self._left += room
         self._left -= count
         rows[:] = self._free[self._left : self._left + count]
 
@@ -145,48 +217,36 @@ class Page:
         there.
         """
         self._written = self.calls[:0], ()
+        self.parts = {}
         self._free = np.arange(self.rows, dtype=np.int64)[::-1].copy()
         self._left = self.rows - self._kept
 
-    def read(self, leaf: int, rows: Any) -> Any:
-        """Return a new array of the rows ``rows`` of a leaf, in the order of these numbers.
-
-        ``leaf`` is a position in ``leaves``. The numbers are an array of the framework, or NumPy's if there
-        are ``hosts``.
-        """
-        backend = self._values.backend
-        if self.hosts is None:
-            return backend.gather(self.leaves[leaf], rows)
-        return backend.from_host(self.hosts[leaf].take(rows, 0))
-
-    def write(self, index: Any, leaves: Sequence[Any], rows: Integers) -> None:
+    def write(self, rows: Integers, leaves: Sequence[Any]) -> None:
         """Write the leaves of a result, one array for each leaf of the page, to the rows ``rows``.
 
-        NumPy writes if there are ``hosts``, else the framework. The framework gets the same row numbers as
-        ``index``, an array of its own, which may be padded.
+        NumPy writes where it sees all leaves, else the framework. Leaves of padded launches have more rows
+        than there are in ``rows``; these go to row `SPARE`.
         """
-        if self.hosts is None:
-            self.leaves = [*map(self._values.backend.put, self.leaves, repeat(index), leaves)]
+        backend = self._values.backend
+        hosts = list(map(self.view, range(len(self.leaves))))
+        if any(host is False for host in hosts):
+            size = backend.rows(leaves[0])
+            index = self._values.upload([padded(backend, rows, SPARE, size)], int)[0]
+            self._views = [False] * len(self.leaves)
+            self.leaves = [*map(backend.put, self.leaves, repeat(index), leaves)]
             self._written = rows, leaves
             return
-        for host, leaf in zip(self.hosts, leaves, strict=True):
-            view = self._values.backend.host_view(leaf)
-            host[rows] = self._values.backend.to_numpy(leaf) if view is None else view
+        for host, leaf in zip(hosts, leaves, strict=True):
+            view = backend.host_view(leaf)
+            host[rows] = backend.to_numpy(leaf) if view is None else view
 
     def host(self, leaf: int, rows: Integers) -> np.ndarray:
-        """Return the rows ``rows`` of a leaf as a NumPy array, in the order of these numbers.
-
-        ``leaf`` is a position in ``leaves``. The array is a copy, or what `Backend.to_numpy` gives.
-        """
-        values = self._values
-        if self.hosts is not None:
-            return np.take(self.hosts[leaf], rows, 0)
+        """Return the rows ``rows`` of a leaf as a new NumPy array; see `ResultRows.host`."""
         written, leaves = self._written
         # The scores that all wait for are fresh from their launch, and in its order.
-        if len(rows) == len(written) and (rows == written).all():
-            return values.backend.to_numpy(leaves[leaf])[: len(rows)]
-        index = values.upload([padded(values.backend, rows, rows[-1])], int)[0]
-        return values.backend.to_numpy(values.backend.gather(self.leaves[leaf], index))[: len(rows)]
+        if len(rows) == len(written) and (rows == written).all() and len(written):
+            return self._values.backend.to_numpy(leaves[leaf])[: len(rows)]
+        return super().host(leaf, rows)
 
     @property
     def used(self) -> int:

@@ -5,23 +5,24 @@ needed yet stay pending, and share launches with later ones. What a round comput
 (`multifold._engine.rounds.calls`, `multifold._engine.rounds.store`). The last round runs what the results
 of the examples need: without any ``await`` it is the only one, and the same as `Fold.apply`.
 
-Where no gradient is wanted and the framework writes rows in place, the rows of all rounds lie in pages
-(`multifold._engine.rounds.pages`). Most rounds need no plan then. Sixty-four sentences that are parsed word
-by word all wait for a score, again and again, and each round runs the words that were taken and the
-subtrees that were joined since, and then the scores: a launch of each op, like those of the round before.
-One look at the table shows whether a round has one launch of each op only (`TableBase.frontier`), and if it
-has more, one function of the scheduler finds those of each typed level. Each launch then gathers its
-operands (`multifold._engine.rounds.gathers`), or is planned by itself until its result has a page.
+Most rounds need no plan. Sixty-four sentences that are parsed word by word all wait for a score, again
+and again, and each round runs the words that were taken and the subtrees that were joined since, and then
+the scores: a launch of each op, like those of the round before. One look at the table shows whether a round
+has one launch of each op only (`TableBase.frontier`). Each launch then gathers its operands
+(`multifold._engine.rounds.gathers`). A plan runs what is left of a round from the first launch on that
+can't be gathered. Calls that build on each other inside of a round are planned where gradients are wanted;
+where they are not, one function of the scheduler finds the launches of each typed level, and these are
+gathered.
 
 Three rounds of two sentences, ``s`` takes a word, ``j`` joins, ``?`` scores:
 
-=====  ==============  ==========================================
+=====  ==============  ==================
 round  new calls       runs
-=====  ==============  ==========================================
-0      s s ? | s s ?   4 s and 2 ? by one plan
-1      s ? | j ?       1 s and 2 ? gathered, 1 j by a plan
-2      j ? | j j ?     2 j, 1 j and 2 ? gathered
-=====  ==============  ==========================================
+=====  ==============  ==================
+0      s s ? | s s ?   4 s and 2 ?
+1      s ? | j ?       1 s, 1 j and 2 ?
+2      j ? | j j ?     2 j, 1 j and 2 ?
+=====  ==============  ==================
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from typing import Any
 import numpy as np
 
 from multifold._engine import compiled
-from multifold._engine.compiled.arrays import CALL_MASK, Integers
-from multifold._engine.ops.values import Values
+from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._engine.ops.messages import note
 from multifold._engine.plan.columns import NO_INTEGERS, Columns
 from multifold._engine.plan.outputs import Outputs, put_together, take_apart
 from multifold._engine.plan.plan import Frame
@@ -49,19 +50,18 @@ from multifold._engine.rounds.results import merged_results
 from multifold._engine.rounds.store import Store
 from multifold._engine.rounds.tasks import Tasks, add_note
 from multifold._engine.run.blame import by_halves
+from multifold._engine.run.divide import ComputedRows
 from multifold._engine.run.loop import Loop
+from multifold._engine.run.outliers import other_shapes
 from multifold._engine.run.report import NOBODY, Notes, Report, Waits
 from multifold._engine.run.run import Run, Sections
-from multifold.errors import MultifoldError
+from multifold.errors import LaunchError, MultifoldError
 
 LoopOf = Callable[[Columns | Graph, Loop | None], Loop]
 """Returns what runs the plan of a round, from its calls and the loop of the round before."""
 
 Ask = tuple[Any, list[Node]]
 """An `ExampleTask`, or in a server an `Answer`, and the nodes whose values it waits for."""
-
-MISSES = 8
-"""Gathers are given up after more than 8 launches that needed a plan, and one more for 8 that did not."""
 
 
 class Rounds:
@@ -78,7 +78,7 @@ class Rounds:
     sweep : bool
         Whether results that no node can ask for are dropped.
     in_place : bool
-        Whether rows are written in place, into pages: then launches gather their operands.
+        Whether rows may be written in place, into pages.
     """
 
     def __init__(
@@ -91,25 +91,11 @@ class Rounds:
         self.graph: Graph = recorder._graph
         self.table = CallTable(self.graph)
         self.rounds: list[Report] = []
-        self.hits = self.misses = 0  # launches that ran by gathers, and what needed a plan
         self.notes: Notes | None = None  # of the round under way, if that is not one plan
         self.loop: Loop | None = None  # the loop that ran the last round; None before the first
         self.idle = perf_counter()  # since when no round runs: the examples record
-        self.gathers: Gathers | None = None
-        self.store = Store(self.table)
-        if in_place:
-            self.gather(None)
-
-    def gather(self, before: Gathers | None) -> None:
-        """Write rows into pages from now on, so that launches gather their operands.
-
-        Replaces ``gathers``, ``store`` and ``loop``; results of the old store are not taken over.
-        ``before`` are the gathers of an earlier run, whose pages and loop are used again; None if there are
-        none.
-        """
-        self.gathers = Gathers(self.table, before)
-        self.store = self.gathers.store
-        self.loop = self.gathers.loop
+        self.store = Store(self.table, in_place=in_place)
+        self.gathers = Gathers(self.table, self.store)
 
     def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
         """Call ``fn(fold, example)`` for all examples, run all rounds, and put together what they return.
@@ -173,12 +159,9 @@ class Rounds:
         positions of those whose whole result is wanted.
         """
         calls = refs & CALL_MASK
-        found = None
-        if self.gathers is not None and not whole:
-            if self.loop is None:
-                self.loop = self.loop_of(self.graph, None)
-                self.gathers.use(self.loop)
-            found = self.gathered_values(self.gathers, self.loop.values, refs, examples)
+        if self.loop is None:
+            self.loop = self.loop_of(self.graph, None)
+        found = None if whole else self.gathered_values(self.loop, refs, examples)
         if found is not None:
             return found
         done = self.compute(calls, calls[whole], waits=(examples, refs))
@@ -192,42 +175,40 @@ class Rounds:
         refs = np.array([node._ref for node in nodes], np.int64)
         return self.values_of(refs, np.zeros_like(refs), [])
 
-    def gathered_values(
-        self, gathers: Gathers, values: Values, refs: Integers, examples: Integers
-    ) -> list[Any] | None:
+    def gathered_values(self, loop: Loop, refs: Integers, examples: Integers) -> list[Any] | None:
         """Run the calls that ``refs`` need by gathers; return the value of each on the host, in order.
 
         None, and nothing has run, if `launches` has none. Launches that can't be gathered run by plans.
         ``examples`` has the example that waits for each reference, for the report, which is appended to
         ``rounds``.
         """
-        ready, launches = self.launches(refs & CALL_MASK)
-        if not launches:
+        ready, launches = self.launches(loop, refs & CALL_MASK)
+        if launches is None:
             return None
-        self.run_by_gathers(gathers, values, ready, launches, (examples, refs))
-        with readable(values.backend):
-            found = gathers.store.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
-        if found is None:  # all has run, but some is not in pages: a plan without launches reads it
-            self.misses += 1
+        self.run_by_gathers(loop, ready, launches, (examples, refs))
+        with readable(loop.values.backend), loop.values.placed():
+            found = self.store.host_rows(loop.values, *self.table.arrived(refs, [len(refs)])[1:])
+        if found is None:
+            # A plan without launches reads what nests, and refuses a part that is not there.
             done = self.compute(refs & CALL_MASK, NO_INTEGERS)
             return fetch(done.run, self.table.renumbered(refs), [])
         self.idle = perf_counter()
         return separate(found)
 
-    def run_by_gathers(
-        self, gathers: Gathers, values: Values, ready: Integers, launches: Launches, waits: Waits
-    ) -> None:
+    def run_by_gathers(self, loop: Loop, ready: Integers, launches: Launches, waits: Waits) -> None:
         """Run the launches of a round by gathers, and append its report to ``rounds``.
 
         ``ready`` has the calls of all launches, and ``waits`` which example waits for which reference.
         """
         self.notes = notes = Notes({"record": perf_counter() - self.idle})
+        failed = True
         try:
-            with values.placed():
-                self.run_launches(gathers, ready, launches, notes)
+            with loop.values.placed():
+                self.run_launches(loop, ready, launches, notes)
+            failed = False
         finally:
             self.notes = None
-            if notes.calls:
+            if notes.calls or not failed:
                 self.rounds.append(self.report(notes, NO_INTEGERS, waits))
 
     @property
@@ -238,22 +219,17 @@ class Rounds:
         """
         return None
 
-    @property
-    def gives_up(self) -> bool:
-        """Whether gathers are not tried any more: misses are more than `MISSES` and one for `MISSES` hits.
-
-        A hit is a launch that ran by gathers, a miss one that needed a plan.
-        """
-        return self.misses > MISSES + self.hits // MISSES
-
-    def launches(self, calls: Integers) -> tuple[Integers, Launches | None]:
+    def launches(self, loop: Loop, calls: Integers) -> tuple[Integers, Launches | None]:
         """Return the calls that have to run for ``calls``, launch after launch, and the launches.
 
         A launch is (number of the signature, where its calls begin, where they end). The launches are None,
-        and a plan is needed, if only a policy can tell them (`by_level`), or if too many needed a plan
-        before (`gives_up`). Appends new calls to the table, and may sweep the store.
+        and a plan is needed, if only a policy can tell them (`by_level`), if calls that build on each other
+        are to be differentiated, or if launches are padded and no rows are written in place, since reading
+        the results of many launches would compile too often. Appends new calls to the table, and may sweep
+        the store.
         """
-        if self.gives_up:
+        in_place = self.store.in_place
+        if loop.values.backend.pads and not in_place:
             return NO_INTEGERS, None
         table = self.table
         table.extend()
@@ -261,7 +237,9 @@ class Rounds:
             self.store.sweep()
         ready, launches = self.next_launches(calls)
         # `pending` is now how many calls are needed: more than are ready if an op takes several launches.
-        return (ready, launches) if len(ready) == table.pending else self.by_level(calls)
+        if len(ready) == table.pending:
+            return ready, launches
+        return self.by_level(calls) if in_place else (NO_INTEGERS, None)
 
     def next_launches(self, calls: Integers) -> tuple[Integers, Launches]:
         """Return the calls that may run next for ``calls``, and their launches, one of each signature.
@@ -276,40 +254,52 @@ class Rounds:
         """Return what `launches` does, with a launch for each signature and typed level.
 
         The typed level of a call is how many calls of its signature lie on the longest path to it. The
-        launches are None, the calls empty, and one miss is counted, if signatures read each other in a
-        circle in which these launches have no order.
+        launches are None, and the calls empty, if signatures read each other in a circle in which these
+        launches have no order.
         """
         selection = self.table.select(calls)
         columns = self.table.columns(selection)
         pending = np.arange(selection.first, len(selection.kept))
         found = compiled.schedule(columns.signature, pending, *columns.reads)
         if len(found) > 3:
-            self.misses += 1
             return NO_INTEGERS, None
         order = selection.kept[found[0]]
         bounds = pairwise(found[1].tolist())
         numbers = self.table.signature_of(order[found[1][:-1]]).tolist()
         return order, [(number, begin, end) for number, (begin, end) in zip(numbers, bounds, strict=True)]
 
-    def run_launches(self, gathers: Gathers, ready: Integers, launches: Launches, notes: Notes) -> None:
-        """Run launches by gathers, or by plans where one is needed, until all ran or the round stops.
+    def run_launches(self, loop: Loop, ready: Integers, launches: Launches, notes: Notes) -> None:
+        """Run launches by gathers until all ran or the round stops; a plan runs what can't be gathered.
 
-        ``ready`` has the calls of all launches; ``notes`` gets those that ran by gathers, with their times,
-        and those of plans if it is the round's ``self.notes``. Counts ``hits`` and ``misses``.
+        That is all from the first such launch on. ``ready`` has the calls of all launches; ``notes`` gets
+        those that ran by gathers, with their times, and those of the plan if it is the round's
+        ``self.notes``.
         """
         stop = self.stop
-        while launches:
-            ran = gathers.run(ready, launches, notes.launched, stop)
-            self.hits += ran
-            launches = launches[ran:]
-            if not launches or (stop is not None and stop()):
-                return
-            self.misses += 1
-            # One plan for the next launch alone lets `learn` give its result a page, so that the launches
-            # after it may be gathered again. If that fails too often, one plan takes all that is left.
-            count = len(launches) if self.gives_up else 1
-            self.compute(ready[launches[0][1] : launches[count - 1][2]], NO_INTEGERS)
-            launches = launches[count:]
+        failed = partial(self.tell_odd_ones, loop, ready)
+        ran = self.gathers.run(loop, ready, launches, notes.launched, failed, stop)
+        if ran < len(launches) and not (stop is not None and stop()):
+            self.compute(ready[launches[ran][1] :], NO_INTEGERS)
+
+    def tell_odd_ones(self, loop: Loop, ready: Integers, error: LaunchError, calls: Integers) -> None:
+        """Add a note to the error of a launch of ``calls``: the row shapes of other calls of its op.
+
+        ``ready`` has all calls of the round. Nothing is added if these have the same shapes.
+        """
+        table = self.table
+        selection = table.select(ready)
+        given, place = table.given(selection, self.store, None)
+        frame = Frame(table.columns(selection), Outputs(), self.graph.site, place=place)
+        plan = self.recorder._plans.plan(frame, runs=False)
+        classes: dict[tuple[int, int], Hashable] = {}
+        for ref in [*frame.columns.refs.tolist(), *frame.columns.members.tolist()]:
+            launch = int(place.launch[ref & CALL_MASK]) if ref >= 0 else -1
+            if launch >= 0:
+                part = ref >> PART_BITS
+                leaf = self.store.leaf(part << PART_BITS | int(given[launch]), loop.values)
+                classes[launch, part] = None if leaf is None else leaf[0].classes[leaf[1]]
+        met = ComputedRows(loop.values, plan, place, classes)
+        note(error, other_shapes(met, int(table.renumbered(calls[:1])[0])))
 
     def compute(
         self,
@@ -402,19 +392,12 @@ class Rounds:
         """Store the results of a run, and return its notes with the numbers that calls have in the graph.
 
         Call ``i`` of the run is call ``numbers[i]``, and its first ``given`` launches are results of rounds
-        before. Notes are joined to those of the round under way, if there is one. If each op ran in one
-        launch, gathers learn where its results go (`Gathers.learn`): else the examples do not go in step
-        yet.
+        before. Notes are joined to those of the round under way, if there is one.
         """
         self.store.keep(numbers, given, run)
         notes = run.notes.renumbered(numbers, given)
         if self.notes is not None:
             self.notes.joined(notes)
-        if self.gathers is not None and self.loop is not None:
-            signatures = self.table.signature_of(np.array([calls[0] for calls in notes.calls], np.int64))
-            if len(set(signatures.tolist())) == len(signatures):
-                for calls in notes.calls:
-                    self.gathers.learn(self.loop, calls)
         return notes
 
     def whose(self, call: int) -> str:
@@ -468,23 +451,24 @@ class Rounds:
 
         The store is empty afterwards, since no round comes that could read it.
         """
-        if self.gathers is not None and self.loop is not None and not (asked.loose or asked.kept):
-            found = self.gathered_results(self.gathers, self.loop.values, asked)
+        if self.loop is not None and not (asked.loose or asked.kept):
+            found = self.gathered_results(self.loop, asked)
             if found is not None:
                 return found
         return self.compute(asked.calls, asked.whole_calls, asked, waits=NOBODY, last=True).outputs()
 
-    def gathered_results(self, gathers: Gathers, values: Values, asked: Outputs) -> list[Any] | None:
+    def gathered_results(self, loop: Loop, asked: Outputs) -> list[Any] | None:
         """Run the last round by gathers; return the rows of each group of ``asked``, in order.
 
-        None if a plan is needed, which then finds what has run.
+        None if a plan is needed, which then finds what has run. It drops each result after its last reader,
+        so where results are no pages, and there is more than one launch, it is.
         """
-        if values.backend.pads or len(asked.batched) < len(asked.groups):
+        if loop.values.backend.pads or len(asked.batched) < len(asked.groups):
             return None
-        ready, launches = self.launches(asked.calls)
-        if not launches:
+        ready, launches = self.launches(loop, asked.calls)
+        if launches is None or (len(launches) > 1 and not self.store.in_place):
             return None
-        self.run_by_gathers(gathers, values, ready, launches, NOBODY)
-        with values.placed():
-            found = [gathers.rows(values, group) for group in asked.batched]
+        self.run_by_gathers(loop, ready, launches, NOBODY)
+        with loop.values.placed():
+            found = [self.gathers.rows(loop.values, group) for group in asked.batched]
         return None if any(x is None for x in found) else found

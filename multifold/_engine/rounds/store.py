@@ -9,17 +9,18 @@ many rounds:
   round touches a fixed multiple of the rows that it reads.
 - Small results that are read together are *put together*. After 10 rounds, an example's states lie in 10
   results of a few rows; each of them would cost the reading launch a gather.
-- Where no gradient is wanted and the framework can, rows are *appended in place*: what a round reads is
-  moved to a page of its form (`multifold._engine.rounds.pages`), and nothing has to be divided or put
-  together.
+- Where no gradient is wanted and the framework can, rows are *written in place*: results of which many are
+  read together are moved to a page of their form (`multifold._engine.rounds.pages`), later results of this
+  form are written there at once, and nothing has to be divided or put together.
 - Results that no node can ask for any more are *swept*: each graph counts the nodes of its calls that are
   alive (``holders``), so nothing is looked at but these counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ from multifold._engine.ops.values import PARTS_HINT, Values, array_at, follow, o
 from multifold._engine.record.node import Node
 from multifold._engine.rounds.calls import CallTable
 from multifold._engine.rounds.fetch import LEAF, HostRows
-from multifold._engine.rounds.pages import NUMBERS, ROWS, SPARE, Page, numbers_in, padded
+from multifold._engine.rounds.pages import NUMBERS, PADDED, ROWS, Page, ResultRows, numbers_in, padded
+from multifold._engine.run.launch import Outcome
 from multifold._engine.run.run import Run
 from multifold.errors import LaunchError, RecordError
 
@@ -43,11 +45,18 @@ SMALL = 4096
 TOGETHER = 1024
 """Rows that small results which are put together may have."""
 
+FEW = 4
+"""From so many results, at most, rows are put together; from more, they are moved to a page first."""
+
 MANY = 10_000
 """Calls that are recorded between two sweeps, of which each looks at all calls."""
 
 HEAVY = 1 << 24
 """Numbers that the results may hold before the next sweep: 64 MB of float32."""
+
+
+Leaf = tuple[ResultRows, int]
+"""The rows of a result or of a page, and the position of one of its arrays."""
 
 
 @dataclass(slots=True)
@@ -63,28 +72,48 @@ class Stored:
         one row in common.
     calls : int64 array
         The calls of its rows, in the order of the rows; `CallTable.row` says which row each of them has.
+    row_class : Hashable
+        The class of the value: structure, trailing shapes, dtypes, devices (`Values.class_of`); None if it
+        is not known yet. Results of one class may be joined.
+    forms : tuple
+        The class of the rows of each array, if the value is one or a flat tuple of them, and that is known.
     numbers : int
         How many numbers its arrays hold.
+    parts : dict of int to (ResultRows, int)
+        Number of a part that was read -> where its array is, as `Store.leaf` returns it.
     """
 
     value: Any
     rows: int
     calls: Integers
-    _row_class: Hashable = None
+    row_class: Hashable = None
+    forms: tuple[Hashable, ...] = ()
     numbers: int = field(init=False)
+    parts: dict[int, Leaf | None] = field(default_factory=dict)
+    _read: ResultRows | None = None
 
     def __post_init__(self) -> None:
         self.numbers = numbers_in(self.value)
 
-    def row_class(self, values: Values) -> Hashable:
-        """Return the class of the value: structure, trailing shapes, dtypes, devices (`Values.class_of`).
+    def read_by(self, values: Values) -> ResultRows | None:
+        """Return the rows of the result; None for anything but an array or a flat tuple of arrays.
 
-        Results of one class may be joined. ``values`` finds it at the first call; it is kept, and returned
-        from then on.
+        Each of these has ``rows`` rows.
         """
-        if self._row_class is None:
-            self._row_class = values.class_of(self.value)
-        return self._row_class
+        if self._read is None:
+            leaves = arrays_of(self.value)
+            owned = leaves and all(map(values.backend.owns, leaves))
+            if not self.forms and owned and values.mismatch(self.value, self.rows) is None:
+                self.forms = tuple(map(values.backend.signature, leaves))
+            if self.forms:
+                self._read = ResultRows(values, leaves, type(self.value) is not tuple, self.forms)
+        return self._read
+
+    def class_by(self, values: Values) -> Hashable:
+        """Return ``row_class``, which ``values`` finds at the first call."""
+        if self.row_class is None:
+            self.row_class = values.class_of(self.value)
+        return self.row_class
 
 
 class Store:
@@ -97,8 +126,8 @@ class Store:
     table : CallTable
         Whose calls are kept.
     in_place : bool
-        Whether rows that a round reads are appended in place, to pages (`multifold._engine.rounds.pages`).
-        Else a result stays as it was returned, so that gradients flow.
+        Whether rows may be written in place, to pages (`multifold._engine.rounds.pages`). Else a result
+        stays as it was returned, so that gradients flow.
     before : Store, optional
         Of another table: its pages, of which no row is taken, are used again.
     """
@@ -108,7 +137,6 @@ class Store:
         self.in_place = in_place
         self.results: dict[int, Any] = {}  # each a `Stored` or a `Page`
         self.pages: dict[Hashable, Page] = {}
-        self._leaf_of: dict[int, tuple[Page, int] | None] = {}
         self._next = 1
         if before is not None:
             self.pages = before.pages
@@ -152,17 +180,43 @@ class Store:
         return rows == 1 and self.table.is_whole(calls)
 
     def add(
-        self, value: Any, rows: int, calls: Integers, row: Integers, row_class: Hashable = None
+        self,
+        value: Any,
+        rows: int,
+        calls: Integers,
+        row: Integers,
+        row_class: Hashable = None,
+        forms: tuple[Hashable, ...] = (),
     ) -> None:
         """Store a result under the next number; call ``calls[i]`` has its row ``row[i]``.
 
-        Sets `CallTable.result` and `CallTable.row` of these calls. ``row_class`` is the result's class
-        (`Values.class_of`), or None if it is not known.
+        Sets `CallTable.result` and `CallTable.row` of these calls. ``row_class`` and ``forms`` are those of
+        `Stored`, where they are known.
         """
-        stored = self.results[self._next] = Stored(value, rows, calls, row_class)
+        stored = self.results[self._next] = Stored(value, rows, calls, row_class, forms)
         self.table.store(calls, self._next, row)
         self._next += 1
         self._held += stored.numbers
+
+    def put(self, values: Values, value: Any, outcome: Outcome, rows: int, calls: Integers) -> None:
+        """Keep what a launch returned for ``calls``: in the page of its form if there is one, or by itself.
+
+        ``outcome`` says the form of ``value``, which has ``rows`` rows: one for each call and, where
+        launches are padded, some more; or one for all calls. Padded results get a page at once.
+        """
+        page = None
+        if outcome.forms and self.in_place and rows >= len(calls):
+            page = self.pages.get((outcome.kind is not tuple, *outcome.forms))
+            if page is None and values.backend.pads:
+                page = self.page_of(values, value, rows)
+        if page is None:
+            row = np.arange(len(calls)) if rows >= len(calls) else np.zeros_like(calls)
+            own = value if outcome.forms else opened(value)
+            self.add(own, rows, calls, row, outcome.form, outcome.forms)
+        else:
+            page.take(new := np.empty_like(calls))
+            page.write(new, arrays_of(value))
+            self.table.store(calls, page.number, new)
 
     def _drop(self, number: int) -> Stored:
         """Remove and return the result of this number, which is no page.
@@ -186,26 +240,40 @@ class Store:
         if page is None:
             return False
         table = self.table
-        # Some of the calls may have been given up since they ran. And an op may have returned an operand,
-        # which is a piece of a page: what is written is a copy.
-        calls = stored.calls[table.result[stored.calls] == number]
-        if values.backend.pads:
-            calls = np.unique(calls)  # a padded launch has its last call several times
+        # Some of the calls may have been given up since they ran, and a padded launch has its last call
+        # several times.
+        calls = np.unique(stored.calls[table.result[stored.calls] == number])
         page.take(new := np.empty_like(calls))
-        backend = values.backend
         rows = table.row[calls]
-        own, index = values.upload([padded(backend, rows, rows[-1]), padded(backend, new, SPARE)], int)
-        page.write(index, [backend.gather(x, own) for x in arrays_of(stored.value)], new)
+        leaves = arrays_of(stored.value)
+        if len(rows) < stored.rows or (rows != np.arange(len(rows))).any():
+            index = values.upload([padded(values.backend, rows, rows[-1])], int)[0]
+            leaves = [values.backend.gather(x, index) for x in leaves]
+        page.write(new, leaves)
         table.store(calls, page.number, new)
         self._drop(number)
         return True
+
+    def reads_well(self, reads: Sequence[tuple[ResultRows, int]]) -> bool:
+        """Return whether gathers read so many rows of each of these results at little cost.
+
+        They do not where there are more than `FEW`, unless all are pages. And where gradients are wanted,
+        they do not read few rows of a large result: the backward pass of each read fills a gradient of all
+        its rows, so it is divided.
+        """
+        if len(reads) > FEW and not all(isinstance(result, Page) for result, _ in reads):
+            return False
+        return self.in_place or all(result.rows <= max(SMALL, SPARSE * count) for result, count in reads)
+
+    def move_all(self, numbers: Iterable[int], values: Values) -> bool:
+        """Move results to pages, if rows are written in place; return whether one was moved."""
+        return self.in_place and max(map(partial(self.move, values=values), numbers))
 
     def page_of(self, values: Values, value: Any, rows: int) -> Page | None:
         """Look up or make the page for a result of ``rows`` rows; return None if it can have none.
 
         A page is an array, or a flat tuple of arrays, with the rows of many results of one form. A result
-        that nests deeper, or holds anything but arrays of the backend with ``rows`` rows, has none. Once
-        NumPy does not see the arrays of one page, it reads none of them (`Page.leave_host`).
+        that nests deeper, or holds anything but arrays of the backend with ``rows`` rows, has none.
         """
         backend = values.backend
         leaves = arrays_of(value)
@@ -217,15 +285,13 @@ class Store:
         if page is None:
             # Short rows get room for all calls so far, up to NUMBERS: most calls of a run are of few forms.
             # Long rows, such as matrices, get room for four times the rows that are there, up to ROWS. A
-            # page that is full is doubled.
-            room = min(len(self.table), NUMBERS * rows // max(numbers_in(leaves), 1))
+            # page that is full is doubled. A framework that compiles does so anew for each size of a page,
+            # so there a page has much room at once.
+            calls = PADDED if backend.pads else len(self.table)
+            room = min(calls, NUMBERS * rows // max(numbers_in(leaves), 1))
             room = max(room, min(ROWS, 4 * rows))
             page = Page(self._next, values, value, single, 1 << room.bit_length())
             self.pages[key] = self.results[self._next] = page
-            if any(x.hosts is None for x in self.pages.values()):
-                # One array has the row numbers of a round: all pages are read by NumPy, or none.
-                for x in self.pages.values():
-                    x.leave_host()
             self._next += 1
         return page
 
@@ -246,8 +312,9 @@ class Store:
     def settle(self, numbers: Integers, counts: Integers, given: Integers, values: Values | None) -> bool:
         """Divide results that a round reads sparsely, and join small ones; or move them all to pages.
 
-        They move if ``in_place``, but those that can have no page. Returns whether any rows have moved, so
-        that the table has other places for them; False if ``values`` is None.
+        They move if ``in_place`` and if there are more than `FEW`, but those that can have no page. Returns
+        whether any rows have moved, so that the table has other places for them; False if ``values`` is
+        None.
 
         Parameters
         ----------
@@ -262,14 +329,14 @@ class Store:
         if values is None:
             return False
         before = self._next
-        moved = [x for x in numbers.tolist() if self.move(x, values)] if self.in_place else []
+        moved = len(numbers) > FEW and self.move_all(numbers.tolist(), values)
         if moved:
             numbers, _, counts = compiled.distinct(self.table.result[given])
         self._divide_sparse(numbers, counts, given, values)
         if self._next != before:
             numbers, *_ = compiled.distinct(self.table.result[given])
         self._put_together(numbers.tolist(), values)
-        return self._next != before or bool(moved)
+        return self._next != before or moved
 
     def rows(self, numbers: Integers) -> list[int]:
         """Return how many rows the results of these numbers have, in their order."""
@@ -307,61 +374,66 @@ class Store:
             raise refuse("holds nothing in a part that is read")
         return value
 
-    def leaf(self, source: int) -> tuple[Page, int] | None:
-        """Return a pair: the page that a source lies in, and the position of its array in `Page.leaves`.
+    def leaf(self, source: int, values: Values) -> Leaf | None:
+        """Return a pair: the rows that a source has, and the position of its array in their ``leaves``.
 
-        None if it is no array of a page. A source is a part of a result, ``part << 40 | result``, part 0
-        the whole. The answer is kept for the next time.
+        None if it is no array, or part of a result that nests. A source is a part of a result,
+        ``part << 40 | result``, part 0 the whole. The answer is kept for the next time.
         """
-        if source not in self._leaf_of:
-            self._leaf_of[source] = self._find_leaf(source)
-        return self._leaf_of[source]
-
-    def _find_leaf(self, source: int) -> tuple[Page, int] | None:
-        page = self.results.get(source & CALL_MASK)
-        if type(page) is not Page:
-            return None  # numbers are never used again, so this stays
         part = source >> PART_BITS
-        if page.single:
-            return None if part else (page, 0)
-        leaf = array_at(steps_to(self.table.graph.parts, part), len(page.leaves))
-        return None if leaf is None else (page, leaf)
+        result = self.results[source & CALL_MASK]
+        if part not in result.parts:
+            result.parts[part] = self._find_leaf(result, part, values)
+        found: Leaf | None = result.parts[part]
+        return found
 
-    def host_rows(self, sources: Integers, which: Integers, rows: Integers) -> HostRows | None:
-        """Copy rows of pages to the host, as `HostRows`; return None if a source is not in a page.
+    def _find_leaf(self, result: Stored | Page, part: int, values: Values) -> Leaf | None:
+        rows = result if isinstance(result, Page) else result.read_by(values)
+        if rows is None:
+            return None
+        if rows.single:
+            return None if part else (rows, 0)
+        leaf = array_at(steps_to(self.table.graph.parts, part), len(rows.leaves))
+        return None if leaf is None else (rows, leaf)
+
+    def host_rows(
+        self, values: Values, sources: Integers, which: Integers, rows: Integers
+    ) -> HostRows | None:
+        """Copy rows of results to the host, as `HostRows`; return None if a source nests too deep.
 
         ``sources`` has distinct parts of results, each ``part << 40 | result``. Reference ``i`` reads row
-        ``rows[i]`` of the page of ``sources[which[i]]``. Of each source only these rows are copied, in the
-        order of the references.
+        ``rows[i]`` of the result of ``sources[which[i]]``. Of each source only these rows are copied, in
+        the order of the references.
         """
-        found = [x for x in map(self.leaves_of, sources.tolist()) if x is not None]
+        found = [x for source in sources.tolist() if (x := self._leaves_of(source, values)) is not None]
         if len(found) < len(sources):
             return None
         single = len(found) == 1
         at = np.arange(len(rows)) if single else np.empty_like(rows)
         hosts = []
         structures = []
-        for number, (page, leaves, structure) in enumerate(found):
+        for number, (held, leaves, structure) in enumerate(found):
             mine = slice(None) if single else np.flatnonzero(which == number)
             own = rows[mine]
-            hosts.append([page.host(leaf, own) for leaf in leaves])
+            hosts.append([held.host(leaf, own) for leaf in leaves])
             structures.append(structure)
             at[mine] = np.arange(len(own))
         return HostRows(hosts, structures, which, at, straight=True)
 
-    def leaves_of(self, source: int) -> tuple[Page, Sequence[int], Any] | None:
-        """Return the page of a source, the positions of its arrays in `Page.leaves`, and how they nest.
+    def _leaves_of(self, source: int, values: Values) -> tuple[ResultRows, Sequence[int], Any] | None:
+        """Return the rows of a source, the positions of its arrays in their leaves, and how they nest.
 
-        A source is a part of a result, ``part << 40 | result``; part 0 is all of it. None if the result is
-        no page, or if the part is neither all of it nor one of its arrays.
+        A source is a part of a result, ``part << 40 | result``; part 0 is all of it. None if the result
+        nests, or if the part is neither all of it nor one of its arrays.
         """
-        leaf = self.leaf(source)
+        leaf = self.leaf(source, values)
         if leaf is not None:
             return leaf[0], leaf[1:], LEAF
-        page = self.results.get(source & CALL_MASK)
-        if type(page) is not Page or source >> PART_BITS:
+        result = self.results[source & CALL_MASK]
+        rows = result if isinstance(result, Page) else result.read_by(values)
+        if rows is None or source >> PART_BITS:
             return None
-        return page, range(len(page.leaves)), page.structure
+        return rows, range(len(rows.leaves)), rows.structure
 
     def refuse_batched(self, calls: Integers) -> None:
         """Raise `RecordError` if one of these calls has its row in a stored result of several rows.
@@ -427,7 +499,7 @@ class Store:
                 continue
             if self._is_whole(stored.rows, stored.calls):
                 continue
-            row_class = stored.row_class(values)
+            row_class = stored.class_by(values)
             height = heights.get(row_class, 0) + stored.rows
             if height <= TOGETHER:
                 heights[row_class] = height

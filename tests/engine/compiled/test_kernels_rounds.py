@@ -87,17 +87,16 @@ def test_the_next_calls_and_their_rows_are_found_alike(data):
             found.append([calls, begins])
             counts = np.diff(begins).tolist()
             signatures = np.argsort(rank).tolist()
-            widths = [fold._graph.signatures[signature].refs for signature in signatures]
-            launches = [*zip(counts, widths, [number] * len(counts), strict=True)]
-            ordered, rows, groups = table.launch_rows(calls, launches, calls)
+            told = []
+            for signature, own in zip(signatures, np.split(calls, np.cumsum(counts)[:-1]), strict=True):
+                told += table.launch_rows(own, fold._graph.signatures[signature].refs)
+                table.store(told[-4], number, own)
             both = np.repeat(read, 2) | [0, 1 << 40] * len(read)  # two parts of each
             found[-1] += [
                 *table.arrived(both, [2] * len(read)),
-                ordered,
-                rows,
                 table.result,
                 table.row,
-                *(x for pair in groups for x in pair),
+                *told,
             ]
         for one, other in zip(*found, strict=True):
             np.testing.assert_array_equal(one, other)

@@ -523,7 +523,7 @@ def test_no_method_of_a_table_trusts_its_arguments():
     wants = 9, True, (tuple,) * 3, lambda *asked: (asked[2], ())
     methods = {
         "grow": (widths,), "store": (few, 1, few), "at": (0, few), "window": (few, len(widths)),
-        "frontier": (few, np.arange(len(widths)), 0), "launch_rows": (few[:1], [(1, 0, 1)], few),
+        "frontier": (few, np.arange(len(widths)), 0), "launch_rows": (few[:1], 0),
         "members_of": (few[:1],),
         "renumbered": (few,), "place": (kept, 4), "arrived": (few, [1, 1]), "reserve": (99,),
         "round": (widths, few, few, np.array([1, 1]), Store, None, 99, described_by(fold), wants),
