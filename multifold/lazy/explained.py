@@ -80,7 +80,7 @@ class LazyExplanation(RoundsExplanation):
         finds, cells = cells is not None, cells or {}
         # Later runs record straight ones whole; and of others no call can be.
         known = {x.place for x in cells.values() if x.reason in (None, NO_CALL)}
-        self.glue = [x for x in glue_of(graph, function, recorder.reads) if x.place not in known]
+        self.glue = [x for x in glue_of(graph, function, recorder.frames.reads) if x.place not in known]
         self.found = [f"{x.name} ({x.place}): {x.calls:,} calls" for x in cells.values() if x.calls]
         least = LEAST_SHARE * len(graph.signature)
         counts = calls_of_functions(graph) if finds else {}

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multifold._engine import compiled
 from multifold._engine.ops.reach import module_of
 
 OWN_CONTEXTS = [contextlib.nullcontext, contextlib.suppress, contextlib.closing, decimal.localcontext, open]
@@ -67,35 +68,46 @@ class OpenFrames:
         of multifold and of the framework.
     own : sequence of callable
         The framework's makers of contexts that no other example sees, besides `OWN_CONTEXTS`.
+
+    Attributes
+    ----------
+    reads : dict of int to code
+        The code of frames that were looked at, by its ``id``: what reads values, and what has called it.
     """
 
     def __init__(self, inner: tuple[str, ...], own: Sequence[Any]) -> None:
         self.inner = inner
         self.own = [*OWN_CONTEXTS, *own]
         self.known: dict[tuple[int, int, int], tuple[Any, str | None]] = {}
+        self.reads: dict[int, CodeType] = {}
 
     def reason(self, frame: FrameType | None) -> str | None:
         """Return why the code of a frame, or of one that has called it, must not be left; None if it may.
 
         It is a phrase, as "the with statement at model.py:12".
         """
-        known = self.known
         inner = None
-        while frame is not None:
+        while True:
+            frame, inner, reason = compiled.first_unknown(frame, inner, self.known)
+            if frame is None or reason is not None:
+                return reason
             code = frame.f_code
-            # What has been called, if it differs, has another frame inside of this one.
-            key = id(code), frame.f_lasti, id(inner)
-            found = known.get(key)
-            if found is None:
-                reason, is_lasting = self.reason_of(frame)
-                found = (code, inner), reason  # it keeps the code, so that no new code object gets its id
-                if is_lasting:
-                    known[key] = found
-            if found[1] is not None:
-                return found[1]
+            self.reads[id(code)] = code
+            reason, is_lasting = self.reason_of(frame)
+            if is_lasting:
+                # What has been called, if it differs, has another frame inside of this one. The entry keeps
+                # the code, so that no new code object gets its id.
+                self.known[id(code), frame.f_lasti, id(inner)] = (code, inner), reason
+            if reason is not None:
+                return reason
             inner = code
             frame = frame.f_back
-        return None
+
+    def note_read(self, frame: FrameType | None) -> None:
+        """Store the code of a frame and of all that have called it in ``reads``."""
+        while frame is not None:
+            self.reads[id(frame.f_code)] = frame.f_code
+            frame = frame.f_back
 
     def reason_of(self, frame: FrameType) -> tuple[str | None, bool]:
         """Return why one frame must not be left where it stands, or None; and whether that stays so.

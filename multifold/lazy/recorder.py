@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import math
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from types import CodeType, FrameType
 from typing import Any, ClassVar
 
 import optree
@@ -39,13 +36,6 @@ always new ones."""
 
 FEW_NUMBERS = 16
 """Functions of so small values that were read run at once: to wait for their results takes longer."""
-
-LOOKED_AT = 16
-"""So many of the pending values that an example has made last are looked at when it reads one."""
-
-
-SMALL = 4096
-"""Values of up to so many numbers are read beside others."""
 
 SURE = 4
 """So many examples have to leave all as it was, before it is taken for what examples do."""
@@ -99,8 +89,6 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         The framework's makers of contexts that no other example sees, as ``torch.no_grad``; see `apart`.
     settings : dict
         Settings of the framework that code changes by functions; see `multifold.lazy.writes`.
-    reads : dict of int to code
-        The code of functions that have read values, by its ``id``.
     frames : OpenFrames
         Tells whether the code of an example may be left where it stands.
     stores : dict
@@ -141,7 +129,6 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     ) -> None:
         super().__init__(pending, answers, probes, alarms)
         self.settled_type: Any = settled
-        self.reads: dict[int, CodeType] = {}
         self.inner = ("multifold.", "multifold_", *[f"{name}." for name in self.packages])
         self.frames = OpenFrames(self.inner, self.own_contexts)
         self.alone: Counter[str] = Counter()
@@ -424,6 +411,10 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     def on_host(self, form: Any, value: Any) -> Any:
         """Return a value that was copied to the host in the shape and dtype of ``form``."""
 
+    def kept(self, form: Any, value: Any) -> Any:
+        """Return what is kept of a value that was copied to the host: by default what `on_host` returns."""
+        return self.on_host(form, value)
+
     def read(self, x: Any) -> Any:
         """Return the value of a pending array ``x``; unless it was read before, the example waits.
 
@@ -437,28 +428,13 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
             self.note_value(x, self.read(x.place[0])[x.place[1]])
         if x.host is None:
             recording = recording_of()
-            asked = {id(x): x}
-            for made in recording.made[: -LOOKED_AT - 1 : -1]:
-                other: Any = made()
-                if self.is_readable(other) and other.place is not None:
-                    other = other.place[0]
-                if self.is_readable(other) and other.host is None and other.place is None:
-                    asked[id(other)] = other
-            self.note_read(sys._getframe(1))
-            values = recording.wait([part.node for part in asked.values()])
-            for part, value in zip(asked.values(), values, strict=True):
-                self.note_value(part, self.on_host(part.form, value))
+            asked = self.to_read(x, recording.made)
+            values = recording.wait([part.node for part in asked])
+            for part, value in zip(asked, values, strict=True):
+                self.note_value(part, self.kept(part.form, value))
+        else:
+            self.note_used(x)
         return x.host
-
-    def note_read(self, frame: FrameType | None) -> None:
-        """Store the code of ``frame`` and of all frames that have called it in ``reads``, by ``id``."""
-        while frame is not None:
-            self.reads[id(frame.f_code)] = frame.f_code
-            frame = frame.f_back
-
-    def is_readable(self, x: Any) -> bool:
-        """Return whether ``x`` is a pending value of at most 4096 numbers and not out of date."""
-        return type(x) is self.pending and not self.is_stale(x) and math.prod(x.form.shape) <= SMALL
 
     def unsettled(self, result: Any, made: Sequence[weakref.ref[Any]]) -> list[Any]:
         """Return the pending values in ``result``, then those of ``made`` that are still alive, each once.

@@ -65,8 +65,8 @@ class Sharing:
     backend : Backend
         The adapter of the framework, which knows what objects an op may change.
     recorder : LazyRecorder
-        Has the class of pending values, the ``settings`` of the framework, and the ``reads`` of earlier
-        runs.
+        Has the class of pending values, the ``settings`` of the framework, and the code that has read
+        values in earlier runs.
     fn : callable
         The program.
     seed : int or None
@@ -110,7 +110,7 @@ class Sharing:
         self.ended: list[int] = []
         self.known: dict[int, Any] = {}
         self.watched: Watched | None = None
-        self.may_watch = watches and (bool(recorder.reads) or not recorder.known)
+        self.may_watch = watches and (bool(recorder.frames.reads) or not recorder.known)
         self.came: State | None = None
         self.last: State | None = None
         self.last_begun = 0
@@ -176,13 +176,14 @@ class Sharing:
         if self.came is None:  # its first read, where earlier runs read nothing
             self.may_watch = True
             return "it reads a value that runs before did not read"
-        if self.seed is None and self.watch().seeds:  # what it seeds anew may be as it was
+        watched = self.watch()
+        if self.seed is None and watched.seeds:  # what it seeds anew may be as it was
             return "a random generator, which the code seeds"
-        state = self.state()
-        place = self.watch().changed(self.came, state)
+        state = watched.read()
+        place = watched.changed(self.came, state)
         if place is not None:
             return place.described()
-        if self.recorder.leaves is None and state and self.watch().writes:
+        if self.recorder.leaves is None and state and watched.writes:
             return "one of the first examples, to see what they leave for later ones"
         if self.recorder.leaves:
             return f"{self.recorder.leaves}, and examples leave that for later ones"
@@ -215,7 +216,7 @@ class Sharing:
 
         ``left`` is the state in which it did.
         """
-        if left is not None and self.came is not None:
+        if left and self.came is not None:
             self.refuse(left, self.came, WAITED)
 
     def refuse(self, before: State, after: State, why: str) -> None:

@@ -119,7 +119,6 @@ def go_on(
     finally:
         sharing.rest(example)
         CURRENT.switch(before)
-        collector.relieve()
 
 
 def can_wait(recorder: Any) -> bool:
@@ -158,6 +157,8 @@ def alone(recording: Recording, reason: str, nodes: Sequence[Any]) -> list[Any]:
     ``reason`` says why, for `explain`.
     """
     recording.recorder.alone[reason] += 1
+    recording.recorder.frames.note_read(sys._getframe(1))
+    collector.relieve()
     with recording.recorder.apart(), recording.paused():
         found: list[Any] = recording.fold._values_at_once(nodes)
     return found

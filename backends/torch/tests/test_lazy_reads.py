@@ -510,6 +510,47 @@ def test_results_that_are_read_one_after_the_other_take_one_round(as_loop):
     assert len([found for found in run.explain().rounds if len(found)]) == 1
 
 
+def test_values_that_a_program_never_asks_for_are_not_brought_with_others_for_long(monkeypatch):
+    asked, values = [], multifold.Fold.values
+    monkeypatch.setattr(
+        multifold.Fold, "values", lambda fold, nodes: asked.append(len(nodes)) or values(fold, nodes)
+    )
+
+    def settle(x):
+        for _ in range(20):
+            x = LIN(x)  # which the program has, and whose value it never asks for
+            if x.sum() > 99:
+                break
+        return x
+
+    run = multifold.batched(settle, cells=(), may_loop=False)
+    with torch.no_grad():
+        run(XS), run(XS)
+    assert max(asked) > 1 and sum(asked) < len(asked) + 2 * 40  # the layer's result, and the sum
+
+
+@pytest.mark.parametrize("kind", [bool, float, int, torch.Tensor.item])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_a_number_that_is_read_is_that_of_the_loop(kind, dtype):
+    def program(x):
+        y = LIN(x).sum().mul(3).to(dtype)
+        return kind(y), kind(y[None]), y
+
+    with torch.no_grad():
+        found = multifold.batched(program, join="list")(XS)
+        for (one, same, y), x in zip(found, XS, strict=True):
+            assert (one, type(one)) == (same, type(same)) == (kind(y), type(kind(y)))
+            torch.testing.assert_close(y, program(x)[2])
+
+
+@pytest.mark.parametrize("kind", [bool, float, int, torch.Tensor.item])
+def test_several_numbers_are_no_number_as_in_the_loop(kind):
+    with pytest.raises((RuntimeError, ValueError)) as told:
+        kind(XS[0])
+    with pytest.raises(told.type, match=re.escape(str(told.value))):
+        multifold.batched(lambda x: kind(LIN(x)))(XS)
+
+
 @pytest.mark.parametrize("source", ["torch", "numpy", "python", "generator"])
 def test_with_a_seed_examples_draw_the_same_numbers_as_in_the_loop(source):
     generator = np.random.default_rng(0)

@@ -51,7 +51,13 @@ try:
     )  # fmt: skip
     from multifold._engine.compiled._covers import beam, cover
     from multifold._engine.compiled._foot import at_foot
-    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, Stamp, tables_hold
+    from multifold._engine.compiled._lazy import (
+        KnownCall,
+        LazyRecorderBase,
+        Stamp,
+        first_unknown,
+        tables_hold,
+    )
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._recording import GraphBase, NodeBase, RecorderBase, recorded
     from multifold._engine.compiled._rows import plan, wire
@@ -81,7 +87,13 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._engine.compiled._lazy import KnownCall, LazyRecorderBase, Stamp, tables_hold
+    from multifold._engine.compiled._lazy import (
+        KnownCall,
+        LazyRecorderBase,
+        Stamp,
+        first_unknown,
+        tables_hold,
+    )
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._rows import plan, wire
     from multifold._engine.compiled._table import TableBase, distinct
@@ -123,6 +135,7 @@ __all__ = [
     "distinct",
     "edges",
     "ends_stacks",
+    "first_unknown",
     "in_use",
     "located",
     "merge",

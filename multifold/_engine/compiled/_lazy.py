@@ -18,6 +18,7 @@ This module is compiled where a C compiler is at hand, and runs as it is elsewhe
 
 from __future__ import annotations
 
+import math
 import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,19 @@ FOUND_CELL = "found"
 """Stands in the keys of calls of found cells, which are other kinds than those of cells that are named."""
 
 NUMBERS = frozenset({int, float, bool, str})
+
+LOOKED_AT = 16
+"""So many of the pending values that an example has made last are looked at when it reads one."""
+
+SMALL = 4096
+"""Numbers of a pending value that is read with others."""
+
+MANY = 32
+"""So many values of a form are read with others before it counts how many of them the program uses."""
+
+BROUGHT, USED, IS_SMALL = range(3)
+"""What is counted of the values of a form: those that were read with others, and those that the program
+asked for; and whether they are `SMALL`. The form comes last, so that no other one gets its ``id``."""
 
 
 @cython.cfunc
@@ -187,6 +201,7 @@ class LazyRecorderBase:
     is_sure = cython.declare(columns.Bool)
     plain_types = cython.declare(frozenset, visibility="public")
     whole = cython.declare(dict, visibility="readonly")
+    tallies = cython.declare(dict)
 
     def __init__(self, pending: Any, answers: dict, probes: tuple, alarms: tuple) -> None:
         self.pending = pending
@@ -200,6 +215,7 @@ class LazyRecorderBase:
         self.is_loose = self.is_sure = False
         self.plain_types = frozenset()
         self.whole = {}
+        self.tallies = {}
 
     def dispatch(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
         """Return the result of a function that has met a pending value, one that is not computed yet.
@@ -487,6 +503,53 @@ class LazyRecorderBase:
         recording.made.append(ref(x))
         return x
 
+    def to_read(self, x: Any, made: list) -> list:
+        """Return the pending values that are read with ``x``, which comes first; each once.
+
+        ``made`` has weak references to those that its example has made. Of the last `LOOKED_AT` of them,
+        those come that the program still has, that are small (`SMALL`), not out of date and not read yet;
+        in the place of a part its whole. A program that reads several results in turn waits once for them.
+        Values of a form are left out once many of them were brought, and few of these used.
+        """
+        asked: list = [x]
+        self.tally(x)[USED] += 1
+        at: cython.Py_ssize_t = len(made)
+        end: cython.Py_ssize_t = max(at - LOOKED_AT, 0)
+        while at > end:
+            at -= 1
+            other: Any = made[at]()
+            if type(other) is self.pending and other.place is not None and self.is_readable(other):
+                other = other.place[0]
+            if type(other) is not self.pending or other.host is not None or other.place is not None:
+                continue
+            if self.is_readable(other) and not any(other is one for one in asked):
+                tally: list = self.tally(other)
+                if tally[BROUGHT] < MANY or 8 * tally[USED] > tally[BROUGHT]:
+                    tally[BROUGHT] += 1
+                    asked.append(other)
+        return asked
+
+    @cython.ccall
+    def is_readable(self, x: Any) -> columns.Bool:
+        """Return whether ``x`` is a pending value that is small (`SMALL`) and not out of date."""
+        if type(x) is not self.pending or self.is_stale(x):
+            return False
+        is_small: columns.Bool = self.tally(x)[IS_SMALL]
+        return is_small
+
+    @cython.ccall
+    def tally(self, x: Any) -> list:
+        """Return what is counted of pending values of the form of ``x``: a list, by `BROUGHT` and so on."""
+        form: Any = x.form
+        tally: Any = self.tallies.get(id(form))
+        if tally is None:
+            tally = self.tallies[id(form)] = [0, 0, math.prod(form.shape) <= SMALL, form]
+        return tally
+
+    def note_used(self, x: Any) -> None:
+        """Note that the program has asked for a value that was read before it did."""
+        self.tally(x)[USED] += 1
+
     @cython.ccall
     def note_part(self, x: Any, whole: Any, index: Any) -> object:
         """Note that pending value ``x`` is ``whole[index]``; take its value from there if that was read."""
@@ -520,6 +583,38 @@ def tables_hold(tables: list, objects: list) -> bool:
                 return False
             i += 1
     return i == count
+
+
+def first_unknown(frame: Any, inner: Any, known: dict) -> tuple[Any, Any, str | None]:
+    """Follow the frames that have called each other, up to one that is not known or must not be left.
+
+    Parameters
+    ----------
+    frame : frame or None
+        The innermost one.
+    inner : code or None
+        The code of what it has called.
+    known : dict of (int, int, int) to (object, str or None)
+        The ``id`` of a frame's code, the place in it, and the ``id`` of the code of what it has called ->
+        what keeps the code alive, and why such a frame must not be left, or None.
+
+    Returns
+    -------
+    frame, inner, reason
+        The frame that is not known, None if all are; what it has called; and why one must not be left.
+    """
+    reason: Any = None
+    while frame is not None:
+        code: Any = frame.f_code
+        found: Any = known.get((id(code), frame.f_lasti, id(inner)))
+        if found is None:
+            break
+        reason = found[1]
+        if reason is not None:
+            break
+        inner = code
+        frame = frame.f_back
+    return frame, inner, reason
 
 
 @cython.cfunc

@@ -19,10 +19,13 @@ from multifold.errors import MultifoldError
 from multifold.lazy.beyond import beyond_of
 from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.pending_array import with_reads
-from multifold.lazy.recorder import ADVISED, FEW_NUMBERS, MANY, SMALL, KnownCall, LazyRecorder, known_call
+from multifold.lazy.recorder import ADVISED, FEW_NUMBERS, MANY, KnownCall, LazyRecorder, known_call
 from multifold.lazy.seen import Seen
 from multifold.lazy.writes import functions_in, written_by
 from multifold.operands import shared
+
+SMALL = 4096
+"""Bytes of an array that examples share, and that is compared in each call which gets it."""
 
 
 class NumpyRecorder(LazyRecorder):

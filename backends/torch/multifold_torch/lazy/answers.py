@@ -32,7 +32,28 @@ from multifold_torch.lazy.written import is_pending
 
 def reading(func: Callable[..., Any]) -> Callable[..., Any]:
     """Return a version of ``func`` that waits for pending arguments and gets their values."""
-    return lambda *args, **kwargs: func(*with_reads(args), **with_reads(kwargs))
+
+    def answer(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(x) is Pending and not args and not kwargs:  # most reads: `x.item()`, `bool(x)`
+            return func(recording_of().recorder.read(x))
+        return func(with_reads(x), *with_reads(args), **with_reads(kwargs))
+
+    return answer
+
+
+def reading_number(func: Callable[..., Any], made: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a version of ``func`` like `reading`, which makes a number of a tensor that has one number.
+
+    ``made`` makes what ``func`` returns of that number, without a tensor.
+    """
+    other = reading(func)
+
+    def answer(x: Any) -> Any:
+        if type(x) is not Pending or x.form.shape.numel() != 1:
+            return other(x)
+        return made(recording_of().recorder.number(x))
+
+    return answer
 
 
 def reading_without_gradient(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -287,7 +308,7 @@ def getters(names: str) -> list[Any]:
 
 
 READS = [
-    *methods("item tolist __bool__ __float__ __int__ __index__ __complex__ __contains__ __format__"),
+    *methods("tolist __index__ __complex__ __contains__ __format__"),
     *methods("nonzero equal allclose is_nonzero bincount argwhere"),
     *(torch.nonzero, torch.equal, torch.allclose, torch.is_nonzero, torch.bincount, torch.argwhere),
     torch._assert_async,
@@ -326,6 +347,11 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(getters("grad_fn grad"), lambda x: None),
     **{func: like(func) for func in NEW},
     **{func: reading(func) for func in READS},
+    Tensor.item: reading_number(Tensor.item, lambda number: number),
+    **{
+        func: reading_number(func, kind)
+        for func, kind in ((Tensor.__bool__, bool), (Tensor.__float__, float), (Tensor.__int__, int))
+    },
     **{func: reading_without_gradient(func) for func in READS_WITHOUT_GRADIENT},
     Tensor.device.__get__: lambda x: x.form.device,
     Tensor._version.__get__: lambda x: x.version,

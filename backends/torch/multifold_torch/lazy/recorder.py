@@ -614,6 +614,22 @@ class TorchRecorder(LazyRecorder):
             found = torch.as_tensor(value, dtype=form.dtype, device=form.device)
         return found if found.shape == form.shape else found.reshape(form.shape)
 
+    def kept(self, form: TensorForm, value: Any) -> Any:
+        """Return the value as it is; `read` makes a tensor of it where one is asked for."""
+        return value
+
+    def read(self, x: Any) -> Any:
+        found = super().read(x)
+        if not isinstance(found, Tensor):
+            found = self.on_host(x.form, found)
+            self.note_value(x, found)
+        return found
+
+    def number(self, x: Pending) -> Any:
+        """Return the value of a pending tensor of one number as a number of Python; see `read`."""
+        found = super().read(x)
+        return found.item() if hasattr(found, "item") else found
+
     def settle(self, pending: Pending, rows: Any) -> None:
         settle(pending, rows)
 
