@@ -344,7 +344,7 @@ class Fold(FrameworkRecorder, Awaiting):
         backend = self._backend_of(model)
         among = f"{backend.name} pads the launches of rounds" if backend.pads else ""
         loops = self._loops(model, among=among)
-        tasks = Tasks(self, backend.context, collect=collect)
+        tasks = Tasks(self, backend, collect=collect)
         rounds = Rounds(
             self,
             tasks,

@@ -167,10 +167,10 @@ class Unfold(FrameworkRecorder, Awaiting):
         collects = collects_failures(on_error, fn)
         refuse_misplaced(examples, fn)
         self._refuse_within("other run of the same fold")
-        tasks = Tasks(self, self._backend_of(self.model).context, collect=collects)
+        tasks = Tasks(self, self._backend_of(self.model), collect=collects)
         with tasks.running():
             for example in examples:
-                tasks.start(fn, self, example)
+                tasks.start(fn, example)
                 waiting = tasks.proceed()
                 while waiting:
                     for task, nodes in waiting:
@@ -181,7 +181,7 @@ class Unfold(FrameworkRecorder, Awaiting):
                                 raise
                             tasks.fail(task.example, error)
                         else:
-                            tasks.answer((task,), iter(values))
+                            tasks.answer([task], values)
                     waiting = tasks.proceed()
             tasks.refuse_none()
             replay = self._values()

@@ -381,7 +381,7 @@ class Engine(Rounds):
         """
         tasks = [ask for ask in asks if not isinstance(ask[0], Answer)]
         if done := self.arrived(tasks):
-            self.tasks.answer(done.who, iter(self.values_of_tasks(done, run)))
+            self.tasks.answer(done.who, self.values_of_tasks(done, run))
         answers = [ask for ask in asks if isinstance(ask[0], Answer)]
         plain = [ask for ask in answers if self.host and isinstance(ask[0], Answer) and ask[0].plain]
         if done := self.arrived(plain):

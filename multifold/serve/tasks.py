@@ -39,8 +39,7 @@ class ServedTasks(Tasks):
     owners: compiled.Owners
 
     def __init__(self, fold: Fold, backend: Backend, calls: int) -> None:
-        super().__init__(fold, backend.context, collect=True)
-        self.fold = fold
+        super().__init__(fold, backend, collect=True)
         self.owners = compiled.Owners(self.graph, max(1, calls // 8))
         self.requests: dict[int, Request] = {}
         self.fresh: list[Inbox] = []
@@ -80,7 +79,7 @@ class ServedTasks(Tasks):
             fn = record_again
         elif streams:
             fn = partial(send_items, fn, request.inbox, self.fresh)
-        self.start(fn, self.fold, given)
+        self.start(fn, given)
         # All calls that were recorded since the last note are of this example.
         self.owners.note(example)
 

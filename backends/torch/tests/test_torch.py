@@ -513,6 +513,26 @@ def test_an_example_leaves_its_context_before_it_waits(context, recorder):
     assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.parametrize("around", [False, True])
+def test_each_example_that_leaves_another_autocast_open_fails(around):
+    """Also where one is open around the run, or was left open by another example."""
+    left = []
+
+    async def fn(fold, dtype):
+        await fold.value(fold.add(torch.abs, torch.ones(1)))
+        if dtype is not None:
+            left.append(torch.autocast("cpu", dtype))
+            left[-1].__enter__()
+        return 1
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=around):
+        examples = [torch.float16, None, torch.bfloat16, None]
+        _, failures = Fold(backend="torch").run(None, examples, fn, on_error="collect")
+        for one in reversed(left):
+            one.__exit__(None, None, None)
+    assert set(failures) == {0, 2}
+
+
 @pytest.mark.parametrize("recorder", [Fold, lambda: Unfold(None, backend="torch")], ids=["fold", "unfold"])
 def test_a_fold_can_be_checkpointed(recorder):
     linear = nn.Linear(2, 2)

@@ -63,13 +63,15 @@ try:
     from multifold._engine.compiled._rows import plan, wire
     from multifold._engine.compiled._table import TableBase, distinct
     from multifold._engine.compiled._tasks import (
+        AwaitingBase,
         Owners,
         RequestBase,
-        answer,
+        TaskBase,
+        TasksBase,
         are_nodes,
         awaited,
         located,
-        run_ready,
+        requests_are,
     )  # fmt: skip
 
     # Python imports the source of a module that was not built, and one source among compiled modules would
@@ -98,13 +100,15 @@ except ImportError as error:
     from multifold._engine.compiled._rows import plan, wire
     from multifold._engine.compiled._table import TableBase, distinct
     from multifold._engine.compiled._tasks import (
+        AwaitingBase,
         Owners,
         RequestBase,
-        answer,
+        TaskBase,
+        TasksBase,
         are_nodes,
         awaited,
         located,
-        run_ready,
+        requests_are,
     )  # fmt: skip
     from multifold._engine.compiled.reference.covers import beam, cover
     from multifold._engine.compiled.reference.foot import at_foot
@@ -114,6 +118,7 @@ except ImportError as error:
 
 __all__ = [
     "COUNTERS",
+    "AwaitingBase",
     "GraphBase",
     "KnownCall",
     "LazyRecorderBase",
@@ -123,8 +128,9 @@ __all__ = [
     "RequestBase",
     "Stamp",
     "TableBase",
+    "TaskBase",
+    "TasksBase",
     "ancestors",
-    "answer",
     "are_nodes",
     "at_foot",
     "awaited",
@@ -140,8 +146,9 @@ __all__ = [
     "located",
     "merge",
     "missing",
-    "plan", "recorded",
-    "run_ready",
+    "plan",
+    "recorded",
+    "requests_are",
     "schedule",
     "state",
     "tables_hold",

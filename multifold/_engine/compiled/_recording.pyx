@@ -43,6 +43,12 @@ cdef extern from "Python.h":
     object PyObject_GenericGetAttr(object, object)
     PyObject** PySequence_Fast_ITEMS(object)
 
+cdef extern from *:
+    """
+    #define send_by(kind, send) ((kind)->tp_as_async->am_send = (sendfunc)(send))
+    """
+    void send_by(PyTypeObject*, void*)
+
 PART_BITS = BITS
 cdef type ndarray = np.ndarray
 cdef type Static = _Static
@@ -240,10 +246,6 @@ cdef class GraphBase:
 @cython.no_gc_clear
 cdef class NodeBase:
     """A reference and the graph that it belongs to; immutable and hashable."""
-
-    cdef readonly object _graph  # a GraphBase, or the columns of merged traces
-    cdef readonly int64_t _ref
-    cdef bint counted  # among the holders of its call
 
     def __init__(self, graph, int64_t ref):
         if self.counted:
@@ -600,6 +602,44 @@ cdef object add(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
     static = {name: <object>args[count + i] for i, name in enumerate(keywords)}
     return recorder._record(<object>args[0], operands, static, <object><PyObject*>frame)
 
+
+@cython.final
+@cython.no_gc
+@cython.freelist(64)
+cdef class Once:
+    """An iterator that yields a request, and returns what is sent to it then; see `coroutines.once`.
+
+    A generator that Cython makes would do the same, but takes twice as long.
+    """
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self.send(None)
+
+    def send(self, value):
+        request = self.request
+        if request is None:
+            raise StopIteration(value)
+        self.request = None
+        return request
+
+
+cdef int send_once(PyObject* once, PyObject* value, PyObject** found) noexcept:
+    """Do what `Once.send` does, without an exception: return whether `found` was yielded."""
+    cdef object sent = <object>value if (<Once>once).request is None else (<Once>once).request
+    cdef int yields = (<Once>once).request is not None
+    (<Once>once).request = None
+    Py_INCREF(sent)
+    found[0] = <PyObject*>sent
+    return yields
+
+
+send_by(<PyTypeObject*>Once, <void*>send_once)
 
 cdef list documentation = []  # the methods that `recorded` makes point into it
 

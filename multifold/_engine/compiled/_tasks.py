@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from multifold._engine.compiled import columns
+from multifold._engine.compiled import columns, coroutines
 from multifold._engine.compiled._table import distinct
 from multifold._engine.compiled.arrays import Integers
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     import cython
 else:
     from multifold._engine.compiled.columns import cython
+
+
+running = cython.declare(object, None)
+"""The graph of the tasks that run, while `TasksBase.run_ready` does."""
 
 
 @cython.cclass
@@ -151,108 +156,323 @@ class RequestBase:
     structure = cython.declare(object, visibility="readonly")
 
     def __init__(self, recorder: Any, nodes: list, structure: Any) -> None:
-        self.recorder = recorder
-        self.graph = recorder._graph
-        self.nodes = nodes
-        self.structure = structure
+        self.fill(recorder, recorder._graph, nodes, structure)
 
     def __await__(self) -> Any:
-        if not self.recorder._in_progress:
+        if self.graph is not running and not self.recorder._in_progress:
             self.recorder._refuse_outside()
-        return (yield self)
+        return coroutines.once(self)
+
+    @cython.cfunc
+    def fill(self, recorder: object, graph: object, nodes: list, structure: object) -> object:
+        """Set all attributes."""
+        self.recorder = recorder
+        self.graph = graph
+        self.nodes = nodes
+        self.structure = structure
+        return None
+
+
+request_type = cython.declare(object, RequestBase)
+"""The class of requests that `AwaitingBase` makes."""
+
+
+def requests_are(kind: type) -> type:
+    """Let all recorders make requests of a class, which inherits from `RequestBase`; return the class."""
+    global request_type  # noqa: PLW0603 - set once, by the module that defines the class
+    request_type = kind
+    coroutines.await_as(kind, RequestBase)
+    return kind
+
+
+class AwaitingBase:
+    """What the methods of a recorder that return requests do first, and often only."""
+
+    __slots__ = ()
+
+    _graph: Any
+
+    _refuse_node: Callable[[Any], None]
+    """Raises the error for anything but a node of this recorder."""
+
+    def value(self, node: Any) -> Any:
+        """Wait for the value of a node, inside an ``async`` function that `run` was given.
+
+        Parameters
+        ----------
+        node : Node
+            Of this fold. Its row is computed together with what other examples wait for.
+
+        Returns
+        -------
+        awaitable
+            ``await`` gives a NumPy array of the shape of one row, ``s`` where the op returns
+            ``(n, *s)``; a Python number where a row is a single number; for a `Node.no_batch` the
+            whole result; for a tuple, list or dictionary the same of those. It is a copy on the
+            host, outside of any gradient.
+
+        Raises
+        ------
+        RecordError
+            If ``node`` is no node of this fold.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> async def halve(fold, x):
+        ...     steps = 0
+        ...     while await fold.value(x := fold.add("halve", x)) >= 1:
+        ...         steps += 1
+        ...     return x
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> fold.run({"halve": lambda x: x / 2}, [3.0, 20.0, 1.0], halve)
+        array([0.75 , 0.625, 0.5  ])
+        """
+        graph: Any = self._graph
+        if not coroutines.is_node(node, graph):
+            self._refuse_node(node)
+        request: RequestBase = coroutines.new(request_type)
+        request.fill(self, graph, [node], None)
+        return request
 
 
 def are_nodes(items: Any, graph: Any) -> bool:
-    """Return whether all items of a list or tuple are nodes of a graph, and none is a view of one."""
-    kind: Any = graph.node_type
-    return all(type(x) is kind and x._graph is graph for x in items)
+    """Return whether all items of a list or tuple are nodes of a graph."""
+    return all(coroutines.is_node(x, graph) for x in items)
 
 
-def run_ready(
-    ready: Any,
-    waits: dict,
-    results: dict,
-    graph: Any,
-    context: Any,
-    outside: Any,
-    owners: Owners | None,
-) -> tuple[Any, Any, Exception | None] | None:
-    """Run tasks that are ready, until one does anything else than to wait for values or return a node.
+class HasReturned(StopIteration):
+    """That a coroutine has returned, and its ``value``; not raised, which takes longer."""
 
-    Parameters
+
+@cython.cclass
+class TaskBase:
+    """A coroutine of an example, and what it goes on with.
+
+    Attributes
     ----------
-    ready : deque of (task, callable, object)
-        Tasks, and what is called in the context of each, with which argument; taken from the front.
-    waits : dict
-        Open task -> the request that it waits for, which is set here. Other tasks do not run.
-    results : dict
-        Number of an example -> what it has returned, which is set here where that is a node.
+    example : int
+        The number of the example.
+    coroutine : coroutine
+        What runs.
+    context : Context
+        Its own `contextvars`, as a task of asyncio has.
+    parent : TaskBase or None
+        The task that joins it.
+    request : RequestBase or None
+        What it waits for; None if it is ready to go on, or waits for tasks that it joins.
+    children : dict of TaskBase to object, or ()
+        The tasks that it joins, and what each of them returned.
+    """
+
+    example = cython.declare(columns.Int, visibility="readonly")
+    coroutine = cython.declare(object, visibility="readonly")
+    context = cython.declare(object, visibility="readonly")
+    parent = cython.declare(object, visibility="readonly")
+    request = cython.declare(object, visibility="readonly")
+    children = cython.declare(object, visibility="public")
+    argument: Any  # what the coroutine gets next
+    plain: columns.Bool  # whether that is sent; not at the first step, and not if it is raised
+
+    def __init__(self, example: columns.Int, coroutine: Any, context: Any, parent: Any = None) -> None:
+        self.example = example
+        self.coroutine = coroutine
+        self.context = context
+        self.parent = parent
+        self.request = None
+        self.children = ()
+        self.argument = None
+        self.plain = False
+
+    def wait(self, request: Any) -> None:
+        """Keep what the task waits for, or None."""
+        self.keep(request)
+
+    @cython.cfunc
+    def keep(self, request: object) -> object:
+        """Do what `wait` does."""
+        self.request = request
+        return None
+
+    @cython.cfunc
+    def take(self, argument: object, raises: columns.Bool) -> object:
+        """Let the coroutine get ``argument`` where it waits, which is raised there if ``raises`` is set."""
+        self.request = None
+        self.argument = argument
+        self.plain = not raises
+        return None
+
+    @cython.cfunc
+    def step(self) -> object:
+        """Run the coroutine until it waits; return what it awaits, or `HasReturned`, or raise its error."""
+        argument = self.argument
+        self.argument = None
+        if self.plain:
+            return coroutines.sent(self.context, self.coroutine, argument, HasReturned)
+        self.plain = True
+        if argument is not None:
+            return self.context.run(self.coroutine.throw, argument)
+        coroutine = self.coroutine
+        if coroutine.cr_running or coroutine.cr_suspended or coroutine.cr_frame is None:
+            self.refuse_begun()  # type: ignore[attr-defined]  # of `ExampleTask`
+        return coroutines.sent(self.context, coroutine, None, HasReturned)
+
+
+@cython.cclass
+class TasksBase:
+    """Tasks that have not finished, and those among them that are ready to go on.
+
+    Attributes
+    ----------
     graph : Graph
         A task waits for values if its request is for nodes of this graph.
-    context, outside : callable, Hashable
-        ``context()`` returns what the framework's ``with`` statements have changed now, and ``outside`` is
-        what it was before; false if nothing can change.
+    results : dict of int to object
+        What each finished example returned.
     owners : Owners or None
         What notes after each step of a task the calls that its example has recorded.
-
-    Returns
-    -------
-    task, request, error
-        The task that does something else, what it awaits, and what it has raised, None if it has not. None
-        in place of the three if all tasks wait.
     """
-    while ready:
-        task, method, argument = ready.popleft()
-        # A task that was closed stays in the queue, as where another one of its example has failed.
-        if task not in waits:
-            continue
+
+    graph = cython.declare(object, visibility="readonly")
+    results = cython.declare(dict, visibility="public")
+    owners = cython.declare(Owners, visibility="public")
+    _open = cython.declare(dict, visibility="readonly")  # a key for each task, in the order of making
+    ready: list  # tasks that are ready, from position `at` on
+    at: columns.Int
+    probes: tuple  # functions that tell the framework's `with` statements: see `Backend.probes`
+    outside: list  # what each of them returned outside of those of the examples
+
+    def __init__(self, graph: Any, probes: tuple) -> None:
+        self.graph = graph
+        self.look(probes)
+        self.results = {}
+        self.owners = None
+        self._open = {}
+        self.ready = []
+        self.at = 0
+
+    def look(self, probes: tuple) -> None:
+        """Take the ``with`` statements that are open, as these functions tell, for those outside."""
+        self.probes = probes
+        self.outside = [probe() for probe in probes]
+
+    def leaves_open(self) -> bool:
+        """Return whether other ``with`` statements of the framework are open than outside."""
+        return self.differs()
+
+    @cython.cfunc
+    def differs(self) -> columns.Bool:
+        """Return whether a probe returns something else than outside."""
+        i: columns.Int
+        for i in range(len(self.probes)):
+            found = self.probes[i]()
+            before = self.outside[i]
+            if found is not before and found != before:
+                return True
+        return False
+
+    def open_task(self, task: TaskBase) -> None:
+        """Take a new task, which is ready to begin."""
+        self._open[task] = None
+        self.ready.append(task)
+
+    def go_on(self, task: TaskBase, argument: Any, raises: columns.Bool = False) -> None:
+        """Let a task go on with what it has awaited; with ``raises`` that is raised at the ``await``."""
+        task.take(argument, raises)
+        self.ready.append(task)
+
+    def answer(self, tasks: Any, values: list) -> None:
+        """Let tasks go on with the values that they wait for.
+
+        ``values`` has one for each node that a task waits for, task after task.
+        """
+        at: columns.Int = 0
+        task: TaskBase
+        request: RequestBase
+        for task in tasks:
+            request = task.request
+            structure = request.structure
+            if structure is None:
+                task.take(values[at], False)
+                at += 1
+            else:
+                end: columns.Int = at + len(request.nodes)
+                own = values[at:end]
+                if structure is not list:
+                    own = request.nested(own)  # type: ignore[attr-defined]  # of `ValuesRequest`
+                task.take(own, False)
+                at = end
+            self.ready.append(task)
+
+    def waiting(self) -> list:
+        """Return a pair for each task that waits for values: the task, and the nodes it waits for.
+
+        They come in the order in which the tasks were made.
+        """
+        task: TaskBase
+        request: RequestBase
+        found = []
+        for task in self._open:
+            if task.request is not None:
+                request = task.request
+                found.append((task, request.nodes))
+        return found
+
+    def run_ready(self) -> tuple[Any, Any, BaseException | None] | None:
+        """Run tasks that are ready, until one does anything else than to wait for values or return a node.
+
+        Returns
+        -------
+        task, request, error
+            The task that does something else, what it awaits, and what it has raised, None if it has not,
+            and `HasReturned` if it has returned. None in place of the three if all tasks wait.
+        """
+        global running  # noqa: PLW0603 - a request that is awaited meanwhile needs no look at its recorder
+        running = self.graph
+        try:
+            while self.at < len(self.ready):
+                task: TaskBase = self.ready[self.at]
+                self.ready[self.at] = None
+                self.at += 1
+                # A task that was closed stays in the list, as where another one of its example has failed.
+                if task in self._open:
+                    found = self.ran(task)
+                    if found is not None:
+                        return found
+        finally:
+            running = None
+        self.ready.clear()
+        self.at = 0
+        return None
+
+    @cython.cfunc
+    def ran(self, task: TaskBase) -> object:
+        """Run one task; return what `run_ready` does, and None if it may run the next one."""
         request: Any = None
         error: Any = None
         try:
-            request = task.context.run(method, argument)
+            request = task.step()
         except BaseException as raised:  # noqa: BLE001 - whatever the user's coroutine raises
             error = raised
-        if owners is not None:
-            owners.note(task.example)
-        leaves_open = outside and context() != outside
-        has_ended = type(error) is StopIteration and not leaves_open and task.parent is None
-        if has_ended and type(error.value) is graph.node_type:
-            del waits[task]
-            results[task.example] = error.value
-            error = None
-            continue
-        if error is not None or leaves_open:
-            try:
-                return task, request, error
-            finally:
-                error = None  # its traceback holds this frame: a circle, which would keep the task alive
-        # Anything else is left to `Tasks`, and stops this loop: a gather, a mistake, or a wait for no
-        # nodes.
-        if not isinstance(request, RequestBase) or request.graph is not graph or not request.nodes:
-            return task, request, None
-        waits[task] = request
-    return None
-
-
-def answer(tasks: Any, waits: dict, ready: Any, values: Any) -> None:
-    """Let tasks go on with the values that they wait for.
-
-    Parameters
-    ----------
-    tasks : iterable of task
-        The tasks.
-    waits : dict
-        Open task -> the request that it waits for, which becomes None.
-    ready : deque of (task, callable, object)
-        Gets the tasks, with what goes on with each, and its value.
-    values : iterator
-        Has a value for each node that a task waits for, task after task.
-    """
-    for task in tasks:
-        request: Any = waits[task]
-        waits[task] = None
-        value = next(values) if request.structure is None else request.answer(values)
-        ready.append((task, task.send, value))
+        if self.owners is not None:
+            self.owners.note(task.example)
+        if error is None and not self.differs():
+            if type(request) is HasReturned:
+                if type(request.value) is self.graph.node_type and task.parent is None:
+                    del self._open[task]
+                    self.results[task.example] = request.value
+                    return None
+            elif isinstance(request, RequestBase):
+                asked: RequestBase = request
+                if asked.graph is self.graph and asked.nodes:
+                    task.keep(request)
+                    return None
+        # Anything else is left to `Tasks`, and stops the loop: a gather, a mistake, or a wait for no nodes.
+        if type(request) is HasReturned:
+            return task, None, request
+        try:
+            return task, request, error
+        finally:
+            error = None  # its traceback holds this frame: a circle that would keep the task alive
 
 
 def awaited(waiting: list, shared: type) -> tuple[Integers, Integers, list[int], list[int]]:
@@ -286,10 +506,11 @@ def awaited(waiting: list, shared: type) -> tuple[Integers, Integers, list[int],
     refs: columns.Write = columns.fresh(made_refs)
     examples: columns.Write = columns.fresh(made_examples)
     for task, nodes in waiting:
-        example = task.example
+        # As a field a task's number is there at once; an `Answer` of a server is looked up.
+        example = cython.cast(TaskBase, task).example if isinstance(task, TaskBase) else task.example
         sizes.append(len(nodes))
         for node in nodes:
-            refs[at] = node._ref
+            refs[at] = coroutines.ref_of(node)
             examples[at] = example
             if isinstance(node, shared):
                 whole.append(at)

@@ -80,6 +80,11 @@ class cython:  # noqa: N801 - in the place of Cython's module of this name, whic
         """Say what a field is, and that Python sees it; as Python, return None."""
 
     @staticmethod
+    def cast(_: Any, x: T) -> T:
+        """Say of which type a value is; as Python, return it as it is."""
+        return x
+
+    @staticmethod
     def cclass(kind: T) -> T:
         """Mark an extension type, whose annotations are its fields; as Python, return it as it is."""
         return kind

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
-from itertools import islice
 from typing import Any, NoReturn
 
 import optree
@@ -77,23 +76,17 @@ class Unawaited:
     __hash__ = object.__hash__
 
 
+@compiled.requests_are
 class ValuesRequest(compiled.RequestBase, Unawaited):
     """What `Fold.value` and `Fold.values` return; awaited, it becomes the values on the host."""
 
     __slots__ = ()
 
-    def answer(self, values: Iterator[Any]) -> Any:
-        """Take a value for each node from the front of ``values``, and return what ``await`` gives.
-
-        That is one value for `Fold.value`, and for `Fold.values` the structure that it was given.
-        """
-        structure = self.structure
-        if structure is None:
-            return next(values)
-        own = islice(values, len(self.nodes))
-        if structure is tuple or structure is list:
-            return structure(own)
-        return optree.tree_unflatten(structure, own)
+    def nested(self, values: list[Any]) -> Any:
+        """Return what ``await`` of `Fold.values` gives: the values of all nodes in their structure."""
+        if self.structure is tuple:
+            return tuple(values)
+        return values if self.structure is list else optree.tree_unflatten(self.structure, values)
 
     def problem(self, recorder: Awaiting) -> tuple[str, str] | None:
         """Return why a run of ``recorder`` can't answer this, as (message, hint); None if it can.
@@ -137,50 +130,13 @@ class GatherRequest(Unawaited):
         self.taken()
 
 
-class Awaiting:
+class Awaiting(compiled.AwaitingBase):
     """The half of a recorder that coroutines await; mixed into `multifold.Fold` and its eager twin."""
 
     _graph: Graph
     _in_progress = False
     _values_at_once: Callable[[Sequence[Node]], list[Any]]
     """Returns the values of nodes on the host, while a run is in progress; no other example goes on."""
-
-    def value(self, node: Node) -> Awaitable[Any]:
-        """Wait for the value of a node, inside an ``async`` function that `run` was given.
-
-        Parameters
-        ----------
-        node : Node
-            Of this fold. Its row is computed together with what other examples wait for.
-
-        Returns
-        -------
-        awaitable
-            ``await`` gives a NumPy array of the shape of one row, ``s`` where the op returns
-            ``(n, *s)``; a Python number where a row is a single number; for a `Node.no_batch` the
-            whole result; for a tuple, list or dictionary the same of those. It is a copy on the
-            host, outside of any gradient.
-
-        Raises
-        ------
-        RecordError
-            If ``node`` is no node of this fold.
-
-        Examples
-        --------
-        >>> import multifold
-        >>> async def halve(fold, x):
-        ...     steps = 0
-        ...     while await fold.value(x := fold.add("halve", x)) >= 1:
-        ...         steps += 1
-        ...     return x
-        >>> fold = multifold.Fold(backend="numpy")
-        >>> fold.run({"halve": lambda x: x / 2}, [3.0, 20.0, 1.0], halve)
-        array([0.75 , 0.625, 0.5  ])
-        """
-        if not isinstance(node, Node) or node._graph is not self._graph:
-            self._refuse_node(node)
-        return ValuesRequest(self, [node], None)
 
     def values(self, nodes: Any) -> Awaitable[Any]:
         """Wait for the values of several nodes at once; see `value`.

@@ -104,7 +104,7 @@ class Rounds:
         """
         tasks = self.tasks
         for example in examples:
-            tasks.start(fn, self.recorder, example)
+            tasks.start(fn, example)
         tasks.refuse_none()
         waiting = tasks.proceed()
         while waiting:  # no walrus: AutoGraph would rewrite such a loop into one that fails
@@ -138,7 +138,7 @@ class Rounds:
         """
         refs, examples, _, whole = compiled.awaited(waiting, SharedNode)
         values = self.values_of(refs, examples, whole)
-        self.tasks.answer([task for task, _ in waiting], iter(values))
+        self.tasks.answer([task for task, _ in waiting], values)
 
     def refuse_together(self, waiting: list[Ask], error: MultifoldError) -> None:
         """Raise an error that no half of these tasks has alone, as a wrong number of rows.

@@ -10,12 +10,11 @@ stack.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
-from collections import deque
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
-from contextvars import Context, copy_context
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextvars import copy_context
+from types import CoroutineType
+from typing import Any, NoReturn
 
 import numpy as np
 import optree
@@ -26,6 +25,7 @@ from multifold._engine.record.freezing import refuse_itself
 from multifold._engine.record.node import Node
 from multifold._engine.rounds import collector
 from multifold._engine.rounds.awaitables import Awaiting, GatherRequest, Unawaited, ValuesRequest, awaiting
+from multifold.backend import Backend
 from multifold.errors import RecordError
 
 PYTHON_SAYS = {
@@ -36,47 +36,18 @@ PYTHON_SAYS = {
 """What Python says of mistakes in the function of a run -> what to do about it."""
 
 
-class ExampleTask:
-    """One coroutine: an example's own, or one that another task of the example joins.
+class ExampleTask(compiled.TaskBase):
+    """One coroutine: an example's own, or one that another task of the example joins."""
 
-    Attributes
-    ----------
-    example : int
-        The number of the example.
-    context : Context
-        Its own `contextvars`, as a task of asyncio has.
-    parent : ExampleTask or None
-        The task that joins it.
-    """
+    __slots__ = ("_left",)
 
-    __slots__ = ("_children", "_left", "context", "coroutine", "example", "parent", "send")
-
-    def __init__(
-        self,
-        example: int,
-        coroutine: Coroutine[Any, Any, Any],
-        context: Context,
-        parent: ExampleTask | None = None,
-    ) -> None:
-        self.example = example
-        self.coroutine = coroutine
-        self.send = coroutine.send
-        self.context = context
-        self.parent = parent
-        self._children: dict[ExampleTask, Any] = {}  # and what each of them returned
-
-    def begin(self, _: None) -> Any:
-        """Run the coroutine for the first time, and return what it awaits.
-
-        Raises `RecordError` if it has begun already, as one has that another task runs.
-        """
-        if inspect.getcoroutinestate(self.coroutine) != inspect.CORO_CREATED:
-            raise RecordError(
-                "Expected coroutines that have not begun in fold.gather(...). Received one that runs "
-                "already, or has run: itself, or one that was gathered before.",
-                "call the async function for each: fold.gather(encode(fold, left), encode(fold, right)).",
-            )
-        return self.send(None)
+    def refuse_begun(self) -> NoReturn:
+        """Raise `RecordError` for a coroutine that has begun already, as one has that another task runs."""
+        raise RecordError(
+            "Expected coroutines that have not begun in fold.gather(...). Received one that runs "
+            "already, or has run: itself, or one that was gathered before.",
+            "call the async function for each: fold.gather(encode(fold, left), encode(fold, right)).",
+        )
 
     def join(self, coroutines: list[Coroutine[Any, Any, Any]]) -> Iterable[ExampleTask]:
         """Make a task of each coroutine and wait for all of them; return the tasks, in order.
@@ -84,13 +55,13 @@ class ExampleTask:
         Each has this one as its parent, and a copy of its context. None of them runs yet.
         """
         tasks = [ExampleTask(self.example, x, self.context.copy(), self) for x in coroutines]
-        self._children = dict.fromkeys(tasks)
+        self.children = dict.fromkeys(tasks)
         self._left = len(tasks)  # children that have not returned yet
         return tasks
 
     def returned(self, child: ExampleTask, result: Any) -> bool:
         """Keep what a child, a task that `join` has made, returned; return whether it was the last one."""
-        self._children[child] = result
+        self.children[child] = result
         self._left -= 1
         return not self._left
 
@@ -99,53 +70,42 @@ class ExampleTask:
 
         Return child -> what it returned, None if it has not, in their order.
         """
-        children = self._children
-        self._children = {}
+        children = self.children
+        self.children = {}
         return children
 
 
-class Tasks:
+class Tasks(compiled.TasksBase):
     """The tasks of a run.
 
     Parameters
     ----------
     recorder : Fold or Unfold
         Whose values they may await.
-    context : callable
-        Returns what a framework's ``with`` statements have changed (`Backend.context`); if that is false
-        before the run, the backend has no such statements, and the tasks never ask again.
+    backend : Backend
+        Whose ``with`` statements no example may leave open. If its `Backend.context` is false before the
+        run, it has none, and the tasks never ask again.
     collect : bool
         Keep the exceptions of examples in ``failures``, instead of raising the first.
 
     Attributes
     ----------
-    results : dict of int to object
-        What each finished example returned.
     failures : dict of int to Exception
         What each failed example raised.
     started : int
         The number of examples.
-    owners : Owners or None
-        Notes which example has recorded each call; None, the default, notes nothing.
     """
 
-    def __init__(self, recorder: Awaiting, context: Callable[[], Hashable], *, collect: bool) -> None:
+    def __init__(self, recorder: Awaiting, backend: Backend, *, collect: bool) -> None:
+        super().__init__(recorder._graph, probes_of(backend))  # nothing is reset while tasks run
         self.recorder = recorder
-        self.graph = recorder._graph  # nothing is reset while tasks run
-        self.context = context
-        self.outside = context()
+        self.backend = backend
         self.collect = collect
-        self.results: dict[int, Any] = {}
         self.failures: dict[int, Exception] = {}
         self.started = 0
-        self.owners: compiled.Owners | None = None
-        self._ready: deque[tuple[ExampleTask, Callable[[Any], Any], Any]] = deque()
-        # All tasks that have not finished, in the order in which they were made, and which values each
-        # waits for: None where it is ready to go on, or waits for its children.
-        self._open: dict[ExampleTask, ValuesRequest | None] = {}
 
-    def start(self, fn: Callable[..., Any], *arguments: Any) -> None:
-        """Call ``fn(*arguments)`` for the next example; if it returns a coroutine, that becomes a task.
+    def start(self, fn: Callable[[Any, Any], Any], given: Any) -> None:
+        """Call ``fn(recorder, given)`` for the next example; a coroutine that it returns becomes a task.
 
         A `GatherRequest` does, too; anything else is the example's result, of which NumPy arrays are
         copied. The task does not run before `proceed`. What ``fn`` raises is raised, or kept in
@@ -153,10 +113,11 @@ class Tasks:
         """
         example = self.started
         self.started += 1
-        collector.relieve()
+        if not example % 64:
+            collector.relieve()
         context = copy_context()
         try:
-            result = context.run(fn, *arguments)
+            result = context.run(fn, self.recorder, given)
         except BaseException as raised:  # noqa: BLE001 - whatever the user's function raises
             error = self.ends(example, raised)
             if isinstance(error, RecursionError):
@@ -166,14 +127,14 @@ class Tasks:
             self._example_failed(example, error)
             return
         try:
-            if isinstance(result, GatherRequest):
+            if type(result) is GatherRequest:
                 result = awaiting(result)
-            if inspect.iscoroutine(result):
-                self._open_task(ExampleTask(example, result, context))
+            if isinstance(result, CoroutineType):
+                self.open_task(ExampleTask(example, result, context))
             else:
                 self._example_returned(example, result)
         except BaseException:  # a key press may come before the coroutine is a task
-            if inspect.iscoroutine(result):
+            if isinstance(result, CoroutineType):
                 result.close()
             raise
 
@@ -197,13 +158,10 @@ class Tasks:
             What an example raises, unless failures are collected.
         """
         collector.relieve()
-        own = self.graph, self.context
         while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
-            found = compiled.run_ready(
-                self._ready, self._open, self.results, *own, self.outside, self.owners
-            )
+            found = self.run_ready()
             if found is None:
-                return [(task, x.nodes) for task, x in self._open.items() if x is not None]
+                return self.waiting()
             self._take(*found)
 
     def is_open(self, task: ExampleTask) -> bool:
@@ -212,15 +170,7 @@ class Tasks:
 
     def waits_for(self, task: ExampleTask, nodes: list[Node]) -> bool:
         """Return whether a task still waits for ``nodes``, the list that `proceed` returned with it."""
-        request = self._open.get(task)
-        return request is not None and request.nodes is nodes
-
-    def answer(self, tasks: Iterable[ExampleTask], values: Iterator[Any]) -> None:
-        """Give these tasks the values that they wait for, so that the next `proceed` goes on with them.
-
-        Takes one value for each node from the front of ``values``, task after task.
-        """
-        compiled.answer(tasks, self._open, self._ready, values)
+        return task in self._open and task.request is not None and task.request.nodes is nodes
 
     def throw(self, task: ExampleTask, error: Exception) -> None:
         """Raise ``error`` in a task at the ``await`` where it waits for values, and run it on from there.
@@ -228,8 +178,8 @@ class Tasks:
         It runs at once, until it waits again, returns or raises; what it raises goes to its parent, or
         fails the example.
         """
-        self._open[task] = None
-        self._step(task, task.coroutine.throw, error)
+        task.wait(None)
+        self._step(task, error)
 
     def fail(self, example: int, error: Exception) -> None:
         """Close all tasks of an example, drop its result, and keep or raise ``error``.
@@ -281,18 +231,14 @@ class Tasks:
             return error
         raise error
 
-    def _open_task(self, task: ExampleTask) -> None:
-        self._open[task] = None
-        self._ready.append((task, task.begin, None))
-
-    def _step(self, task: ExampleTask, method: Callable[[Any], Any], argument: Any) -> None:
-        """Run a task by ``method(argument)`` until it waits, returns or raises, and act on that."""
+    def _step(self, task: ExampleTask, error: Exception) -> None:
+        """Raise ``error`` in a task, run it until it waits, returns or raises, and act on that."""
         raised: BaseException | None
         try:
-            request = task.context.run(method, argument)
-        except BaseException as error:  # noqa: BLE001 - whatever the user's coroutine raises
+            request = task.context.run(task.coroutine.throw, error)
+        except BaseException as found:  # noqa: BLE001 - whatever the user's coroutine raises
             request = None
-            raised = error
+            raised = found
         else:
             raised = None
         self._note(task)
@@ -332,24 +278,24 @@ class Tasks:
             failure = self.ends(task.example, error)
             deep = isinstance(failure, RecursionError)
             self._failed(task, too_deep(self.named(task.example), failure) if deep else failure)
-        elif self.outside and self.context() != self.outside:
+        elif self.leaves_open():
             # The other examples would go on inside of the `with` in which this task waits. The exception
-            # makes the task leave it, so `outside` stays as it is.
+            # makes the task leave it, so what is outside stays as it is.
             if isinstance(request, Unawaited):
                 request.close()
-            self._step(task, task.coroutine.throw, with_left_open(self.named(task.example)))
+            self._step(task, with_left_open(self.named(task.example)))
         else:
             self._wait(task, request)
 
     def _left_open(self) -> bool:
-        """Return whether the last step has changed what `Backend.context` says of open ``with`` statements.
+        """Return whether the last step has left a ``with`` statement of the framework open.
 
         What is open now counts as outside from then on, so that no other example is blamed for it.
         """
-        before = self.outside
-        if before:
-            self.outside = self.context()
-        return self.outside != before
+        found: bool = self.leaves_open()
+        if found:
+            self.look(probes_of(self.backend))
+        return found
 
     def _wait(self, task: ExampleTask, request: Any) -> None:
         """Note the request that a task has just made; make tasks of the coroutines that it gathers.
@@ -363,21 +309,22 @@ class Tasks:
                 "await fold.value(node), fold.values([...]) or fold.gather(...); there is no event "
                 "loop here, so files and sockets are read before.",
             )
-            self._ready.append((task, task.coroutine.throw, error))
+            self.go_on(task, error, raises=True)
         elif problem := request.problem(self.recorder):
             request.close()
-            self._ready.append((task, task.coroutine.throw, RecordError(*problem)))
+            self.go_on(task, RecordError(*problem), raises=True)
         elif isinstance(request, ValuesRequest):
-            self._open[task] = request
-            if not request.nodes:  # `fold.values([])`, which needs no round
-                self.answer((task,), iter(()))
+            if request.nodes:
+                task.wait(request)
+            else:  # `fold.values([])`, which needs no round
+                self.go_on(task, request.nested([]))
         else:
             children = task.join(request.coroutines or [])
             for child in children:
-                self._open_task(child)
+                self.open_task(child)
             request.taken()
             if not children:
-                self._ready.append((task, task.send, []))
+                self.go_on(task, [])
 
     def _finished(self, task: ExampleTask, result: Any) -> None:
         del self._open[task]
@@ -385,7 +332,7 @@ class Tasks:
         if parent is None:
             self._example_returned(task.example, result)
         elif parent.returned(task, result):
-            self._ready.append((parent, parent.send, [*parent.leave().values()]))
+            self.go_on(parent, [*parent.leave().values()])
 
     def _failed(self, task: ExampleTask, error: Exception) -> None:
         """End a task; its error is raised in its parent, after closing all else that the parent waits for.
@@ -402,7 +349,7 @@ class Tasks:
             child = pending.pop()
             pending += child.leave()
             self._close(child, error)
-        self._ready.append((task.parent, task.parent.coroutine.throw, error))
+        self.go_on(task.parent, error, raises=True)
 
     def _example_returned(self, example: int, result: Any) -> None:
         try:
@@ -435,6 +382,11 @@ class Tasks:
                 add_note(reason, f"While it was closed, {self.named(task.example)} raised {said}.")
             finally:
                 self._note(task)
+
+
+def probes_of(backend: Backend) -> tuple[Callable[[], Any], ...]:
+    """Return `Backend.probes`, and nothing if `Backend.context` is false."""
+    return backend.probes() if backend.context() else ()
 
 
 def with_left_open(example: str) -> RecordError:

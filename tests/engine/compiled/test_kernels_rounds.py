@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
+from contextvars import copy_context
 from types import SimpleNamespace
 
 import numpy as np
@@ -153,30 +154,38 @@ def test_distinct_integers_are_those_that_numpy_finds(values):
         np.testing.assert_array_equal(one, other)
 
 
-class Task:
-    """A task that has an example, and a step for each of some requests, the last of which it raises."""
-
-    def __init__(self, example, steps):
-        self.example = example
-        self.steps = iter(steps)
-        self.context = self
-        self.parent = None
-
-    def run(self, method, argument):
-        found = method(argument)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    def step(self, _):
-        return next(self.steps)
-
-
 class Result:
     """Stands for a node."""
 
 
+class Awaited:
+    """What hands anything to the tasks that it is awaited in."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __await__(self):
+        return (yield self.x)
+
+
 GRAPH = SimpleNamespace(node_type=Result, signature=[0])
+
+
+async def steps(*awaited, then=None):
+    """Await what is given, then raise an exception, or return anything else."""
+    found = [await Awaited(x) for x in awaited]
+    if isinstance(then, Exception):
+        raise then
+    return found if then is None else then
+
+
+def tasks_of(module, *coroutines, probes=()):
+    """Return the tasks of some examples, and a list of them."""
+    found = module.TasksBase(GRAPH, probes)
+    made = [module.TaskBase(example, x, copy_context()) for example, x in enumerate(coroutines)]
+    for task in made:
+        found.open_task(task)
+    return found, made
 
 
 def request(module, *nodes):
@@ -184,31 +193,49 @@ def request(module, *nodes):
     return module.RequestBase(SimpleNamespace(_graph=GRAPH), [*nodes], None)
 
 
-@pytest.mark.parametrize("module", [compiled, tasks])
-@pytest.mark.parametrize("last", [KeyError(), "of nothing", 7, StopIteration(3)], ids=repr)
-def test_tasks_run_until_one_does_not_wait_for_values(module, last):
-    last = request(module) if last == "of nothing" else last
-    waits = Task(0, [request(module, Result())])
-    other = Task(1, [last])
-    gone = Task(2, [])
-    owners = module.Owners(GRAPH, 8)
-    ready = deque((task, task.step, None) for task in (gone, waits, other, waits))
-    open_tasks = {waits: None, other: None}
-    found = module.run_ready(ready, open_tasks, {}, GRAPH, None, (), owners)
-    raised = isinstance(last, Exception)
-    assert found == (other, None if raised else last, last if raised else None)
-    assert type(open_tasks[waits]) is module.RequestBase and len(ready) == 1
-    assert owners.of_calls.tolist() == [0]  # the first that ran has recorded all
-    assert module.run_ready(deque(), open_tasks, {}, GRAPH, None, (), None) is None
+MODULES = pytest.mark.parametrize("module", [compiled, tasks])
 
 
-@pytest.mark.parametrize("module", [compiled, tasks])
+ENDS = {
+    "raises": (None, KeyError(), KeyError),
+    "returns": (None, 3, StopIteration),
+    "awaits a number": (7, None, type(None)),
+    "awaits no values": ((), None, type(None)),
+}
+"""What a task awaits, what it raises or returns then, and the class of the error that is reported."""
+
+
+@MODULES
+@pytest.mark.parametrize(("awaited", "then", "error"), ENDS.values(), ids=ENDS)
+def test_tasks_run_until_one_does_not_wait_for_values(module, awaited, then, error):
+    awaited = request(module) if awaited == () else awaited
+    other = steps(then=then) if awaited is None else steps(awaited)
+    wanted = [request(module, Result()) for _ in range(2)]
+    all_tasks, made = tasks_of(module, steps(wanted[0]), other, steps(wanted[1]))
+    all_tasks.owners = module.Owners(GRAPH, 8)
+    found = all_tasks.run_ready()
+    assert found[:2] == (made[1], awaited) and isinstance(found[2], error)
+    assert all_tasks.waiting() == [(made[0], wanted[0].nodes)]
+    assert all_tasks.owners.of_calls.tolist() == [0]  # the first that ran has recorded all
+    assert all_tasks.run_ready() is None and len(all_tasks.waiting()) == 2
+
+
+@MODULES
 def test_a_task_that_returns_a_node_is_done(module):
-    task, results = Task(3, [StopIteration(Result())]), {}
-    open_tasks = {task: None}
-    ready = deque([(task, task.step, None)])
-    assert module.run_ready(ready, open_tasks, results, GRAPH, None, (), None) is None
-    assert not open_tasks and type(results[3]) is Result
+    all_tasks, _ = tasks_of(module, steps(then=Result()))
+    assert all_tasks.run_ready() is None
+    assert not all_tasks.waiting() and type(all_tasks.results[0]) is Result
+
+
+@MODULES
+def test_tasks_go_on_with_their_values_or_with_an_error(module):
+    all_tasks, made = tasks_of(module, *[steps(request(module, Result())) for _ in range(3)])
+    assert all_tasks.run_ready() is None
+    all_tasks.answer(made[:2], [(5,), "six"])
+    all_tasks.go_on(made[2], KeyError("seven"), raises=True)
+    assert not all_tasks.waiting()
+    one, two, three = [all_tasks.run_ready()[2] for _ in made]
+    assert (one.value, two.value, repr(three)) == ([(5,)], ["six"], "KeyError('seven')")
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 80), st.booleans()), max_size=20))
@@ -235,18 +262,20 @@ def test_calls_have_the_owners_that_recorded_them(steps):
             assert owners.load == sum(min(count, 5) for count in total.values())
 
 
-@pytest.mark.parametrize("module", [compiled, tasks])
+@MODULES
 def test_a_task_that_leaves_a_with_open_does_not_wait(module):
-    task = Task(0, [request(module, Result())])
-    found = module.run_ready(deque([(task, task.step, 0)]), {task: None}, {}, GRAPH, lambda: 2, 1, None)
-    assert found[0] is task and type(found[1]) is module.RequestBase and found[2] is None
+    modes = iter([1, 2])
+    one = steps(request(module, Result()))
+    all_tasks, made = tasks_of(module, one, probes=(lambda: next(modes),))
+    task, awaited, error = all_tasks.run_ready()
+    assert task is made[0] and type(awaited) is module.RequestBase and error is None
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=4), max_size=5))
 def test_what_tasks_wait_for_is_found_alike(asked):
     fold = Fold()
     nodes = [[SharedNode(fold._graph, r) if x else Node(fold._graph, r) for r, x in one] for one in asked]
-    waiting = [(Task(example, ()), one) for example, one in enumerate(nodes)]
+    waiting = [(SimpleNamespace(example=example), one) for example, one in enumerate(nodes)]
     found = [module.awaited(waiting, SharedNode) for module in (compiled, tasks)]
     assert [[list(column) for column in one] for one in found[:1]] == [
         [list(column) for column in one] for one in found[1:]

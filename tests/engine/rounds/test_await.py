@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import pytest
 from awaits import grow, rounds_of
@@ -295,3 +297,46 @@ def test_to_wait_for_nothing_takes_no_round():
     fold = Fold(backend="numpy")
     assert fold.run(None, [1, 2], fn).tolist() == [1, 2]
     assert len(fold.explain().rounds) == 1
+
+
+@types.coroutine
+def delegated(request):
+    """Await by ``yield from`` in a generator."""
+    return (yield from request.__await__())
+
+
+@types.coroutine
+def driven(request):
+    """Await as code does that drives a coroutine by itself: what is asked goes out, the answer comes in."""
+    inner = waits(request)
+    asked = inner.send(None)
+    try:
+        inner.send((yield asked))
+    except StopIteration as end:
+        return end.value
+
+
+async def waits(request):
+    """Await."""
+    return await request
+
+
+class Waits:
+    """What is awaited through an ``__await__`` of its own."""
+
+    def __init__(self, request):
+        self.request = request
+
+    def __await__(self):
+        return self.request.__await__()
+
+
+@pytest.mark.parametrize("by", [waits, delegated, driven, Waits])
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+def test_values_reach_those_who_await_them_in_ways_of_their_own(by, recorder):
+    async def fn(fold, n):
+        node, request = fold.add(abs, -n), fold.value(fold.add(abs, n))
+        assert await by(fold.values((node, node))) == (n, n)
+        return [await by(request), await by(request)]  # a request may be awaited again
+
+    assert recorder(backend="numpy").run(None, [3, 4], fn).tolist() == [3, 3, 4, 4]

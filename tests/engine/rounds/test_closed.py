@@ -35,7 +35,7 @@ def test_what_is_never_run_is_closed():
 
 
 PRESSED = {
-    "opens": (Tasks, "_open_task"),
+    "opens": (Tasks, "open_task"),
     "joins": (ExampleTask, "join"),
     "makes": (ExampleTask, "__init__"),
     "waits": (Tasks, "_wait"),
