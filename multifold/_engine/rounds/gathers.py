@@ -218,14 +218,15 @@ class Gathers:
             if None not in leaves:
                 found = [stretches_of(leaves[i::width], begins) for i in range(width)]
                 if all(map(self._are_few, found)):
-                    alike = all(map(is_of_one_class, found))
+                    alike = len(leaves) == width or all(map(is_of_one_class, found))
                     return (ordered, [*rows.reshape(width, -1)], found) if alike else None
             if not self.store.move_all({source & CALL_MASK for source in sources}, values):
                 return None
 
     def _are_few(self, stretches: Sequence[Stretch]) -> bool:
         """Return whether an operand is put together from these stretches without moving what they read."""
-        return self.store.reads_well([(x.read, x.end - x.begin) for x in stretches])
+        one_page = len(stretches) == 1 and self.store.in_place
+        return one_page or self.store.reads_well([(x.read, x.end - x.begin) for x in stretches])
 
     def _operands(
         self,
@@ -351,6 +352,9 @@ def stretches_of(leaves: Sequence[Leaf], begins: Sequence[int]) -> list[Stretch]
 
     ``begins`` has where each group begins, and at last how many calls there are.
     """
+    if len(leaves) == 1:  # nearly always
+        (read, leaf), *_ = leaves
+        return [Stretch(read, leaf, 0, begins[1])]
     found: list[Stretch] = []
     group = 0
     for (read, leaf), same in groupby(leaves):

@@ -119,9 +119,11 @@ class ResultRows:
         Without a copy, and protected, if they are all rows.
         """
         values = self._values
-        if self.is_all(rows):
+        if len(rows) == self.rows and self.is_all(rows):
             return values.protected(self.leaves[leaf])
-        view = self.view(leaf)
+        view = self._views[leaf]
+        if view is None:
+            view = self.view(leaf)
         return None if view is False else values.backend.from_host(view.take(rows, 0))
 
     def host(self, leaf: int, rows: Integers) -> np.ndarray:

@@ -71,7 +71,8 @@ def merged_results(
     for example, result in sorted(tasks.results.items()):
         try:
             outputs = take_apart(recorder, result, len(loose), fewest=0)
-            refuse_other(*next(iter(taken.items()), (example, outputs)), example, outputs)
+            first, model = next(iter(taken.items()), (example, outputs))
+            refuse_other(first, model, example, outputs)
         except Exception as error:
             add_note(error, f"Returned by example {example} of fold.run.")
             if not tasks.collect:

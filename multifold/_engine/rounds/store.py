@@ -382,9 +382,11 @@ class Store:
         """
         part = source >> PART_BITS
         result = self.results[source & CALL_MASK]
-        if part not in result.parts:
-            result.parts[part] = self._find_leaf(result, part, values)
-        found: Leaf | None = result.parts[part]
+        found: Leaf | None
+        try:
+            found = result.parts[part]
+        except KeyError:
+            found = result.parts[part] = self._find_leaf(result, part, values)
         return found
 
     def _find_leaf(self, result: Stored | Page, part: int, values: Values) -> Leaf | None:
