@@ -39,6 +39,9 @@ from multifold._engine.record.recorder import Recorder
 from multifold.errors import RecordError, type_of
 from multifold.operands import Each
 
+ONE = optree.tree_structure(0, none_is_leaf=True)
+"""The structure of outputs that are one result."""
+
 
 @dataclass
 class Outputs:
@@ -157,8 +160,13 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
     if isinstance(outputs, (list, tuple, dict) if fewest else (tuple, dict)) and not outputs:
         return Outputs(structure=optree.tree_structure(outputs, none_is_leaf=True))
 
+    groups: list[Any]
     try:
-        groups, structure = optree.tree_flatten(_mark(recorder, outputs, fewest), none_is_leaf=True)
+        marked = _mark(recorder, outputs, fewest)
+        if type(marked) is _Group:  # one result, as most functions of examples return
+            groups, structure = [marked], ONE
+        else:
+            groups, structure = optree.tree_flatten(marked, none_is_leaf=True)
     except RecursionError:
         refuse_itself(outputs, "the outputs")
         raise
@@ -294,4 +302,4 @@ def put_together(outputs: Outputs, values: Iterable[Any], examples: int | None =
         else entry(one)
         for one in outputs.wanted
     ]
-    return optree.tree_unflatten(outputs.structure, leaves)
+    return leaves[0] if outputs.structure is ONE else optree.tree_unflatten(outputs.structure, leaves)
