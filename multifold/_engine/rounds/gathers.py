@@ -299,18 +299,25 @@ class Gathers:
         segments = np.repeat(np.arange(len(lengths)), lengths)
         return Ragged(found[0], *values.upload([lengths, segments], int)), found[1], lengths
 
-    def rows(self, values: Values, refs: Integers) -> Any:
-        """Return the rows of some references as one array, in their order.
+    def rows(self, values: Values, refs: Integers, *, alone: bool) -> Any:
+        """Return the rows of some references as one array, in their order; a new one unless ``alone``.
 
-        None if a plan is needed: if a result nests, or the rows are of several classes (`Values.class_of`).
+        ``alone`` says that nothing else is read of these results. None if a plan is needed: if a result
+        nests, or the rows are of several classes (`Values.class_of`).
         """
         found = self._read(values, refs, len(refs))
-        return None if found is None else values.unprotected(found[0])
+        if found is None:
+            return None
+        rows = values.unprotected(found[0])
+        if not alone and found[2]:
+            return values.gather(rows, values.indices(np.arange(len(refs))))
+        return rows
 
-    def _read(self, values: Values, refs: Integers, size: int) -> tuple[Any, Hashable] | None:
+    def _read(self, values: Values, refs: Integers, size: int) -> tuple[Any, Hashable, bool] | None:
         """Return the rows of some references as one array, in their order, and the class of these rows.
 
-        The last row is repeated up to ``size`` rows. None if a plan is needed, as in `_stretches`.
+        The last row is repeated up to ``size`` rows. At last comes whether it is the array of a result, and
+        no copy. None if a plan is needed, as in `_stretches`.
         """
         calls = refs & CALL_MASK
         while True:
@@ -330,7 +337,8 @@ class Gathers:
             return None
         read, leaf, *_ = found[0]
         rows = self.table.row[calls]
-        return read_mixed(values, found, which, rows, size), read.classes[leaf]
+        is_all = len(found) == 1 and not values.backend.pads and read.is_all(rows)
+        return read_mixed(values, found, which, rows, size), read.classes[leaf], is_all
 
 
 NO_LENGTHS: Mapping[int, np.ndarray] = {}

@@ -470,5 +470,6 @@ class Rounds:
             return None
         self.run_by_gathers(loop, ready, launches, NOBODY)
         with loop.values.placed():
-            found = [self.gathers.rows(loop.values, group) for group in asked.batched]
+            alone = len(asked.batched) == 1
+            found = [self.gathers.rows(loop.values, group, alone=alone) for group in asked.batched]
         return None if any(x is None for x in found) else found

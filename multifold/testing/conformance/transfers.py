@@ -84,6 +84,7 @@ class TransferTests(Suite):
 
         for examples in (2, 50):
             fold, counts = self.counted()
+            fold._backend.host_view = lambda x: None  # NumPy reads arrays that it sees, and copies nothing
             fold.run({"same": lambda x: x}, [float(i) for i in range(examples)], climb)
             found = counts["to_numpy"]
             self.must(found == 3, f"3 rounds of {examples} examples read back {found} times")

@@ -375,7 +375,7 @@ WAYS = {
     "a fold that is reset": lambda fold: [WAYS["apply"](fold), fold.reset(), WAYS["apply"](fold)][2],
     "traces": lambda fold: fold.run(TREE_MODEL, [trace(tree, x) for x in LEAVES]),
     "merged traces": lambda fold: fold.run(TREE_MODEL, merge([trace(tree, x) for x in LEAVES])),
-    "rounds": lambda fold: fold.run(TREE_MODEL, LEAVES, awaited),
+    "the last round": lambda fold: fold.run(TREE_MODEL, LEAVES, tree),
 }
 
 

@@ -189,3 +189,17 @@ def test_values_of_none_are_refused_not_left_out():
 
     with pytest.raises(RecordError, match=r"value can be awaited. Received a NoneType"):
         Fold(backend="numpy").run({"double": lambda x: 2 * x}, [1.0], parse)
+
+
+def test_results_that_are_returned_twice_share_no_memory(backend, model, seam, equal):
+    async def fn(fold, x):
+        node = fold.add("leaf", x)
+        await fold.value(node)
+        last = fold.add("double", node)
+        return last, last, node
+
+    with seam.inference():
+        one, same, _ = Fold(backend=backend).run(model, [1, 2, 3], fn)
+    assert one is not same and not np.shares_memory(seam.host_view(one), seam.host_view(same))
+    equal(one, same)
+    equal(one, Unfold(model, backend=backend).run(None, [1, 2, 3], fn)[0])
