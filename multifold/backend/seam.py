@@ -317,13 +317,6 @@ class Backend(abc.ABC):
         """
         return None
 
-    def probes(self) -> tuple[Callable[[], Any], ...]:
-        """Return functions of which one returns something else as soon as `context` does.
-
-        All are called after each step of an example, so builtin functions serve better than methods.
-        """
-        return (self.context,)
-
     # Without these the core puts back what it knows: attributes, and random generators of NumPy and Python.
     # An op that draws other random numbers cannot be tried, as a warning says. A dry run computes on zeros.
 

@@ -134,7 +134,6 @@ class Counting(Backend):
     placed = handed_on("placed")
     padded_rows = handed_on("padded_rows")
     pieces = handed_on("pieces")
-    probes = handed_on("probes")
     profile = handed_on("profile")
     promoted = handed_on("promoted")
     protected = handed_on("protected")

@@ -41,6 +41,9 @@ FLOATS: dict[torch.dtype, np.dtype] = {torch.float64: np.dtype("f8"), torch.floa
 
 FLOAT32: np.dtype = np.dtype(np.float32)
 
+# Made once, since `TorchBackend.context` returns one of them after each step of a task.
+GRADIENTS = (True,)
+NO_GRADIENTS = (False,)
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 is_grad_enabled = torch.is_grad_enabled
 is_inference_mode_enabled = torch.is_inference_mode_enabled
@@ -168,12 +171,10 @@ class TorchBackend(Backend):
             return None
 
     def context(self) -> Hashable:
-        dtypes = map(torch.get_autocast_dtype, ("cpu", "cuda")) if is_any_autocast_enabled() else ()
-        return is_grad_enabled(), *dtypes
-
-    def probes(self) -> tuple[Callable[[], Any], ...]:
-        # Where autocast is on, its dtypes may change, too.
-        return (self.context,) if is_any_autocast_enabled() else (is_grad_enabled, is_any_autocast_enabled)
+        # Asked for after each step of a task, so these functions are not looked up in modules.
+        if not is_any_autocast_enabled():
+            return GRADIENTS if is_grad_enabled() else NO_GRADIENTS
+        return torch.is_grad_enabled(), *map(torch.get_autocast_dtype, ("cpu", "cuda"))
 
     def version(self, x: torch.Tensor) -> int:
         return (

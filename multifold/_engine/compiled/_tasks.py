@@ -338,22 +338,22 @@ class TasksBase:
     _open = cython.declare(dict, visibility="readonly")  # a key for each task, in the order of making
     ready: list  # tasks that are ready, from position `at` on
     at: columns.Int
-    probes: tuple  # functions that tell the framework's `with` statements: see `Backend.probes`
-    outside: list  # what each of them returned outside of those of the examples
+    context: Any  # tells which of the framework's `with` statements are open: see `Backend.context`
+    outside: Any  # what it returned outside of those of the examples; false if there are none
 
-    def __init__(self, graph: Any, probes: tuple) -> None:
+    def __init__(self, graph: Any, context: Any) -> None:
         self.graph = graph
-        self.look(probes)
+        self.context = context
+        self.look()
         self.results = {}
         self.owners = None
         self._open = {}
         self.ready = []
         self.at = 0
 
-    def look(self, probes: tuple) -> None:
-        """Take the ``with`` statements that are open, as these functions tell, for those outside."""
-        self.probes = probes
-        self.outside = [probe() for probe in probes]
+    def look(self) -> None:
+        """Take the ``with`` statements that are open for those outside."""
+        self.outside = self.context()
 
     def leaves_open(self) -> bool:
         """Return whether other ``with`` statements of the framework are open than outside."""
@@ -361,14 +361,11 @@ class TasksBase:
 
     @cython.cfunc
     def differs(self) -> columns.Bool:
-        """Return whether a probe returns something else than outside."""
-        i: columns.Int
-        for i in range(len(self.probes)):
-            found = self.probes[i]()
-            before = self.outside[i]
-            if found is not before and found != before:
-                return True
-        return False
+        """Return whether the context is another one than outside."""
+        if not self.outside:
+            return False
+        found = self.context()
+        return found is not self.outside and found != self.outside
 
     def open_task(self, task: TaskBase) -> None:
         """Take a new task, which is ready to begin."""

@@ -97,9 +97,8 @@ class Tasks(compiled.TasksBase):
     """
 
     def __init__(self, recorder: Awaiting, backend: Backend, *, collect: bool) -> None:
-        super().__init__(recorder._graph, probes_of(backend))  # nothing is reset while tasks run
+        super().__init__(recorder._graph, backend.context)  # nothing is reset while tasks run
         self.recorder = recorder
-        self.backend = backend
         self.collect = collect
         self.failures: dict[int, Exception] = {}
         self.started = 0
@@ -294,7 +293,7 @@ class Tasks(compiled.TasksBase):
         """
         found: bool = self.leaves_open()
         if found:
-            self.look(probes_of(self.backend))
+            self.look()
         return found
 
     def _wait(self, task: ExampleTask, request: Any) -> None:
@@ -382,11 +381,6 @@ class Tasks(compiled.TasksBase):
                 add_note(reason, f"While it was closed, {self.named(task.example)} raised {said}.")
             finally:
                 self._note(task)
-
-
-def probes_of(backend: Backend) -> tuple[Callable[[], Any], ...]:
-    """Return `Backend.probes`, and nothing if `Backend.context` is false."""
-    return backend.probes() if backend.context() else ()
 
 
 def with_left_open(example: str) -> RecordError:

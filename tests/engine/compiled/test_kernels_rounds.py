@@ -179,9 +179,9 @@ async def steps(*awaited, then=None):
     return found if then is None else then
 
 
-def tasks_of(module, *coroutines, probes=()):
+def tasks_of(module, *coroutines, context=bool):
     """Return the tasks of some examples, and a list of them."""
-    found = module.TasksBase(GRAPH, probes)
+    found = module.TasksBase(GRAPH, context)
     made = [module.TaskBase(example, x, copy_context()) for example, x in enumerate(coroutines)]
     for task in made:
         found.open_task(task)
@@ -266,7 +266,7 @@ def test_calls_have_the_owners_that_recorded_them(steps):
 def test_a_task_that_leaves_a_with_open_does_not_wait(module):
     modes = iter([1, 2])
     one = steps(request(module, Result()))
-    all_tasks, made = tasks_of(module, one, probes=(lambda: next(modes),))
+    all_tasks, made = tasks_of(module, one, context=lambda: next(modes))
     task, awaited, error = all_tasks.run_ready()
     assert task is made[0] and type(awaited) is module.RequestBase and error is None
 
