@@ -214,7 +214,8 @@ class Store:
             own = value if outcome.forms else opened(value)
             self.add(own, rows, calls, row, outcome.form, outcome.forms)
         else:
-            page.take(new := np.empty_like(calls))
+            new = np.empty_like(calls)
+            page.take(new)
             page.write(new, arrays_of(value))
             self.table.store(calls, page.number, new)
 
@@ -407,8 +408,8 @@ class Store:
         ``rows[i]`` of the result of ``sources[which[i]]``. Of each source only these rows are copied, in
         the order of the references.
         """
-        found = [x for source in sources.tolist() if (x := self._leaves_of(source, values)) is not None]
-        if len(found) < len(sources):
+        found: list[Any] = [self._leaves_of(source, values) for source in sources.tolist()]
+        if None in found:
             return None
         single = len(found) == 1
         at = np.arange(len(rows)) if single else np.empty_like(rows)

@@ -182,8 +182,10 @@ class Launcher:
                 result = backend.call(op, operands, static)
             if watch is not None:
                 watch.refuse_changes()
-            elif self.counts and before != (after := backend.versions(arrays)):
-                refuse_changed(backend, own, watched, before, after)
+            elif self.counts:
+                after = backend.versions(arrays)
+                if before != after:
+                    refuse_changed(backend, own, watched, before, after)
             return result
         except backend.passes:
             raise

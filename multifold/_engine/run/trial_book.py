@@ -79,7 +79,8 @@ class TrialBook:
         """
         began = perf_counter()
         owners = owners_of(self.backend, self.model, self.ops[launch.signature])
-        if (reason := self.backend.untried(owners)) is not None:
+        reason = self.backend.untried(owners)  # no walrus, which AutoGraph warns of
+        if reason is not None:
             self.leave_untried(launch, square, reason)
             return None, 0.0
         if not late and not self.backend.is_built(owners):
@@ -186,7 +187,8 @@ class TrialBook:
             If the op mixes its rows, or has written to an operand.
         """
         began = perf_counter()
-        if self.compares and (number := trial.changed_operand()) is not None:
+        number = trial.changed_operand() if self.compares else None
+        if number is not None:
             changed = OperandChanged(f"operand {number} was changed by an inplace operation")
             raise launch.error(f"raised {error_text(changed)}", IN_PLACE) from changed
         try:
