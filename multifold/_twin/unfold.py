@@ -49,6 +49,7 @@ class Unfold(FrameworkRecorder, Awaiting):
     """
 
     _replay_type: ClassVar[type[Replay]] = Replay
+    _seats = False  # each call runs at once, and no other shares its launch
 
     def __init__(
         self, model: Any = None, *, backend: Any = "auto", device: Any = None, debug: bool = False

@@ -2,6 +2,7 @@
 
 `seam` has `Backend`, of which an adapter has a subclass. Beside it stands what goes through:
 
+- `alike`: modules that differ in their parameters only.
 - `arrays`: rows on axis 0, `Ragged` rows, and dtypes that promote each other.
 - `cells`: recurrent cells in the form that `Fold.unroll` takes.
 - `objects`: what is asked of a user's objects, and the `StateSlot` that says what of them an op may change.
@@ -10,6 +11,7 @@
 
 from __future__ import annotations
 
+from multifold.backend.alike import Groups, ModuleForm, Together
 from multifold.backend.arrays import NUMBER_DTYPES, PIECE, Array, Ragged, cached_pieces, promoted
 from multifold.backend.cells import Bidirectional, Cell, Stack
 from multifold.backend.kit import TrainingKit, Transfers
@@ -23,9 +25,12 @@ __all__ = [
     "Backend",
     "Bidirectional",
     "Cell",
+    "Groups",
+    "ModuleForm",
     "Ragged",
     "Stack",
     "StateSlot",
+    "Together",
     "TrainingKit",
     "Transfers",
     "attribute_of",

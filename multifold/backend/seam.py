@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from multifold.backend.alike import Groups, ModuleForm, Together
 from multifold.backend.arrays import NUMBER_DTYPES, Array
 from multifold.backend.cells import Bidirectional, Cell, Stack
 from multifold.backend.kit import TrainingKit
@@ -417,6 +418,22 @@ class Backend(abc.ABC):
         consists of.
         """
         return fn(arrays)
+
+    # Without these each module has launches of its own.
+
+    def form_of(self, module: Any) -> ModuleForm | None:
+        """Return the form of a module, which others may have: they share launches, whatever their weights.
+
+        None for what is no module, or computes a row by more than its operands and parameters.
+        """
+        return None
+
+    def together(self, forms: Sequence[Any], groups: Groups) -> Together | None:
+        """Return what calls modules of these equal forms as one; None to call each with its rows.
+
+        ``groups`` says which rows of a launch belong to which of them: two modules or more.
+        """
+        return None
 
     # Without these `multifold.batched` refuses the framework, and programs are ragged.
 

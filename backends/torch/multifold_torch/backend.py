@@ -20,8 +20,20 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import _StopRecomputationError
 
-from multifold.backend import Backend, Bidirectional, Cell, Stack, StateSlot, cached_pieces, promoted
+from multifold.backend import (
+    Backend,
+    Bidirectional,
+    Cell,
+    Groups,
+    ModuleForm,
+    Stack,
+    StateSlot,
+    Together,
+    cached_pieces,
+    promoted,
+)
 from multifold_torch.cells import cell_of
+from multifold_torch.alike import form_of, together
 from multifold_torch.kit import TorchKit, tensors
 from multifold_torch.trials import (
     RESERVED,
@@ -300,6 +312,13 @@ class TorchBackend(Backend):
         finally:
             log.disabled = silent
         return [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in sizes]
+
+    def form_of(self, module: Any) -> ModuleForm | None:
+        # A compiler takes an op as it is, and would compile it for each set of modules.
+        return form_of(module) if self.compiler is None else None
+
+    def together(self, forms: Sequence[Any], groups: Groups) -> Together | None:
+        return together(forms, groups)
 
     def lazy_recorder(self, fn: Any) -> Any:
         # Imported late: it takes a while, and most folds need none.

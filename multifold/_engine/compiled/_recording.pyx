@@ -195,6 +195,8 @@ cdef class GraphBase:
     cdef public dict quick, splits  # a graph of traces hands them to the next one, which knows the same forms
     cdef readonly dict merged  # where equal calls are one, the first call of each key; else None
     cdef public object frame  # where calls are recorded just now, if not where `add` is called; else None
+    cdef public dict seats  # the id of a module -> its population and its number there; None where there is none
+    cdef readonly dict held  # the id of such a module -> itself, so that it lives until its calls run
     cdef int64_t split_part  # the part that was split last, and what was added to the reference
     cdef tuple split_offsets
 
@@ -203,7 +205,7 @@ cdef class GraphBase:
         self.signature, self.refs, self.ints = new_column(INTEGERS), new_column(INTEGERS), new_column(INTEGERS)
         self.lengths, self.members, self.instructions = new_column(INTEGERS), new_column(INTEGERS), new_column(INTEGERS)
         self.floats, self.holders = new_column(FLOATS), new_column(INTEGERS)
-        self.arrays, self.loose, self.codes, self.quick, self.splits = [], [], [], {}, {}
+        self.arrays, self.loose, self.codes, self.quick, self.splits, self.held = [], [], [], {}, {}, {}
 
     def __init__(self, type node_type not None, bint merges):
         if not issubclass(node_type, NodeBase):
@@ -565,13 +567,23 @@ cdef object add(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
     cdef bytes letters
     cdef Marks marks
     cdef bint marked = False
+    cdef tuple key, seat = None
     marks.loose = 0  # gcc does not see that `marked` guards it
     if count == 0:
         raise TypeError("add() missing 1 required positional argument: 'op'")
     if frame == NULL:
         raise RuntimeError("add() needs a Python frame that calls it")
     try:
-        form = graph.quick.get(quick_key(args, count, keywords))
+        key = quick_key(args, count, keywords)
+        form = None
+        if graph.seats is not None:
+            seat = graph.seats.get(<size_t>args[0])
+            if seat is not None:
+                form = graph.quick.get((seat[0], *key[1:]))
+                if form is None:
+                    seat = None  # its operands are such as only the module itself takes
+        if form is None:
+            form = graph.quick.get(key)
         if form is not None:
             letters, number, table = <tuple?>form
             if table is not None:
@@ -580,6 +592,9 @@ cdef object add(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
                 mark(graph, &marks)
                 marked = True
                 if put_operands(recorder, graph, letters, args + 1):
+                    if seat is not None:
+                        graph.ints.put_number(seat[1])
+                        graph.held[<size_t>args[0]] = <object>args[0]
                     graph.codes.append(PyFrame_GetCode(frame))
                     graph.instructions.put_integer(PyFrame_GetLasti(frame))
                     # An equal call is only found by its entries in the columns, so they are put first and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from multifold._engine.frameworks import registry
 from multifold._engine.record.graph import Graph
 from multifold._engine.record.lines import users_frame
 from multifold._engine.record.node import Node
+from multifold._engine.record.population import Seat, seat_of
 from multifold._engine.record.recorder import Recorder, numpy_class, refuse_rows
 from multifold._engine.record.unroll import named_cell, time_steps, unroll
 from multifold.backend import Backend, Bidirectional, Cell, Stack
@@ -24,6 +25,9 @@ class FrameworkRecorder(Recorder):
     """
 
     _node_type: type[Node] = Node
+
+    _seats: ClassVar[bool] = True
+    """Whether modules of one form are recorded as one op, with the number of the module as an operand."""
 
     def __init__(
         self, backend: str | Backend | type[Backend] = "auto", *, device: Any = None, cse: bool = False
@@ -90,6 +94,10 @@ class FrameworkRecorder(Recorder):
             # An eager twin has computed the calls before this one, so its arrays may have changed since.
             graph.counted.note(x, backend.version, len(graph.signature), graph.value_of is not None)
         return signature
+
+    def _seat_of(self, op: Any) -> Seat | None:
+        """Return the population of a module and its number there; None if it has no other of its form."""
+        return seat_of(self._backend, op) if self._seats else None
 
     def _owner(self, x: Any) -> Backend | None:
         """Return the backend of an array of a framework, None for anything else, NumPy arrays too.

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from multifold._engine.record.population import Population
 from multifold.backend import Backend, attribute_of, owner_of
 
 VALUES = (bool, int, float, complex, str, bytes, NoneType)
@@ -68,8 +69,11 @@ def makers(op: Any) -> Iterator[Any]:
     """Yield the objects that an op consists of.
 
     A method: its function, then its object. A partial: what its function consists of, then, likewise, its
-    arguments. Anything else: the op itself.
+    arguments. A population: its modules. Anything else: the op itself.
     """
+    if isinstance(op, Population):
+        yield from op.modules
+        return
     if isinstance(op, functools.partial):
         yield from makers(op.func)
         for part in (*op.args, *op.keywords, *op.keywords.values()):

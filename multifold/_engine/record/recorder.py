@@ -27,6 +27,7 @@ from multifold._engine.record.graph import Graph
 from multifold._engine.record.keywords import CONSTANT, keyword_value
 from multifold._engine.record.lines import users_frame
 from multifold._engine.record.node import Node, SharedNode
+from multifold._engine.record.population import SEATS, Seat
 from multifold._engine.record.reduce import EMPTY, balanced
 from multifold._engine.record.signature import Signature, Slot, op_name
 from multifold.errors import BackendError, MultifoldError, RecordError, type_of
@@ -299,9 +300,14 @@ class Recorder(RecorderBase):
         graph = self._graph
         before = graph.enter(get_ident())
         try:
+            seat = self._seat_of(op)
+            if seat is not None:
+                graph.seats = SEATS
             # After a reset most forms come again. Those that are remembered need not be understood anew.
-            if self._graph.before and self._recall(op, operands, static):
+            if graph.before and self._recall(op if seat is None else seat[0], operands, static):
                 return self._quick(op, operands, static, frame)
+            if seat is not None:
+                return self._understand(op, operands, static, frame, seat)
             if isinstance(op, str) or not callable(op) or way_of(op) in (None, AS_IT_IS):
                 return self._understand(op, operands, static, frame)
             # What is bound in a `functools.partial` may change before the next call, so it cannot be looked
@@ -318,10 +324,22 @@ class Recorder(RecorderBase):
         finally:
             graph.leave(before)
 
-    def _understand(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
+    def _seat_of(self, op: Any) -> Seat | None:
+        """Return the population of an op and its number there, by `seat_of`; None in recorders without."""
+        return None
+
+    def _understand(
+        self,
+        op: Any,
+        operands: tuple[Any, ...],
+        static: dict[str, Any],
+        frame: Any,
+        seat: Seat | None = None,
+    ) -> Node:
         """Record a call of any form, without the quick path, and return its node.
 
-        The first call of a form that the quick path can take opens that to the form. With ``cse=True``, the
+        With a ``seat``, it is a call of the population with the number of the module, unless an operand is
+        such as not every module of the population would get it: shared or ragged. The first call of a form that the quick path can take opens that to the form. With ``cse=True``, the
         node of an equal call may be returned instead.
 
         Raises
@@ -336,14 +354,19 @@ class Recorder(RecorderBase):
             )
         graph = self._graph
         # All operands are sorted into `call` first, so a call that is refused leaves the graph as it was.
+        module = op
+        op, leaves = (op, list(operands)) if seat is None else (seat[0], [*operands, seat[1]])
         call = _Call(self, op)
-        leaves = list(operands)
         structure = None
         orders: list[Hashable] = []
         if any(isinstance(x, (tuple, list, dict)) for x in operands):
             leaves, structure = optree.tree_flatten(leaves, none_is_leaf=True)
             note_orders(operands, orders)  # an op can see the order of a dictionary; optree leaves it out
         slots = [call.slot(x) for x in leaves]
+        if seat is not None:
+            if any(slot.kind.shared or slot.kind.ragged for slot in slots):
+                return self._understand(module, operands, static, frame)
+            graph.held[id(module)] = module
         op_key = op if isinstance(op, str) else freeze(op)
         # f(a=1, b=2) and f(b=2, a=1) are one call to Python
         ordered = [(name, keyword_value(name, x, op)) for name, x in sorted(static.items())]

@@ -18,6 +18,7 @@ import optree
 
 from multifold._engine.record.freezing import snapshot
 from multifold._engine.record.kinds import COLUMNS, FLOAT, NODE, SHARED, Kind
+from multifold._engine.record.population import Population
 
 PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
 """Types of values that refer to no other object."""
@@ -176,6 +177,8 @@ class Signature:
         again.
         """
         op = self.op
+        if type(op) is Population:  # which keeps no module alive
+            op = self.name
         # Default arguments belong to the function, and may hold arrays of any size.
         free = isinstance(op, str) or (type(op) is FunctionType and not (op.__closure__ or op.__defaults__))
         own = [slot.value for slot in self.slots if slot.kind.column is None]

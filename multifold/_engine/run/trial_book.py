@@ -21,6 +21,7 @@ from multifold._engine.ops.values import Values
 from multifold._engine.ops.verdicts import VERDICTS, Known, key_of, ranks_of
 from multifold._engine.ops.writes import OperandChanged
 from multifold._engine.record.lines import warn_user
+from multifold._engine.record.population import Population
 from multifold._engine.record.signature import LazyOp, Signature
 from multifold._engine.run.launch import PreparedLaunch, naming
 from multifold.marks import mark_of
@@ -161,7 +162,9 @@ class TrialBook:
         if found is None:
             op = self.ops[signature]
             modes = self.modes
-            if self.model is None or getattr(op, "__self__", None) is not self.model:
+            if isinstance(op, Population):
+                modes = modes, self.backend.modes([next(op.modules)])  # which are those of all its modules
+            elif self.model is None or getattr(op, "__self__", None) is not self.model:
                 modes = modes, self.backend.modes(owners_of(self.backend, None, op))
             found = self.verdicts[signature] = (
                 VERDICTS.of(self.backend, op, new=True),

@@ -83,8 +83,8 @@ class GraphBase:
     """Returns the error of calls that several threads record at once; compiled, each takes one step."""
 
     __slots__ = (
-        "arrays", "codes", "floats", "frame", "holders", "instructions", "ints", "lengths", "loose",
-        "members", "merged", "node_type", "quick", "refs", "signature", "splits",
+        "arrays", "codes", "floats", "frame", "held", "holders", "instructions", "ints", "lengths", "loose",
+        "members", "merged", "node_type", "quick", "refs", "seats", "signature", "splits",
     )  # fmt: skip
 
     def __init__(self, node_type: type[Any], merges: bool) -> None:
@@ -103,6 +103,9 @@ class GraphBase:
         self.holders: list[int] = []  # how many nodes of each call are alive
         # Where calls are recorded just now, if not where `add` is called: `reduce` records for its caller.
         self.frame: FrameType | None = None
+        # The id of a module -> its population and its number there; None where the calls have none.
+        self.seats: dict[int, tuple[Any, int]] | None = None
+        self.held: dict[int, Any] = {}  # such modules by their ids: they live until their calls run
         self.quick: dict[Hashable, Form] = {}
         self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -244,19 +247,30 @@ class RecorderBase:
     def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Any:
         """Record one call of ``op`` and return its node, as `multifold.Fold.add` says."""
         graph = self._graph
+        given = operands
         # The frame says the line of the call, in case an error names it later.
         frame = sys._getframe(1) if graph.frame is None else graph.frame
         try:
             key = quick_key(op, operands, static) if static else (op, *map(type, operands))
-            form = graph.quick.get(key)
+            form = None
+            seat = None if graph.seats is None else graph.seats.get(id(op))
+            if seat is not None:
+                form = graph.quick.get((seat[0], *key[1:]))
+            if form is None:  # no module, or one with operands that only itself takes
+                form, seat = graph.quick.get(key), None
             if form is not None:
                 (letters, sinks), number, table = form
                 if table is not None:
                     number = table.get(values_of(self, letters, operands))
+                if seat is not None:  # the number of the module follows its operands
+                    letters += "i"
+                    sinks = [*(sinks or [None] * len(operands)), "ints"]
+                    operands = (*operands, seat[1])
+                    graph.held[id(op)] = op
         except (TypeError, ValueError, MultifoldError):  # not hashed, or refused: `_record` says why
             form = None
         if form is None or number is None:
-            return self._record(op, operands, static, frame)
+            return self._record(op, given, static, frame)
         refs = graph.refs
         column = graph.signature
         call = len(column)
@@ -282,7 +296,7 @@ class RecorderBase:
                         raise OverflowError
         except (OverflowError, TypeError):
             graph.take_back(letters, operands, x)
-            return self._record(op, operands, static, frame)
+            return self._record(op, given, static, frame)
         # Another thread has recorded a call in the meantime, and the operands of both lie mixed in the
         # columns.
         if len(column) > call:

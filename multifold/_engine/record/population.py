@@ -1,0 +1,278 @@
+"""Populations: modules of one form, recorded as one op that gets the number of a module with each row.
+
+Calls of two modules would be two kinds of calls, as the op is part of a call's signature. Where a framework
+says that modules have equal forms (`multifold.backend.Backend.form_of`), as two layers of one size do,
+these differ in their parameters only. So each such module has a *seat*: a population, and its number there.
+The recorder puts the population in the place of the module, and the number behind the operands:
+
+    fold.add(layers[3], x)    is recorded as    population(x, 3)
+
+A launch then holds rows of many modules. A module without a second one of its form is recorded as it is.
+
+Seats are kept for the process, by weak references: no population keeps a module alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import count
+from threading import Lock
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+
+from multifold.backend import Backend, Groups, ModuleForm, Together
+from multifold.errors import LaunchError, type_of
+
+
+MOST_TEAMS = 256
+"""So many teams are kept: a program whose minibatches are alike has one for each launch."""
+
+
+class Member:
+    """One module of a population, and its form as it was found last."""
+
+    __slots__ = ("form", "ref")
+
+    def __init__(self, ref: Callable[[], Any], form: ModuleForm | None) -> None:
+        self.ref = ref
+        self.form = form
+
+    def current(self, backend: Backend) -> ModuleForm | None:
+        """Return the form of the module as it is, None if it has none: it may have changed its options."""
+        if self.form is None or not self.form.holds():
+            self.form = backend.form_of(self.ref())
+        return self.form
+
+
+class Team(NamedTuple):
+    """The modules of a launch, which of its rows are theirs, and what calls them as one, if anything does."""
+
+    members: list[Member]
+    groups: Groups
+    together: Together | None
+
+    def holds(self) -> bool:
+        """Return whether all is as it was when this was made, so that it may be used again."""
+        return len(self.members) == 1 or (self.together is not None and self.together.holds())
+
+
+class Population:
+    """Modules of one form as one op, which takes the number of a module with each row.
+
+    Parameters
+    ----------
+    backend : Backend
+        The framework of the modules.
+    name : str
+        What messages call the op: the name of the modules' class.
+    """
+
+    def __init__(self, backend: Backend, name: str) -> None:
+        self.backend = backend
+        self.__qualname__ = name
+        self.members: dict[int, Member] = {}
+        self.teams: dict[bytes, Team] = {}
+
+    def __len__(self) -> int:
+        """How many modules there are."""
+        return len(self.members)
+
+    @property
+    def modules(self) -> Iterator[Any]:
+        """The modules that are alive, in the order of their numbers."""
+        found = (member.ref() for member in [*self.members.values()])
+        return (module for module in found if module is not None)
+
+    def __call__(self, *operands: Any, **static: Any) -> Any:
+        """Return what the modules return for their rows, a row for each row of the operands.
+
+        The last operand has the number of a module for each row; the others are those of the modules.
+
+        Raises
+        ------
+        LaunchError
+            If results of modules that changed after they were recorded do not fit together any more.
+        """
+        *rows, which = operands
+        try:
+            numbers = self.backend.to_numpy(which)
+        except Exception:  # noqa: BLE001 - a dry run has no values, and all modules return the same forms
+            return next(self.modules)(*rows, **static)
+        key = numbers.tobytes()
+        team = self.teams.get(key)
+        if team is None or not team.holds():
+            if len(self.teams) >= MOST_TEAMS:
+                self.teams.clear()
+            team = self.teams[key] = self.team(numbers.tolist())
+        if len(team.members) == 1:
+            return team.members[0].ref()(*rows, **static)
+        if team.together is not None:
+            found = team.together(rows, static)
+            if found is not None:
+                return found
+        return self.one_by_one([member.ref() for member in team.members], team.groups, rows, static)
+
+    def team(self, numbers: list[int]) -> Team:
+        """Return a new team of the modules with these numbers, one for each row of a launch."""
+        distinct = [*dict.fromkeys(numbers)]
+        # A trial may halve a number, which then may be that of no module that is alive.
+        some = next(iter(self.members.values()))
+        members = [self.members.get(number, some) for number in distinct]
+        groups = groups_of(numbers, distinct)
+        forms = [member.current(self.backend) for member in members]
+        keys = {None if form is None else form.key for form in forms}
+        alike = len(members) > 1 and len(keys) == 1 and None not in keys
+        return Team(members, groups, self.backend.together(forms, groups) if alike else None)
+
+    def one_by_one(self, modules: Sequence[Any], groups: Groups, rows: Any, static: Any) -> Any:
+        """Return what each module, called once with its rows, returns; the rows are those of the operands.
+
+        Raises `LaunchError` if the results do not fit together.
+        """
+        backend = self.backend
+        leaves, structure = optree.tree_flatten(list(rows), none_is_leaf=True)
+        parts: list[list[Any]] = [[] for _ in modules]
+        for leaf in leaves:
+            if backend.owns(leaf):
+                if groups.order is not None:
+                    leaf = backend.gather(leaf, backend.constant(groups.order, backend.device(leaf)))
+                pieces: Sequence[Any] = backend.split(leaf, groups.sizes)
+            else:
+                pieces = [leaf] * len(modules)
+            for part, piece in zip(parts, pieces, strict=True):
+                part.append(piece)
+        results = [
+            module(*optree.tree_unflatten(structure, part), **static)
+            for module, part in zip(modules, parts, strict=True)
+        ]
+        return self.joined(results, groups)
+
+    def joined(self, results: Sequence[Any], groups: Groups) -> Any:
+        """Return the results of the modules as one, with the rows in the order of the launch."""
+        backend = self.backend
+        taken = [optree.tree_flatten(result, none_is_leaf=True) for result in results]
+        first, structure = taken[0]
+        kinds = [list(map(backend.signature, leaves)) for leaves, _ in taken if all(map(backend.owns, leaves))]
+        if len(kinds) < len(taken) or any(kind != kinds[0] for kind in kinds):
+            forms = ", ".join(dict.fromkeys(map(type_of, results)))
+            raise LaunchError(
+                f"The modules of class {self.__qualname__} returned results that do not fit together: {forms}.",
+                "a module that has changed its form since it was recorded is to be recorded again.",
+            )
+        if any(other != structure for _, other in taken):
+            raise LaunchError(f"The modules of class {self.__qualname__} returned different structures.")
+        joined = [backend.concat(leaves) for leaves in zip(*[leaves for leaves, _ in taken], strict=True)]
+        if groups.order is not None:
+            back = np.argsort(groups.order)
+            joined = [backend.gather(x, backend.constant(back, backend.device(x))) for x in joined]
+        return optree.tree_unflatten(structure, joined)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what is pickled: the modules themselves, by number."""
+        alive = {number: member.ref() for number, member in self.members.items()}
+        return revived, (self.backend, self.__qualname__, alive)
+
+
+def revived(backend: Backend, name: str, modules: dict[int, Any]) -> Population:
+    """Return a population that keeps its modules alive, as a pickle or a copy has it."""
+    found = Population(backend, name)
+    for number, module in modules.items():
+        found.members[number] = Member(lambda kept=module: kept, backend.form_of(module))
+    return found
+
+
+def groups_of(numbers: Sequence[int], distinct: Sequence[int]) -> Groups:
+    """Return the groups of rows with these numbers; ``distinct`` has each number once, in order.
+
+    >>> groups_of([5, 7, 5], [5, 7])
+    Groups(sizes=[2, 1], order=array([0, 2, 1]))
+    """
+    if len(distinct) == len(numbers):
+        return Groups([1] * len(numbers), None)
+    places = {number: i for i, number in enumerate(distinct)}
+    which = np.fromiter(map(places.__getitem__, numbers), np.int64, len(numbers))
+    sizes = np.bincount(which, minlength=len(distinct)).tolist()
+    if (which[1:] >= which[:-1]).all():
+        return Groups(sizes, None)
+    return Groups(sizes, np.argsort(which, kind="stable"))
+
+
+Seat = tuple[Population, int]
+"""A population, and the number of a module in it."""
+
+SEATS: dict[int, Seat] = {}
+"""The ``id`` of a module -> its seat, for modules that have others of their form."""
+
+LONE: dict[int, Seat] = {}
+"""The same for those that have none."""
+
+FORMLESS: dict[int, tuple[Callable[[], Any], Hashable]] = {}
+"""The ``id`` of a module without a form -> a weak reference to it, and its modes when that was found."""
+
+POPULATIONS: weakref.WeakValueDictionary[Hashable, Population] = weakref.WeakValueDictionary()
+"""The population of each form."""
+
+LOCK = Lock()
+NUMBERS = count()
+OTHERS = (str, FunctionType, BuiltinFunctionType, MethodType, type)
+"""Types of ops that are no modules."""
+
+
+def seat_of(backend: Backend | None, op: Any) -> Seat | None:
+    """Return the seat of an op; None for one that is no module, or has no other one of its form."""
+    if backend is None or isinstance(op, OTHERS):
+        return None
+    known = id(op)
+    seat = SEATS.get(known)
+    if seat is not None:
+        return seat
+    lone = LONE.get(known)
+    if lone is None:
+        lone = take_seat(backend, op)
+    if lone is None or len(lone[0]) < 2:
+        return None
+    with LOCK:
+        for number, member in [*lone[0].members.items()]:
+            module = member.ref()
+            if module is not None and LONE.pop(id(module), None) is not None:
+                SEATS[id(module)] = lone[0], number
+    return SEATS.get(known)
+
+
+def take_seat(backend: Backend, op: Any) -> Seat | None:
+    """Give a module a seat in the population of its form, and return it; None if it has no form."""
+    known = id(op)
+    if known in FORMLESS:
+        # It may have another form in another mode, as without dropout.
+        if FORMLESS[known][1] == getattr(op, "training", None):
+            return None
+        del FORMLESS[known]
+    form = backend.form_of(op)
+
+    def forget(_: Any) -> None:
+        FORMLESS.pop(known, None)
+        seat = SEATS.pop(known, None) or LONE.pop(known, None)
+        if seat is not None:
+            seat[0].members.pop(seat[1], None)
+            seat[0].teams.clear()
+
+    try:
+        ref = weakref.ref(op, forget)
+    except TypeError:
+        return None
+    if form is None:
+        FORMLESS[known] = ref, getattr(op, "training", None)
+        return None
+    with LOCK:
+        key = backend.name, form.key
+        population = POPULATIONS.get(key)
+        if population is None:
+            population = POPULATIONS[key] = Population(backend, type(op).__qualname__)
+        number = next(NUMBERS)
+        population.members[number] = Member(ref, form)
+        LONE[known] = seat = population, number
+    return seat
