@@ -41,7 +41,7 @@ class Groups(NamedTuple):
 
 
 class Together(abc.ABC):
-    """Calls some modules of equal forms as one, each with rows of its own: what `Backend.together` makes."""
+    """Calls modules of equal forms as one, each with rows of its own: what `Backend.together` makes."""
 
     @abc.abstractmethod
     def holds(self) -> bool:

@@ -33,8 +33,9 @@ from multifold.backend import (
     promoted,
 )
 from multifold_torch.cells import cell_of
-from multifold_torch.alike import form_of, together
+from multifold_torch.forms import form_of
 from multifold_torch.kit import TorchKit, tensors
+from multifold_torch.together import together
 from multifold_torch.trials import (
     RESERVED,
     advice,

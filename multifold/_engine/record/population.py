@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from threading import Lock
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -25,8 +26,7 @@ import numpy as np
 import optree
 
 from multifold.backend import Backend, Groups, ModuleForm, Together
-from multifold.errors import LaunchError, type_of
-
+from multifold.errors import LaunchError
 
 MOST_TEAMS = 256
 """So many teams are kept: a program whose minibatches are alike has one for each launch."""
@@ -49,7 +49,7 @@ class Member:
 
 
 class Team(NamedTuple):
-    """The modules of a launch, which of its rows are theirs, and what calls them as one, if anything does."""
+    """The modules of a launch, which of its rows are theirs, and what calls them as one, if anything."""
 
     members: list[Member]
     groups: Groups
@@ -69,10 +69,13 @@ class Population:
         The framework of the modules.
     name : str
         What messages call the op: the name of the modules' class.
+    key : Hashable
+        That of the form of the modules.
     """
 
-    def __init__(self, backend: Backend, name: str) -> None:
+    def __init__(self, backend: Backend, name: str, key: Hashable) -> None:
         self.backend = backend
+        self.key = key
         self.__qualname__ = name
         self.members: dict[int, Member] = {}
         self.teams: dict[bytes, Team] = {}
@@ -102,19 +105,32 @@ class Population:
             numbers = self.backend.to_numpy(which)
         except Exception:  # noqa: BLE001 - a dry run has no values, and all modules return the same forms
             return next(self.modules)(*rows, **static)
-        key = numbers.tobytes()
-        team = self.teams.get(key)
-        if team is None or not team.holds():
-            if len(self.teams) >= MOST_TEAMS:
-                self.teams.clear()
-            team = self.teams[key] = self.team(numbers.tolist())
+        team = self.team_of(numbers)
         if len(team.members) == 1:
             return team.members[0].ref()(*rows, **static)
         if team.together is not None:
             found = team.together(rows, static)
             if found is not None:
                 return found
+            self.forms_of(team.members)
         return self.one_by_one([member.ref() for member in team.members], team.groups, rows, static)
+
+    def can_be_tried(self, which: Any) -> bool:
+        """Return whether the modules with these numbers still have forms: others may draw random numbers.
+
+        These are drawn module by module, so that a row's depend on the modules of the other rows.
+        """
+        return None not in self.forms_of(self.team_of(self.backend.to_numpy(which)).members)
+
+    def team_of(self, which: np.ndarray) -> Team:
+        """Return the team of the modules with these numbers, one for each row of a launch; it is kept."""
+        key = which.tobytes()
+        team = self.teams.get(key)
+        if team is None or not team.holds():
+            if len(self.teams) >= MOST_TEAMS:
+                self.teams.clear()
+            team = self.teams[key] = self.team(which.tolist())
+        return team
 
     def team(self, numbers: list[int]) -> Team:
         """Return a new team of the modules with these numbers, one for each row of a launch."""
@@ -123,10 +139,21 @@ class Population:
         some = next(iter(self.members.values()))
         members = [self.members.get(number, some) for number in distinct]
         groups = groups_of(numbers, distinct)
-        forms = [member.current(self.backend) for member in members]
-        keys = {None if form is None else form.key for form in forms}
-        alike = len(members) > 1 and len(keys) == 1 and None not in keys
+        forms = self.forms_of(members)
+        alike = len(members) > 1 and None not in forms and len({form.key for form in forms}) == 1
         return Team(members, groups, self.backend.together(forms, groups) if alike else None)
+
+    def forms_of(self, members: Sequence[Member]) -> list[Any]:
+        """Return the forms of some modules as they are now.
+
+        Those of another form than that of the population lose their seats in it: from the next recording
+        on they have one elsewhere.
+        """
+        forms = [member.current(self.backend) for member in members]
+        for member, form in zip(members, forms, strict=True):
+            if form is None or form.key != self.key:
+                SEATS.pop(id(member.ref()), None)
+        return forms
 
     def one_by_one(self, modules: Sequence[Any], groups: Groups, rows: Any, static: Any) -> Any:
         """Return what each module, called once with its rows, returns; the rows are those of the operands.
@@ -152,36 +179,43 @@ class Population:
         return self.joined(results, groups)
 
     def joined(self, results: Sequence[Any], groups: Groups) -> Any:
-        """Return the results of the modules as one, with the rows in the order of the launch."""
+        """Return the results of the modules as one, with the rows in the order of the launch.
+
+        Raises `LaunchError` where they differ in structure, trailing shape, dtype or device.
+        """
         backend = self.backend
         taken = [optree.tree_flatten(result, none_is_leaf=True) for result in results]
-        first, structure = taken[0]
-        kinds = [list(map(backend.signature, leaves)) for leaves, _ in taken if all(map(backend.owns, leaves))]
-        if len(kinds) < len(taken) or any(kind != kinds[0] for kind in kinds):
-            forms = ", ".join(dict.fromkeys(map(type_of, results)))
+        forms = [
+            (structure, *map(backend.signature, leaves)) if all(map(backend.owns, leaves)) else None
+            for leaves, structure in taken
+        ]
+        if None in forms or any(form != forms[0] for form in forms):
             raise LaunchError(
-                f"The modules of class {self.__qualname__} returned results that do not fit together: {forms}.",
-                "a module that has changed its form since it was recorded is to be recorded again.",
+                f"Modules of class {self.__qualname__} returned results that do not fit together.",
+                "record again what has come to another form after it was recorded.",
             )
-        if any(other != structure for _, other in taken):
-            raise LaunchError(f"The modules of class {self.__qualname__} returned different structures.")
         joined = [backend.concat(leaves) for leaves in zip(*[leaves for leaves, _ in taken], strict=True)]
         if groups.order is not None:
             back = np.argsort(groups.order)
             joined = [backend.gather(x, backend.constant(back, backend.device(x))) for x in joined]
-        return optree.tree_unflatten(structure, joined)
+        return optree.tree_unflatten(taken[0][1], joined)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what is pickled: the modules themselves, by number."""
         alive = {number: member.ref() for number, member in self.members.items()}
-        return revived, (self.backend, self.__qualname__, alive)
+        return revived, (self.backend, self.__qualname__, self.key, alive)
 
 
-def revived(backend: Backend, name: str, modules: dict[int, Any]) -> Population:
+def itself(module: Any) -> Any:
+    """Return the module: what stands in the place of a weak reference to one that is kept alive."""
+    return module
+
+
+def revived(backend: Backend, name: str, key: Hashable, modules: dict[int, Any]) -> Population:
     """Return a population that keeps its modules alive, as a pickle or a copy has it."""
-    found = Population(backend, name)
+    found = Population(backend, name, key)
     for number, module in modules.items():
-        found.members[number] = Member(lambda kept=module: kept, backend.form_of(module))
+        found.members[number] = Member(partial(itself, module), backend.form_of(module))
     return found
 
 
@@ -255,11 +289,14 @@ def take_seat(backend: Backend, op: Any) -> Seat | None:
 
     def forget(_: Any) -> None:
         FORMLESS.pop(known, None)
-        seat = SEATS.pop(known, None) or LONE.pop(known, None)
-        if seat is not None:
-            seat[0].members.pop(seat[1], None)
-            seat[0].teams.clear()
+        SEATS.pop(known, None)
+        LONE.pop(known, None)
+        if population is not None:
+            population.members.pop(number, None)
+            population.teams.clear()
 
+    number = next(NUMBERS)
+    population = None
     try:
         ref = weakref.ref(op, forget)
     except TypeError:
@@ -271,8 +308,7 @@ def take_seat(backend: Backend, op: Any) -> Seat | None:
         key = backend.name, form.key
         population = POPULATIONS.get(key)
         if population is None:
-            population = POPULATIONS[key] = Population(backend, type(op).__qualname__)
-        number = next(NUMBERS)
+            population = POPULATIONS[key] = Population(backend, type(op).__qualname__, form.key)
         population.members[number] = Member(ref, form)
         LONE[known] = seat = population, number
     return seat

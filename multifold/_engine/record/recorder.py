@@ -339,7 +339,9 @@ class Recorder(RecorderBase):
         """Record a call of any form, without the quick path, and return its node.
 
         With a ``seat``, it is a call of the population with the number of the module, unless an operand is
-        such as not every module of the population would get it: shared or ragged. The first call of a form that the quick path can take opens that to the form. With ``cse=True``, the
+        shared or ragged: then the module is recorded itself.
+
+        The first call of a form that the quick path can take opens that to the form. With ``cse=True``, the
         node of an equal call may be returned instead.
 
         Raises

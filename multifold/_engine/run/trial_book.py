@@ -121,6 +121,8 @@ class TrialBook:
         if mark is not None and not isinstance(op, LazyOp):
             self.untried[launch.signature.name] = f"it is marked by multifold.{mark}"
         passed = mark is not None or self.is_known(launch, square)
+        if not passed and isinstance(op, Population):
+            passed = not op.can_be_tried(launch.leaves[-1])
         if passed:
             self.believe(launch, square)
         return passed

@@ -1,0 +1,193 @@
+"""Forms of modules: all of a module but the values of its parameters and buffers.
+
+That is its class, its options, and those of the modules in it. A module has no form if what it does to a
+row depends on more: hooks, other rows, random numbers, attributes that it changes, or objects that may
+change.
+"""
+
+from __future__ import annotations
+
+import copy
+import dis
+import functools
+import weakref
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from types import BuiltinFunctionType, CodeType, FunctionType
+from typing import Any, final
+
+import torch
+
+from multifold.backend import ModuleForm
+from multifold.marks import mark_of
+from multifold_torch.trials import HOOKS, RESERVED
+
+PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, type, BuiltinFunctionType)
+"""Types of attributes that are compared by value, and never change."""
+
+DRAWING = frozenset(
+    {
+        "bernoulli",
+        "dropout",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+    }
+    | {"multinomial", "normal", "poisson", "rand", "rand_like", "randint", "randn", "randn_like", "rrelu"}
+    | {"bernoulli_", "normal_", "uniform_", "exponential_", "gumbel_softmax", "randperm", "random"}
+)
+"""Names of functions that draw random numbers."""
+
+MODES = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase, torch.nn.RReLU)
+"""Layers that draw random numbers, or look at all rows, while they are trained."""
+
+WRITES = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL"})
+"""Python's instructions that change an object."""
+
+
+@final
+class TorchForm(ModuleForm):
+    """The form of a module, and where its parameters and buffers are.
+
+    ``modules`` are the module and all those in it, each once, and ``key`` is equal for equal forms. The
+    module itself is not kept.
+    """
+
+    def __init__(self, modules: Sequence[torch.nn.Module], key: Hashable) -> None:
+        self.key = key
+        self.kind = type(modules[0])
+        self.own = [*map(vars, modules)]
+        self.seen = [seen_in(own) for own in self.own]
+        self.parts = [own["_modules"] for own in self.own if own["_modules"]]
+        self.parts_seen = [dict(parts) for parts in self.parts]
+        self.hooks = [own[name] for own in self.own for name in HOOKS if isinstance(own.get(name), dict)]
+        named = [own[name] for own in self.own for name in ("_parameters", "_buffers")]
+        self.named = [tensors for tensors in named if tensors]
+        self.counts = [*map(len, self.named)]
+        self.places = places_of(modules)
+        self.sizes = self.sizes_now()
+        self.module = weakref.ref(modules[0])
+
+    def holds(self) -> bool:
+        return (
+            self.own == self.seen
+            and self.parts == self.parts_seen
+            and [*map(len, self.named)] == self.counts
+            and not any(self.hooks)
+            and self.sizes_now() == self.sizes
+        )
+
+    def sizes_now(self) -> list[Hashable]:
+        """Return shape, dtype and device of each parameter and buffer; None for one that is gone."""
+        tensors = [own.get(name) for own, name in self.places]
+        return [None if x is None else (x.shape, x.dtype, x.device) for x in tensors]
+
+
+def form_of(module: Any) -> TorchForm | None:
+    """Return the form of a module, None if it has none."""
+    if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
+        return None
+    modules = [*module.modules()]
+    numbers = {id(part): i for i, part in enumerate(modules)}
+    parts = []
+    for part in modules:
+        found = part_form(part, numbers)
+        if found is None:
+            return None
+        parts.append(found)
+    return TorchForm(modules, tuple(parts))
+
+
+def part_form(part: torch.nn.Module, numbers: Mapping[int, int]) -> Hashable | None:
+    """Return what modules of one form have in common in one part of them; None if it has no form.
+
+    ``numbers`` has the number of each part of the module by its id.
+    """
+    kind, own = type(part), vars(part)
+    options = {name: x for name, x in own.items() if name not in RESERVED}
+    tensors = [*part._parameters.items(), *part._buffers.items()]
+    if (
+        mark_of(part) is not None
+        or kind.__call__ is not torch.nn.Module.__call__
+        or any(own[name] for name in HOOKS if isinstance(own.get(name), dict))
+        or not all(map(is_plain, options.values()))
+        or not all(x is None or is_plain_tensor(x) for _, x in tensors)
+        or not computes(kind, part.training)  # type: ignore[arg-type]
+    ):
+        return None
+    return (
+        kind,
+        part.training if has_modes(kind) else None,
+        tuple([(name, type(x), plain_key(x)) for name, x in sorted(options.items())]),
+        tuple([(name, None if x is None else (x.shape, x.dtype, x.device)) for name, x in tensors]),
+        tuple([(name, numbers.get(id(x))) for name, x in part._modules.items()]),
+    )
+
+
+def is_plain(x: Any) -> bool:
+    """Return whether a value counts by its contents, or is a function that binds nothing."""
+    if isinstance(x, (tuple, list)):
+        return all(map(is_plain, x))
+    if isinstance(x, FunctionType):
+        return not (x.__closure__ or x.__defaults__ or x.__kwdefaults__)
+    return isinstance(x, PLAIN)
+
+
+def plain_key(x: Any) -> Hashable:
+    """Return a key of a value that `is_plain`: equal for values of equal types and contents."""
+    if isinstance(x, (tuple, list)):
+        return tuple([(type(part), plain_key(part)) for part in x])
+    return repr(x) if isinstance(x, float) else x
+
+
+def seen_in(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a module, with copies of lists, so that a change shows."""
+    return {name: copy.deepcopy(x) if type(x) in (list, tuple) else x for name, x in own.items()}
+
+
+def is_plain_tensor(x: Any) -> bool:
+    """Return whether ``x`` is a parameter or buffer of PyTorch's own class, with sizes and strides."""
+    return type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided
+
+
+def has_modes(kind: type[torch.nn.Module]) -> bool:
+    """Return whether modules of a class may compute otherwise while they are trained."""
+    return not kind.__module__.startswith("torch.nn.") or issubclass(kind, MODES)
+
+
+@functools.lru_cache(maxsize=1024)
+def computes(kind: type[torch.nn.Module], training: bool) -> bool:
+    """Return whether modules of a class compute each row from it and from parameters, by all that shows.
+
+    Not so in training for dropout and for layers of statistics of all rows; nor for a class whose code
+    changes attributes or names a function that draws random numbers.
+    """
+    if issubclass(kind, MODES):
+        return not training
+    own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] != "torch"]
+    for base in own:
+        for name, x in vars(base).items():
+            x = getattr(x, "__func__", x)
+            if isinstance(x, FunctionType) and name != "__init__":
+                names, instructions = words_of(x.__code__)
+                if instructions & WRITES or (training and names & DRAWING):
+                    return False
+    return True
+
+
+def words_of(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the names and the instructions of code, and of functions inside."""
+    names, instructions = set(code.co_names), {x.opname for x in dis.get_instructions(code)}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            more = words_of(inner)
+            names |= more[0]
+            instructions |= more[1]
+    return names, instructions
+
+
+def places_of(modules: Iterable[torch.nn.Module]) -> list[tuple[dict[str, Any], str]]:
+    """Return where the parameters and buffers of modules are: dictionaries and names, in their order."""
+    owns = [own for module in modules for own in (module._parameters, module._buffers)]
+    return [(own, name) for own in owns for name, x in own.items() if x is not None]

@@ -1,0 +1,308 @@
+"""Modules of one form, called as one, each with rows and parameters of its own.
+
+Rows are laid side by side, as many for each module, and parameters of one name become one tensor: linear
+layers are a product of batches of matrices then, and other modules run under `torch.vmap`. PyTorch hands
+gradients of the one tensor on to each module's own.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+import optree
+import torch
+
+from multifold.backend import Groups, Together
+from multifold_torch.forms import TorchForm, places_of
+from multifold_torch.trials import GLOBAL_HOOKS
+
+MOST_WASTE = 4
+"""Modules are padded to the rows of the one that has most, as long as that makes so many times as many."""
+
+UNKNOWN: weakref.WeakSet[type] = weakref.WeakSet()
+"""Classes of modules that do what `torch.vmap` does not know, as to look at values."""
+
+FEWEST = 8
+"""So many modules, or more, run under `torch.vmap`, which takes as long as calls of some of them."""
+
+LARGEST = 1 << 15
+MOST_NUMBERS = 3 << 17
+"""On a CPU, larger modules, or more numbers in all, are called one by one: to copy them takes longer."""
+
+
+def together(forms: Sequence[TorchForm], groups: Groups) -> Together | None:
+    """Return what calls modules of equal forms as one; None where that takes longer than to call each."""
+    side, many = max(groups.sizes), len(forms)
+    tensors = [own[name] for own, name in forms[0].places]
+    if not tensors:  # any of the modules does to a row what the others do
+        return SameTogether(forms, Layout(groups, side))
+    size = sum(x.numel() for x in tensors)
+    copies = tensors[0].is_cpu and (size > LARGEST or size * many > MOST_NUMBERS)
+    if copies or side * many > MOST_WASTE * sum(groups.sizes):
+        return None
+    steps = steps_of(forms[0].module())
+    if steps is not None:
+        return ChainTogether(forms, Layout(groups, side), steps)
+    few = many < FEWEST or forms[0].kind in UNKNOWN
+    return None if few else TorchTogether(forms, Layout(groups, side))
+
+
+class TorchTogether(Together):
+    """Calls modules of equal forms as one, each with parameters of its own.
+
+    Parameters
+    ----------
+    forms : sequence of TorchForm
+        Those of the modules.
+    layout : Layout
+        How the rows of a launch are laid side by side.
+    """
+
+    def __init__(self, forms: Sequence[TorchForm], layout: Layout) -> None:
+        self.layout = layout
+        self.own = [own for form in forms for own in form.own]
+        self.seen = [seen for form in forms for seen in form.seen]
+        self.parts = [parts for form in forms for parts in form.parts]
+        self.parts_seen = [seen for form in forms for seen in form.parts_seen]
+        self.named = [named for form in forms for named in form.named]
+        self.counts = [*map(len, self.named)]
+        self.hooks = [hooks for form in forms for hooks in form.hooks]
+        self.module = forms[0].module
+        self.spare: list[Skeleton] = []
+        self.kind = forms[0].kind
+        self.places = [
+            ([form.places[i][0] for form in forms], name) for i, (_, name) in enumerate(forms[0].places)
+        ]
+
+    def holds(self) -> bool:
+        return (
+            not any(self.hooks)
+            and self.own == self.seen
+            and self.parts == self.parts_seen
+            and [*map(len, self.named)] == self.counts
+        )
+
+    def __call__(self, operands: Sequence[Any], static: Mapping[str, Any]) -> Any | None:
+        stacked = self.stacked()
+        if stacked is None:
+            return None
+        leaves, structure = optree.tree_flatten(list(operands), none_is_leaf=True)
+        laid = [self.layout.laid(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+        axes = [0 if isinstance(x, torch.Tensor) else None for x in laid]
+        versions = [x._version for x in stacked]
+        try:
+            skeleton = self.spare.pop()  # one for each thread that calls them at once
+        except IndexError:
+            skeleton = Skeleton(self.module())
+
+        def run(tensors: list[torch.Tensor], args: list[Any]) -> Any:
+            return skeleton(tensors, optree.tree_unflatten(structure, args), static)
+
+        try:
+            found = torch.vmap(run, in_dims=(0, axes))(stacked, laid)
+        except Exception:  # noqa: BLE001 - what `vmap` does not know, each module does
+            UNKNOWN.add(self.kind)
+            return None
+        finally:
+            skeleton.empty()
+            self.spare.append(skeleton)
+        if versions != [x._version for x in stacked]:
+            return None  # each module is to change its own buffers
+        results, nesting = optree.tree_flatten(found, none_is_leaf=True)
+        if not all(x.dim() > 1 and x.shape[1] == self.layout.side for x in results):
+            return None
+        return optree.tree_unflatten(nesting, [self.layout.back(x) for x in results])
+
+    def stacked(self) -> list[torch.Tensor] | None:
+        """Return a tensor for each parameter and buffer, which has those of all modules.
+
+        None where the modules came to differ in sizes, dtypes or devices, or where PyTorch has hooks of all
+        modules.
+        """
+        if any(getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS):
+            return None
+        found = []
+        for owns, name in self.places:
+            try:
+                tensors = [own[name] for own in owns]
+                if len({x.dtype for x in tensors}) > 1:
+                    return None
+                found.append(torch.stack(tensors))
+            except (AttributeError, KeyError, RuntimeError, TypeError):  # other sizes, or none
+                return None
+        return found
+
+
+class Skeleton:
+    """A copy of a module without parameters and buffers, which it is given for each call."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        tensors = [*module.parameters(), *module.buffers()]
+        self.module = copy.deepcopy(module, {id(x): x for x in tensors})
+        self.places = places_of(self.module.modules())
+
+    def __call__(self, tensors: Sequence[torch.Tensor], operands: Sequence[Any], static: Any) -> Any:
+        """Return what the module returns with these parameters and buffers, in their order."""
+        for (own, name), x in zip(self.places, tensors, strict=True):
+            own[name] = x
+        return self.module(*operands, **static)
+
+    def empty(self) -> None:
+        """Drop the parameters and buffers of the last call."""
+        for own, name in self.places:
+            own[name] = None
+
+
+@final
+class SameTogether(TorchTogether):
+    """Calls one of some modules of equal forms that have no parameters: all do the same."""
+
+    def __call__(self, operands: Sequence[Any], static: Mapping[str, Any]) -> Any | None:
+        return self.module()(*operands, **static)  # type: ignore[misc]
+
+
+@final
+class ChainTogether(TorchTogether):
+    """Calls chains of layers whose batched calls are known, such as linear ones, step by step.
+
+    ``steps`` are those of `steps_of`.
+    """
+
+    def __init__(self, forms: Sequence[TorchForm], layout: Layout, steps: Sequence[Step]) -> None:
+        super().__init__(forms, layout)
+        self.steps = steps
+        self.is_linear = forms[0].kind is torch.nn.Linear
+        self.sizes = [*map(len, self.own)]
+
+    def holds(self) -> bool:
+        if not self.is_linear:
+            return super().holds()
+        # A linear layer computes by its parameters only, whatever its other attributes say, unless it has
+        # a `forward` of its own.
+        return (
+            not any(self.hooks)
+            and [*map(len, self.own)] == self.sizes
+            and [*map(len, self.named)] == self.counts
+        )
+
+    def __call__(self, operands: Sequence[Any], static: Mapping[str, Any]) -> Any | None:
+        x = operands[0]
+        if static or len(operands) != 1 or not isinstance(x, torch.Tensor) or x.dim() < 2:
+            return super().__call__(operands, static)
+        stacked = self.stacked()
+        if stacked is None:
+            return None
+        x, tensors = self.layout.laid(x), iter(stacked)
+        for step in self.steps:
+            x = step(x, tensors)
+        return self.layout.back(x)
+
+
+Step = Callable[[torch.Tensor, Iterator[torch.Tensor]], torch.Tensor]
+"""One layer of each module: its operand is ``(modules, rows, *s)``; it takes its stacked parameters."""
+
+BY_NUMBERS = (
+    *(torch.nn.ReLU, torch.nn.Tanh, torch.nn.Sigmoid, torch.nn.GELU, torch.nn.SiLU, torch.nn.ELU),
+    *(torch.nn.LeakyReLU, torch.nn.Softplus, torch.nn.Identity, torch.nn.ReLU6, torch.nn.Hardtanh),
+    *(torch.nn.Mish, torch.nn.SELU, torch.nn.CELU, torch.nn.LogSigmoid, torch.nn.Softsign),
+)
+"""Layers without parameters that compute each number of their result from one number."""
+
+
+def steps_of(module: torch.nn.Module) -> list[Step] | None:
+    """Return what linear layers, layer norms and activations in sequence do; None for other modules.
+
+    Each step is that of many modules, whose parameters follow in the order of `places_of`.
+    """
+    kind = type(module)
+    if kind is torch.nn.Sequential:
+        found = [steps_of(part) for part in module]
+        twice = len({id(part) for part in module}) < len(found)
+        return None if None in found or twice else [step for steps in found for step in steps or ()]
+    if kind is torch.nn.Linear:
+        return [linear if module.bias is None else linear_with_bias]
+    if kind is torch.nn.LayerNorm:
+        affine = sum(x is not None for x in module._parameters.values())
+        return [functools.partial(layer_norm, module.normalized_shape, module.eps, affine)]
+    if kind in BY_NUMBERS and not getattr(module, "inplace", False):
+        same = copy.deepcopy(module)
+        return [lambda x, _: same(x)]
+    return None
+
+
+def linear(x: torch.Tensor, tensors: Iterator[torch.Tensor]) -> torch.Tensor:
+    """Return what linear layers without biases return: ``(modules, *s, in) -> (modules, *s, out)``."""
+    weight = next(tensors)
+    found = torch.bmm(x.flatten(1, -2), weight.transpose(1, 2))
+    return found if x.dim() == 3 else found.unflatten(1, x.shape[1:-1])
+
+
+def linear_with_bias(x: torch.Tensor, tensors: Iterator[torch.Tensor]) -> torch.Tensor:
+    """Return what linear layers return: ``(modules, *s, in) -> (modules, *s, out)``."""
+    weight, bias = next(tensors), next(tensors)
+    found = torch.baddbmm(bias.unsqueeze(1), x.flatten(1, -2), weight.transpose(1, 2))
+    return found if x.dim() == 3 else found.unflatten(1, x.shape[1:-1])
+
+
+def layer_norm(
+    shape: tuple[int, ...], eps: float, affine: int, x: torch.Tensor, tensors: Iterator[torch.Tensor]
+) -> torch.Tensor:
+    """Return what layer norms over ``shape`` return for ``x``, which is ``(modules, *s, *shape)``."""
+    found = torch.nn.functional.layer_norm(x, shape, eps=eps)
+    if affine:
+        outer = [1] * (x.dim() - 1 - len(shape))
+        weight = next(tensors)
+        found = found * weight.reshape(len(weight), *outer, *shape)
+        if affine > 1:
+            bias = next(tensors)
+            found = found + bias.reshape(len(bias), *outer, *shape)
+    return found
+
+
+class Layout:
+    """Rows of a launch side by side: as many for each module as the one with most has, some perhaps twice.
+
+    Parameters
+    ----------
+    groups : Groups
+        Which rows belong to which module.
+    side : int
+        The most rows that a module has.
+    """
+
+    def __init__(self, groups: Groups, side: int) -> None:
+        self.modules = len(groups.sizes)
+        self.side = side
+        self.there: torch.Tensor | None = None
+        self.here: torch.Tensor | None = None
+        sizes = np.array(groups.sizes)
+        even = bool((sizes == side).all())
+        if even and groups.order is None:
+            return
+        order = np.arange(sizes.sum()) if groups.order is None else groups.order
+        if even:
+            there, here = order, np.argsort(order)
+        else:
+            first = np.cumsum(sizes) - sizes
+            # Where a module has fewer rows, its last one fills its places.
+            places = np.minimum(np.arange(side), sizes[:, None] - 1) + first[:, None]
+            there = order[places.ravel()]
+            here = np.empty(len(order), np.int64)
+            here[order] = np.flatnonzero((np.arange(side) < sizes[:, None]).ravel())
+        self.there, self.here = torch.from_numpy(there), torch.from_numpy(here)
+
+    def laid(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the rows of an operand side by side: ``(n, *s) -> (modules, side, *s)``."""
+        if self.there is not None:
+            x = x.index_select(0, self.there.to(x.device))
+        return x.unflatten(0, (self.modules, self.side))
+
+    def back(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the rows of a result in the order of the launch: ``(modules, side, *s) -> (n, *s)``."""
+        x = x.flatten(0, 1)
+        return x if self.here is None else x.index_select(0, self.here.to(x.device))

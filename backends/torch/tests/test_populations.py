@@ -1,0 +1,313 @@
+"""Modules of one form share launches, each with its own parameters, and do what each does alone."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import multifold
+from multifold import Fold
+
+
+class Scaled(nn.Module):
+    """A module of a user: a layer, a parameter and a buffer of its own, and two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.randn(4))
+        self.register_buffer("mean", torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.relu(self.layer(x)) * self.scale + self.mean, x.sum(-1, keepdim=True)
+
+
+MAKE: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(4, 3),
+    "no bias": lambda: nn.Linear(4, 3, bias=False),
+    "chain": lambda: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 4)),
+    "own": Scaled,
+    "convolution": lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3)),
+    "same": nn.Tanh,
+    "normed": lambda: nn.BatchNorm1d(4).eval(),
+}
+
+
+def modules_of(name: str, number: int) -> list[nn.Module]:
+    """Return modules of one form whose parameters differ."""
+    return [MAKE[name]() for _ in range(number)]
+
+
+def results(modules: list[Any], which: list[int], xs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return what the loop returns, a tensor for each part of the result."""
+    found = [modules[i](x) for i, x in zip(which, xs, strict=True)]
+    parts = zip(*[y if isinstance(y, tuple) else (y,) for y in found], strict=True)
+    return [torch.cat(part) for part in parts]
+
+
+def folded(fold: Fold, modules: list[Any], which: list[int], xs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the same by a fold."""
+    fold.reset()
+    nodes = [fold.add(modules[i], x) for i, x in zip(which, xs, strict=True)]
+    parts = [node.split(2) if isinstance(modules[0], Scaled) else (node,) for node in nodes]
+    return list(fold([list(part) for part in zip(*parts, strict=True)]))
+
+
+def gradients(modules: list[nn.Module], found: list[torch.Tensor]) -> list[torch.Tensor | None]:
+    """Return the gradients of all parameters."""
+    parameters = [x for module in modules for x in module.parameters()]
+    total = sum((y * torch.linspace(0, 1, y.numel()).view_as(y)).sum() for y in found)
+    return list(torch.autograd.grad(total, parameters, allow_unused=True)) if parameters else []  # type: ignore[arg-type]
+
+
+def launches(fold: Fold) -> int:
+    return len(fold.schedule().launches)
+
+
+@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize(("number", "rows"), [(12, 12), (10, 25), (2, 9), (40, 44)])
+def test_modules_of_one_form_share_a_launch(name: str, number: int, rows: int) -> None:
+    modules, xs = modules_of(name, number), [torch.randn(1, 4) for _ in range(rows)]
+    which = torch.randint(number, (rows,)).tolist()
+    fold = Fold(backend="torch")
+    for _ in range(2):
+        found, expected = folded(fold, modules, which, xs), results(modules, which, xs)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(gradients(modules, found), gradients(modules, expected))
+    assert launches(fold) == 1
+
+
+def test_the_first_module_of_a_form_is_recorded_as_it_is() -> None:
+    layer, fold = nn.Linear(3, 7), Fold(backend="torch")
+    fold([fold.add(layer, torch.ones(1, 3))])
+    assert fold._graph.signatures[0].op is layer
+
+
+def test_optimizers_of_each_module_train_them_as_the_loop_does() -> None:
+    modules = modules_of("chain", 5)
+    twins = copy.deepcopy(modules)
+    xs, which, fold = [torch.randn(1, 4) for _ in range(5)], [*range(5)], Fold(backend="torch")
+    ways = (modules, lambda: folded(fold, modules, which, xs)), (twins, lambda: results(twins, which, xs))
+    for some, run in ways:
+        groups = [{"params": x.parameters(), "lr": 0.1 / (i + 1)} for i, x in enumerate(some)]
+        optimizer = torch.optim.Adam(groups)
+        for _ in range(4):
+            optimizer.zero_grad()
+            run()[0].square().sum().backward()
+            optimizer.step()
+    for module, twin in zip(modules, twins, strict=True):
+        torch.testing.assert_close(module.state_dict(), twin.state_dict())
+
+
+def test_parameters_that_are_written_by_data_count() -> None:
+    modules, xs, fold = modules_of("linear", 3), [torch.randn(1, 4)] * 3, Fold(backend="torch")
+    for _ in range(3):
+        with torch.no_grad():
+            torch.testing.assert_close(
+                folded(fold, modules, [0, 1, 2], xs), results(modules, [0, 1, 2], xs)
+            )
+        modules[1].weight.data.add_(1.0)
+        modules[2].weight.data = torch.randn(3, 4)
+
+
+def test_parameters_may_be_shared_between_modules() -> None:
+    modules = modules_of("linear", 3)
+    modules[1].weight = modules[0].weight
+    fold, xs = Fold(backend="torch"), [torch.randn(1, 4)] * 3
+    for _ in range(2):
+        found, expected = folded(fold, modules, [0, 1, 2], xs), results(modules, [0, 1, 2], xs)
+        parameters = [modules[0].weight, modules[2].weight]
+        ours, theirs = (torch.autograd.grad(y[0].square().sum(), parameters) for y in (found, expected))
+        torch.testing.assert_close(ours, theirs)
+
+
+def change_hook(module: Any) -> None:
+    module.register_forward_hook(lambda module, args, result: 2 * result)
+
+
+def change_forward(module: Any) -> None:
+    module.forward = lambda x: 3 * x[:, :3]
+
+
+def change_parameter(module: Any) -> None:
+    module.weight = nn.Parameter(torch.randn(3, 4))
+
+
+def change_bias(module: Any) -> None:
+    module.bias = None
+
+
+def change_training(module: Any) -> None:
+    module.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    "change", [change_hook, change_forward, change_parameter, change_bias, change_training]
+)
+def test_a_module_may_change_between_steps(change: Callable[[Any], None]) -> None:
+    modules, xs, fold = modules_of("linear", 4), [torch.randn(1, 4)] * 4, Fold(backend="torch")
+    folded(fold, modules, [0, 1, 2, 3], xs)
+    change(modules[2])
+    for _ in range(2):
+        torch.testing.assert_close(
+            folded(fold, modules, [0, 1, 2, 3], xs), results(modules, [0, 1, 2, 3], xs)
+        )
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_layers_in_a_module_may_be_replaced(whole: bool) -> None:
+    modules: list[Any] = modules_of("chain", 9) if whole else modules_of("own", 9)
+    xs, which, fold = [torch.randn(1, 4)] * 9, [*range(9)], Fold(backend="torch")
+    folded(fold, modules, which, xs)
+    if whole:
+        modules[3][0] = nn.Linear(4, 8, bias=False)
+    else:
+        modules[3].layer = nn.Linear(4, 4, bias=False)
+    for _ in range(2):
+        torch.testing.assert_close(folded(fold, modules, which, xs), results(modules, which, xs))
+
+
+def test_a_module_of_another_size_is_refused_once_and_then_recorded_anew() -> None:
+    modules, xs, fold = modules_of("linear", 3), [torch.randn(1, 4)] * 3, Fold(backend="torch")
+    folded(fold, modules, [0, 1, 2], xs)
+    modules[1].weight, modules[1].bias = nn.Parameter(torch.randn(5, 4)), nn.Parameter(torch.randn(5))
+    with pytest.raises(multifold.LaunchError, match="do not fit together"):
+        folded(fold, modules, [0, 1, 2], xs)
+    fold.reset()
+    nodes = [fold.add(module, x) for module, x in zip(modules, xs, strict=True)]
+    found = fold([[node] for node in nodes])
+    torch.testing.assert_close(found, [module(x) for module, x in zip(modules, xs, strict=True)])
+
+
+def test_dropout_has_launches_of_its_own_while_it_trains() -> None:
+    modules = [nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)) for _ in range(4)]
+    xs, fold = [torch.randn(1, 4)] * 4, Fold(backend="torch")
+    for step in range(6):
+        for module in modules:
+            module.train(step < 2 or step == 5)
+        found = folded(fold, modules, [0, 1, 2, 3], xs)
+        if not modules[0].training:
+            torch.testing.assert_close(found, results(modules, [0, 1, 2, 3], xs))
+        assert launches(fold) == (4, 4, 2, 1, 1, 1)[step]
+    for module in modules:  # which draw module by module: no trial may take that for mixed rows
+        module.train()
+    folded(Fold(backend="torch"), modules, [0, 1, 2, 0, 3, 3, 1], [torch.randn(1, 4) for _ in range(7)])
+
+
+class Moving(nn.Module):
+    """A module that counts its rows in a buffer, in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1.0)
+        return x * self.weight
+
+
+def test_buffers_that_modules_write_are_their_own() -> None:
+    modules, fold = [Moving() for _ in range(9)], Fold(backend="torch")
+    for _ in range(3):
+        folded(fold, modules, [*range(9)], [torch.randn(1, 4)] * 9)
+    assert [int(module.count) for module in modules] == [3] * 9
+
+
+class Mixing(nn.Linear):
+    """A module that mixes its rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return y - y.mean(0)
+
+
+def test_modules_that_mix_their_rows_are_refused() -> None:
+    modules, fold = [Mixing(4, 3) for _ in range(2)], Fold(backend="torch")
+    fold.add(modules[0], torch.randn(1, 4))
+    with pytest.raises(multifold.LaunchError, match=r"op 'Mixing'.* mixes its rows"):
+        folded(fold, modules, [0, 1, 0, 1, 1, 0], [torch.randn(1, 4) for _ in range(6)])
+
+
+def test_no_population_keeps_a_module_alive() -> None:
+    modules, fold = modules_of("linear", 3), Fold(backend="torch")
+    folded(fold, modules, [0, 1, 2], [torch.randn(1, 4)] * 3)
+    refs = [*map(weakref.ref, modules)]
+    fold.reset()
+    del modules
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 3
+
+
+def test_modules_live_until_their_calls_have_run() -> None:
+    fold, kept = Fold(backend="torch"), modules_of("linear", 2)
+    folded(fold, kept, [0, 1], [torch.ones(1, 4)] * 2)
+    fold.reset()
+    torch.manual_seed(0)
+    nodes = [fold.add(nn.Linear(4, 3), torch.ones(1, 4)) for _ in range(3)]
+    gc.collect()
+    torch.manual_seed(0)
+    expected = torch.cat([nn.Linear(4, 3)(torch.ones(1, 4)) for _ in range(3)])
+    torch.testing.assert_close(fold([nodes])[0], expected)
+
+
+@pytest.mark.parametrize("cse", [True, False])
+def test_calls_of_two_modules_are_never_merged(cse: bool) -> None:
+    modules, fold, x = modules_of("linear", 2), Fold(backend="torch", cse=cse), torch.ones(1, 4)
+    for _ in range(2):
+        fold.reset()
+        nodes = [fold.add(module, x) for module in (*modules, *modules)]
+        torch.testing.assert_close(
+            fold([nodes])[0], torch.cat([module(x) for module in (*modules, *modules)])
+        )
+    assert len(fold) == (2 if cse else 4)
+
+
+def test_shared_operands_leave_a_module_its_own_launches() -> None:
+    modules, fold, x = [nn.Bilinear(4, 4, 3) for _ in range(3)], Fold(backend="torch"), torch.ones(1, 4)
+    for _ in range(2):
+        fold.reset()
+        nodes = [fold.add(module, x, multifold.shared(x)) for module in modules]
+        torch.testing.assert_close(fold([nodes])[0], torch.cat([module(x, x) for module in modules]))
+
+
+def test_runs_of_functions_rounds_and_checks_know_populations() -> None:
+    modules, fold = modules_of("linear", 6), Fold(backend="torch")
+    back = [nn.Linear(3, 4) for _ in range(6)]
+
+    def example(fold: Any, i: int) -> Any:
+        x = torch.full((1, 4), float(i))
+        for _ in range(i % 3):
+            x = fold.add(back[i], fold.add(modules[i], x))
+        return fold.add(modules[i], x)
+
+    async def waiting(fold: Any, i: int) -> Any:
+        x = fold.add(modules[i], torch.full((1, 4), float(i)))
+        while (await fold.value(x)).sum() < -1e9:
+            x = fold.add(modules[i], x)
+        return fold.add(back[i], x)
+
+    for _ in range(2):
+        expected = multifold.Unfold(backend="torch").run(None, range(6), example)
+        torch.testing.assert_close(fold.run(None, range(6), example), expected)
+        expected = multifold.Unfold(backend="torch").run(None, range(6), waiting)
+        torch.testing.assert_close(fold.run(None, range(6), waiting), expected)
+    fold.reset()
+    fold.check(None, [[example(fold, i) for i in range(6)]])
+
+
+def test_a_fold_with_populations_can_be_copied_and_pickled() -> None:
+    modules, fold = modules_of("linear", 3), Fold(backend="torch")
+    folded(fold, modules, [0, 1, 2], [torch.ones(1, 4)] * 3)
+    fold.reset()
+    nodes = [fold.add(module, torch.ones(1, 4)) for module in modules]
+    other, others = pickle.loads(pickle.dumps((fold, nodes)))
+    torch.testing.assert_close(other([others]), fold([nodes]))
