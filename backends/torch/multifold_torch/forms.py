@@ -19,10 +19,13 @@ import torch
 
 from multifold.backend import ModuleForm
 from multifold.marks import mark_of
-from multifold_torch.trials import HOOKS, RESERVED
+from multifold_torch.trials import RESERVED
 
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, type, BuiltinFunctionType)
 """Types of attributes that are compared by value, and never change."""
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""The attributes of a module that hold the hooks of its calls."""
 
 DRAWING = frozenset(
     {
@@ -46,6 +49,44 @@ WRITES = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL"})
 """Python's instructions that change an object."""
 
 
+class Watch:
+    """Attributes of modules as they were when this was made: what tells that one has changed its form.
+
+    ``modules`` are one that has a form, and all those in it, or those of several such modules.
+    """
+
+    def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
+        self.own = [*map(vars, modules)]
+        self.lengths = [*map(len, self.own)]
+        self.options = [place for module in modules for place in options_of(module)]
+        self.values = [seen(own[name]) for own, name in self.options]
+        self.parts = [own["_modules"] for own in self.own if own["_modules"]]
+        self.parts_seen = [dict(parts) for parts in self.parts]
+        named = [own[name] for own in self.own for name in ("_parameters", "_buffers")]
+        self.named = [tensors for tensors in named if tensors]
+        self.counts = [*map(len, self.named)]
+        self.hooks = [own[name] for own in self.own for name in HOOKS]
+
+    @classmethod
+    def of(cls, watches: Sequence[Watch]) -> Watch:
+        """Return what watches the modules of all these."""
+        found = cls([])
+        for name, all_of_them in vars(found).items():
+            for watch in watches:
+                all_of_them += vars(watch)[name]
+        return found
+
+    def holds(self) -> bool:
+        """Return whether nothing has changed; the sizes of parameters are not looked at."""
+        return (
+            not any(self.hooks)
+            and [own.get(name) for own, name in self.options] == self.values
+            and [*map(len, self.own)] == self.lengths
+            and self.parts == self.parts_seen
+            and [*map(len, self.named)] == self.counts
+        )
+
+
 @final
 class TorchForm(ModuleForm):
     """The form of a module, and where its parameters and buffers are.
@@ -57,26 +98,13 @@ class TorchForm(ModuleForm):
     def __init__(self, modules: Sequence[torch.nn.Module], key: Hashable) -> None:
         self.key = key
         self.kind = type(modules[0])
-        self.own = [*map(vars, modules)]
-        self.seen = [seen_in(own) for own in self.own]
-        self.parts = [own["_modules"] for own in self.own if own["_modules"]]
-        self.parts_seen = [dict(parts) for parts in self.parts]
-        self.hooks = [own[name] for own in self.own for name in HOOKS if isinstance(own.get(name), dict)]
-        named = [own[name] for own in self.own for name in ("_parameters", "_buffers")]
-        self.named = [tensors for tensors in named if tensors]
-        self.counts = [*map(len, self.named)]
+        self.watch = Watch(modules)
         self.places = places_of(modules)
         self.sizes = self.sizes_now()
         self.module = weakref.ref(modules[0])
 
     def holds(self) -> bool:
-        return (
-            self.own == self.seen
-            and self.parts == self.parts_seen
-            and [*map(len, self.named)] == self.counts
-            and not any(self.hooks)
-            and self.sizes_now() == self.sizes
-        )
+        return self.watch.holds() and self.sizes_now() == self.sizes
 
     def sizes_now(self) -> list[Hashable]:
         """Return shape, dtype and device of each parameter and buffer; None for one that is gone."""
@@ -110,7 +138,7 @@ def part_form(part: torch.nn.Module, numbers: Mapping[int, int]) -> Hashable | N
     if (
         mark_of(part) is not None
         or kind.__call__ is not torch.nn.Module.__call__
-        or any(own[name] for name in HOOKS if isinstance(own.get(name), dict))
+        or any(own[name] for name in HOOKS)
         or not all(map(is_plain, options.values()))
         or not all(x is None or is_plain_tensor(x) for _, x in tensors)
         or not computes(kind, part.training)  # type: ignore[arg-type]
@@ -141,9 +169,19 @@ def plain_key(x: Any) -> Hashable:
     return repr(x) if isinstance(x, float) else x
 
 
-def seen_in(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a module, with copies of lists, so that a change shows."""
-    return {name: copy.deepcopy(x) if type(x) in (list, tuple) else x for name, x in own.items()}
+def options_of(module: torch.nn.Module) -> list[tuple[dict[str, Any], str]]:
+    """Return where the options of a module are, as dictionaries and names: attributes that may count.
+
+    What a linear layer does, only its parameters say.
+    """
+    own = vars(module)
+    names = [name for name in own if name not in RESERVED] if type(module) is not torch.nn.Linear else []
+    return [(own, name) for name in (*names, *["training"] * has_modes(type(module)))]
+
+
+def seen(x: Any) -> Any:
+    """Return a value of an attribute; of a list a copy, so that a change shows."""
+    return copy.deepcopy(x) if type(x) in (list, tuple) else x
 
 
 def is_plain_tensor(x: Any) -> bool:

@@ -18,7 +18,7 @@ import optree
 import torch
 
 from multifold.backend import Groups, Together
-from multifold_torch.forms import TorchForm, places_of
+from multifold_torch.forms import TorchForm, Watch, places_of
 from multifold_torch.trials import GLOBAL_HOOKS
 
 MOST_WASTE = 4
@@ -65,13 +65,7 @@ class TorchTogether(Together):
 
     def __init__(self, forms: Sequence[TorchForm], layout: Layout) -> None:
         self.layout = layout
-        self.own = [own for form in forms for own in form.own]
-        self.seen = [seen for form in forms for seen in form.seen]
-        self.parts = [parts for form in forms for parts in form.parts]
-        self.parts_seen = [seen for form in forms for seen in form.parts_seen]
-        self.named = [named for form in forms for named in form.named]
-        self.counts = [*map(len, self.named)]
-        self.hooks = [hooks for form in forms for hooks in form.hooks]
+        self.watch = Watch.of([form.watch for form in forms])
         self.module = forms[0].module
         self.spare: list[Skeleton] = []
         self.kind = forms[0].kind
@@ -80,12 +74,7 @@ class TorchTogether(Together):
         ]
 
     def holds(self) -> bool:
-        return (
-            not any(self.hooks)
-            and self.own == self.seen
-            and self.parts == self.parts_seen
-            and [*map(len, self.named)] == self.counts
-        )
+        return self.watch.holds()
 
     def __call__(self, operands: Sequence[Any], static: Mapping[str, Any]) -> Any | None:
         stacked = self.stacked()
@@ -176,19 +165,6 @@ class ChainTogether(TorchTogether):
     def __init__(self, forms: Sequence[TorchForm], layout: Layout, steps: Sequence[Step]) -> None:
         super().__init__(forms, layout)
         self.steps = steps
-        self.is_linear = forms[0].kind is torch.nn.Linear
-        self.sizes = [*map(len, self.own)]
-
-    def holds(self) -> bool:
-        if not self.is_linear:
-            return super().holds()
-        # A linear layer computes by its parameters only, whatever its other attributes say, unless it has
-        # a `forward` of its own.
-        return (
-            not any(self.hooks)
-            and [*map(len, self.own)] == self.sizes
-            and [*map(len, self.named)] == self.counts
-        )
 
     def __call__(self, operands: Sequence[Any], static: Mapping[str, Any]) -> Any | None:
         x = operands[0]
