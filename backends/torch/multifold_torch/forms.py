@@ -18,7 +18,6 @@ from typing import Any, final
 import torch
 
 from multifold.backend import ModuleForm
-from multifold.marks import mark_of
 from multifold_torch.trials import RESERVED
 
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, type, BuiltinFunctionType)
@@ -49,7 +48,7 @@ WRITES = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL"})
 """Python's instructions that change an object."""
 
 
-class Watch:
+class SeenModules:
     """Attributes of modules as they were when this was made: what tells that one has changed its form.
 
     ``modules`` are one that has a form, and all those in it, or those of several such modules.
@@ -68,12 +67,12 @@ class Watch:
         self.hooks = [own[name] for own in self.own for name in HOOKS]
 
     @classmethod
-    def of(cls, watches: Sequence[Watch]) -> Watch:
-        """Return what watches the modules of all these."""
+    def of(cls, some: Sequence[SeenModules]) -> SeenModules:
+        """Return what has seen the modules of all these."""
         found = cls([])
         for name, all_of_them in vars(found).items():
-            for watch in watches:
-                all_of_them += vars(watch)[name]
+            for other in some:
+                all_of_them += vars(other)[name]
         return found
 
     def holds(self) -> bool:
@@ -98,13 +97,13 @@ class TorchForm(ModuleForm):
     def __init__(self, modules: Sequence[torch.nn.Module], key: Hashable) -> None:
         self.key = key
         self.kind = type(modules[0])
-        self.watch = Watch(modules)
+        self.seen = SeenModules(modules)
         self.places = places_of(modules)
         self.sizes = self.sizes_now()
         self.module = weakref.ref(modules[0])
 
     def holds(self) -> bool:
-        return self.watch.holds() and self.sizes_now() == self.sizes
+        return self.seen.holds() and self.sizes_now() == self.sizes
 
     def sizes_now(self) -> list[Hashable]:
         """Return shape, dtype and device of each parameter and buffer; None for one that is gone."""
@@ -136,8 +135,7 @@ def part_form(part: torch.nn.Module, numbers: Mapping[int, int]) -> Hashable | N
     options = {name: x for name, x in own.items() if name not in RESERVED}
     tensors = [*part._parameters.items(), *part._buffers.items()]
     if (
-        mark_of(part) is not None
-        or kind.__call__ is not torch.nn.Module.__call__
+        kind.__call__ is not torch.nn.Module.__call__
         or any(own[name] for name in HOOKS)
         or not all(map(is_plain, options.values()))
         or not all(x is None or is_plain_tensor(x) for _, x in tensors)

@@ -18,7 +18,7 @@ import optree
 import torch
 
 from multifold.backend import Groups, Together
-from multifold_torch.forms import TorchForm, Watch, places_of
+from multifold_torch.forms import SeenModules, TorchForm, places_of
 from multifold_torch.trials import GLOBAL_HOOKS
 
 MOST_WASTE = 4
@@ -65,7 +65,7 @@ class TorchTogether(Together):
 
     def __init__(self, forms: Sequence[TorchForm], layout: Layout) -> None:
         self.layout = layout
-        self.watch = Watch.of([form.watch for form in forms])
+        self.seen = SeenModules.of([form.seen for form in forms])
         self.module = forms[0].module
         self.spare: list[Skeleton] = []
         self.kind = forms[0].kind
@@ -74,7 +74,7 @@ class TorchTogether(Together):
         ]
 
     def holds(self) -> bool:
-        return self.watch.holds()
+        return self.seen.holds()
 
     def __call__(self, operands: Sequence[Any], static: Mapping[str, Any]) -> Any | None:
         stacked = self.stacked()

@@ -311,3 +311,26 @@ def test_a_fold_with_populations_can_be_copied_and_pickled() -> None:
     nodes = [fold.add(module, torch.ones(1, 4)) for module in modules]
     other, others = pickle.loads(pickle.dumps((fold, nodes)))
     torch.testing.assert_close(other([others]), fold([nodes]))
+
+
+def test_networks_of_several_widths_and_depths_share_the_launches_of_each_layer() -> None:
+    def network(i: int) -> list[nn.Module]:
+        width = (3, 4)[i % 2]
+        return [layer for _ in range(1 + i % 3) for layer in (nn.Linear(width, width), nn.Tanh())]
+
+    networks, fold = [network(i) for i in range(12)], Fold(backend="torch")
+    xs = [torch.randn(1, network[0].in_features) for network in networks]  # type: ignore[arg-type]
+    expected = [nn.Sequential(*network)(x) for network, x in zip(networks, xs, strict=True)]
+    divisions = []
+    for _ in range(5):
+        fold.reset()
+        nodes = list(xs)
+        for i, network in enumerate(networks):
+            for layer in network:
+                nodes[i] = fold.add(layer, nodes[i])
+        found = fold([nodes[::2], nodes[1::2]])
+        torch.testing.assert_close(found, [torch.cat(expected[::2]), torch.cat(expected[1::2])])
+        divisions.append(fold._last[0].notes.divisions)
+    # Where rows differ in shape shows when they are met, and is remembered with the plan.
+    assert divisions[0] > 0 == divisions[-1]
+    assert len(fold.explain().launches) == 2 * 3 * 2

@@ -158,6 +158,8 @@ class Plan:
         How long making it took, by phase.
     wiring : Wiring or None
         How rows move between the launches; None until `wired`.
+    divided : Divided or None
+        What the runs of a kept plan have shown of the shapes of rows; None for a plan that is not kept.
     """
 
     frame: Frame
@@ -166,6 +168,7 @@ class Plan:
     schedule: Schedule
     seconds: dict[str, float]
     wiring: Wiring | None = None
+    divided: Divided | None = None
 
     @property
     def columns(self) -> Columns:
@@ -191,11 +194,18 @@ class Plan:
     def of(self, frame: Frame, seconds: dict[str, float]) -> Plan:
         """Return this plan for another frame of the same `Frame.form`; nothing is planned.
 
-        The launches and the wiring are those of this plan. ``seconds`` is how long making the new one took,
-        by phase.
+        The launches and the wiring are those of this plan, or of ``divided`` if it has a better one.
+        ``seconds`` is how long making the new one took, by phase.
         """
+        best = self.divided.plan if self.divided is not None and self.divided.plan is not None else self
+        schedule = best.schedule.of(frame.columns, frame.graph)
+        return Plan(frame, self.alone, best.types, schedule, seconds, best.wiring, self.divided)
+
+    def bare(self, divided: Divided | None) -> Plan:
+        """Return this plan without ops, numbers and arrays, as it is kept for frames of the same form."""
+        frame = Frame(self.columns.form(), Outputs(groups=self.asked.groups), nowhere)
         schedule = self.schedule.of(frame.columns, frame.graph)
-        return Plan(frame, self.alone, self.types, schedule, seconds, self.wiring)
+        return Plan(frame, self.alone, self.types, schedule, {}, self.wiring, divided)
 
     def wired(self) -> Plan:
         """Return the plan with its wiring: itself if it has one, else a new plan whose wiring is made now.
@@ -225,6 +235,22 @@ class Plan:
         schedule = self.schedule.in_pieces(pieces)
         # The wiring was that of the launches before they were cut.
         return self if schedule is self.schedule else replace(self, schedule=schedule, wiring=None)
+
+
+class Divided:
+    """The plan to take in place of a kept one whose launches had to be divided when they ran.
+
+    Rows that turn out to differ in shape in one run mostly do so in the next. To tell their calls apart
+    from the outset saves a division, which plans anew in the middle of a run; where they do not differ, it
+    costs launches and no more.
+    """
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+
+    def take(self, plan: Plan) -> None:
+        """Let ``plan``, which was made with the types of a run, be that of the runs to come."""
+        self.plan = plan.bare(None)
 
 
 def make_plan(frame: Frame, policy: str, schedule: Schedule | None = None, *, runs: bool = False) -> Plan:
@@ -375,11 +401,10 @@ class PlanCache:
 
         All kept plans have at most `MOST_CALLS` calls, and they are at most `MOST_PLANS`.
         """
-        columns = plan.columns.form()
-        bare = plan.of(Frame(columns, Outputs(groups=plan.asked.groups), nowhere), {})
+        bare = plan.bare(Divided())
         with self._lock:
             if form not in self._found:  # another thread may have been faster
-                self._calls += len(columns)
+                self._calls += len(bare.columns)
             self._found[form] = bare
             # `_look` moves what it finds to the end, so the first plan is the one that waited longest.
             while self._calls > MOST_CALLS or len(self._found) > MOST_PLANS:

@@ -43,6 +43,7 @@ Modules, from the table that all others read to the recorder that uses all of th
 - ``kinds``: the table of the kinds of operands
 - ``anatomy``: the table of how values are taken apart and put together again
 - ``freezing``: values as keys, and copies that later changes do not reach
+- ``population``: modules of one form as one op
 - ``signature``: what two calls must have in common to share a launch
 - ``entry``, ``misuse``, ``node``: what the caller holds, and how it refuses to be an array
 - ``graph``: the columns

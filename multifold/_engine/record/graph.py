@@ -24,6 +24,7 @@ from multifold._engine.record.entry import RowEntry
 from multifold._engine.record.freezing import freeze, snapshot
 from multifold._engine.record.lines import warn_user
 from multifold._engine.record.node import Node
+from multifold._engine.record.population import Seat
 from multifold._engine.record.shared_arrays import CountedArrays, LastingCopies, SharedCopies
 from multifold._engine.record.signature import Signature, take_in
 from multifold.errors import RecordError
@@ -163,6 +164,10 @@ class Graph(GraphBase):
         the shapes of ragged rows may be joined to it instead (`signature.take_in`).
         """
         return take_in(signature, self.keys, self.signatures)
+
+    def take_seats(self, seats: dict[int, Seat]) -> None:
+        """Let the quick path find the seats of modules in populations: by id of a module, its seat."""
+        self.seats = seats
 
     def open_form(self, key: Hashable, letters: str, values: Hashable, number: int) -> None:
         """Let the quick path record calls of form ``key`` with these ``values`` as signature ``number``.

@@ -27,6 +27,7 @@ import optree
 
 from multifold.backend import Backend, Groups, ModuleForm, Together
 from multifold.errors import LaunchError
+from multifold.marks import mark_of
 
 MOST_TEAMS = 256
 """So many teams are kept: a program whose minibatches are alike has one for each launch."""
@@ -258,7 +259,7 @@ OTHERS = (str, FunctionType, BuiltinFunctionType, MethodType, type)
 
 def seat_of(backend: Backend | None, op: Any) -> Seat | None:
     """Return the seat of an op; None for one that is no module, or has no other one of its form."""
-    if backend is None or isinstance(op, OTHERS):
+    if backend is None or isinstance(op, OTHERS) or mark_of(op) is not None:
         return None
     known = id(op)
     seat = SEATS.get(known)

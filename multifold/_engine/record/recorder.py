@@ -302,7 +302,7 @@ class Recorder(RecorderBase):
         try:
             seat = self._seat_of(op)
             if seat is not None:
-                graph.seats = SEATS
+                graph.take_seats(SEATS)
             # After a reset most forms come again. Those that are remembered need not be understood anew.
             if graph.before and self._recall(op if seat is None else seat[0], operands, static):
                 return self._quick(op, operands, static, frame)

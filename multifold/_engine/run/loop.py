@@ -32,7 +32,7 @@ launch 2 became ``[2, 3]``, whose rows are 2 wide, and ``[4]``, whose row is 5 w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -164,11 +164,23 @@ class Loop:
             done = sections.launch_all(keep={*run.place.launch[kept].tolist()})
             notes.pieces(before, schedule.continued)
             if done == len(schedule) or sections.stopped:
+                if schedule is not plan.schedule and not sections.stopped:
+                    self.remember(run)
                 return sections
             # `unique` restores the order of recording, and leaves out what a padded launch repeats.
             pending = np.unique(schedule.calls[schedule.bounds[done] :])
             run.forget_after(first + len(notes.calls), pending)
             schedule, wiring = self.again(run, pending)
+
+    def remember(self, run: Run) -> None:
+        """Let later runs of a kept plan tell the calls apart that a division has told apart in this one."""
+        plan = run.plan
+        frame = plan.frame
+        if plan.divided is not None and frame.pad is None and frame.place is None:
+            calls = np.flatnonzero(run.place.launch >= 0)
+            types = divide(run.computed, plan.types, calls)
+            schedule = make_schedule(plan.columns, plan.schedule.graph, types, calls, self.policy)
+            plan.divided.take(replace(plan, types=types, schedule=schedule, wiring=None).wired())
 
     def again(self, run: Run, pending: Integers) -> tuple[Schedule, Wiring]:
         """Schedule and wire the calls ``pending`` of a run whose rows turned out to differ; return both.
