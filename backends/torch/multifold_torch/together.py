@@ -276,7 +276,7 @@ class Layout:
         """Return the rows of an operand side by side: ``(n, *s) -> (modules, side, *s)``."""
         if self.there is not None:
             x = x.index_select(0, self.there.to(x.device))
-        return x.unflatten(0, (self.modules, self.side))
+        return x.reshape(self.modules, self.side, *x.shape[1:])
 
     def back(self, x: torch.Tensor) -> torch.Tensor:
         """Return the rows of a result in the order of the launch: ``(modules, side, *s) -> (n, *s)``."""

@@ -42,6 +42,12 @@ def test_each_step_from_a_module_to_ops_equals_its_loop(run):
     assert len(printed.splitlines()) == 7
 
 
+def test_a_population_of_networks_is_trained_as_by_its_loop(run):
+    printed = run("population.py", "--networks", 24, "--steps", 2).splitlines()  # it compares by itself
+    assert printed[0].startswith("24 networks, 132 calls in 27 launches")
+    assert printed[2].endswith("3 launches") and printed[3] == "64 rows of four tasks: 3 launches"
+
+
 def test_a_published_tree_lstm_is_trained_as_by_its_loop(run):
     printed = run("plain_tree_lstm.py", "--steps", 2, "--trees", 6, "--width", 8).splitlines()
     assert len(printed) == 3 and printed[1].endswith("equal to the loop")
