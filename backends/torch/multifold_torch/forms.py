@@ -20,6 +20,9 @@ import torch
 from multifold.backend import ModuleForm
 from multifold_torch.trials import RESERVED
 
+LARGEST = 1 << 15
+"""Modules of more numbers have launches of their own: to copy these takes longer than a launch does."""
+
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, type, BuiltinFunctionType)
 """Types of attributes that are compared by value, and never change."""
 
@@ -123,7 +126,8 @@ def form_of(module: Any) -> TorchForm | None:
         if found is None:
             return None
         parts.append(found)
-    return TorchForm(modules, tuple(parts))
+    form = TorchForm(modules, tuple(parts))
+    return form if sum(own[name].numel() for own, name in form.places) <= LARGEST else None
 
 
 def part_form(part: torch.nn.Module, numbers: Mapping[int, int]) -> Hashable | None:

@@ -30,26 +30,99 @@ UNKNOWN: weakref.WeakSet[type] = weakref.WeakSet()
 FEWEST = 8
 """So many modules, or more, run under `torch.vmap`, which takes as long as calls of some of them."""
 
-LARGEST = 1 << 15
-MOST_NUMBERS = 3 << 17
-"""On a CPU, larger modules, or more numbers in all, are called one by one: to copy them takes longer."""
+MOST_NUMBERS = 1 << 18
+"""So many numbers of parameters are copied to one tensor on a CPU: more do not stay in its caches."""
 
 
 def together(forms: Sequence[TorchForm], groups: Groups) -> Together | None:
     """Return what calls modules of equal forms as one; None where that takes longer than to call each."""
-    side, many = max(groups.sizes), len(forms)
+    side = max(groups.sizes)
     tensors = [own[name] for own, name in forms[0].places]
     if not tensors:  # any of the modules does to a row what the others do
         return SameTogether(forms, Layout(groups, side))
-    size = sum(x.numel() for x in tensors)
-    copies = tensors[0].is_cpu and (size > LARGEST or size * many > MOST_NUMBERS)
-    if copies or side * many > MOST_WASTE * sum(groups.sizes):
-        return None
     steps = steps_of(forms[0].module())
-    if steps is not None:
-        return ChainTogether(forms, Layout(groups, side), steps)
-    few = many < FEWEST or forms[0].kind in UNKNOWN
-    return None if few else TorchTogether(forms, Layout(groups, side))
+    fewest = 2 if steps is not None else FEWEST
+    if len(forms) < fewest or forms[0].kind in UNKNOWN:
+        return None
+    size = sum(x.numel() for x in tensors)
+    most = max(1, MOST_NUMBERS // size) if tensors[0].is_cpu else len(forms)
+    if side * len(forms) > MOST_WASTE * sum(groups.sizes) or len(forms) > 2 * most:
+        return SomeTogether(forms, groups, most, fewest)
+    return one_together(forms, groups, steps)
+
+
+def one_together(forms: Sequence[TorchForm], groups: Groups, steps: Sequence[Step] | None) -> Together:
+    """Return what calls all these modules as one; ``steps`` are those of `steps_of`."""
+    layout = Layout(groups, max(groups.sizes))
+    return TorchTogether(forms, layout) if steps is None else ChainTogether(forms, layout, steps)
+
+
+@final
+class SomeTogether(Together):
+    """Calls modules of equal forms by several calls: those with about as many rows together.
+
+    Parameters
+    ----------
+    forms : sequence of TorchForm
+        Those of the modules.
+    groups : Groups
+        Which rows belong to which module.
+    most, fewest : int
+        How many modules are called as one, and how many at least; fewer are called one by one.
+    """
+
+    def __init__(self, forms: Sequence[TorchForm], groups: Groups, most: int, fewest: int) -> None:
+        sizes = np.array(groups.sizes)
+        steps = steps_of(forms[0].module())
+        by_size = np.argsort(-sizes, kind="stable")
+        firsts = np.cumsum(sizes) - sizes
+        self.calls: list[tuple[Together | TorchForm, int]] = []
+        for some in alike_in_size(sizes, by_size.tolist(), most):
+            if len(some) >= fewest:
+                own = Groups([groups.sizes[i] for i in some], None)
+                self.calls.append((one_together([forms[i] for i in some], own, steps), sum(own.sizes)))
+            else:
+                self.calls += [(forms[i], groups.sizes[i]) for i in some]
+        rows = np.concatenate([np.arange(firsts[i], firsts[i] + sizes[i]) for i in by_size])
+        there = rows if groups.order is None else groups.order[rows]
+        self.there, self.here = torch.from_numpy(there), torch.from_numpy(np.argsort(there))
+
+    def holds(self) -> bool:
+        return all(call.holds() for call, _ in self.calls)
+
+    def __call__(self, operands: Sequence[Any], static: Mapping[str, Any]) -> Any | None:
+        leaves, structure = optree.tree_flatten(list(operands), none_is_leaf=True)
+        sizes = [size for _, size in self.calls]
+        parts = [
+            x.index_select(0, self.there.to(x.device)).split(sizes)
+            if isinstance(x, torch.Tensor)
+            else [x] * len(sizes)
+            for x in leaves
+        ]
+        results = []
+        for (call, _), *own in zip(self.calls, *parts, strict=True):
+            given = optree.tree_unflatten(structure, own)
+            module: Any = call.module() if isinstance(call, TorchForm) else None
+            found = call(given, static) if isinstance(call, Together) else module(*given, **static)
+            if found is None:
+                return None
+            results.append(found)
+        here = self.here
+        return optree.tree_map(lambda *xs: torch.cat(xs).index_select(0, here.to(xs[0].device)), *results)
+
+
+def alike_in_size(sizes: np.ndarray, by_size: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yield modules that are called together, by number: at most ``most``, padded to no more than twice.
+
+    ``by_size`` are all modules, those with most rows first.
+    """
+    some: list[int] = []
+    for i in by_size:
+        if some and (len(some) >= most or 2 * sizes[i] < sizes[some[0]]):
+            yield some
+            some = []
+        some.append(i)
+    yield some
 
 
 class TorchTogether(Together):

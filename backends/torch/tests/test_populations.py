@@ -85,6 +85,27 @@ def test_modules_of_one_form_share_a_launch(name: str, number: int, rows: int) -
     assert launches(fold) == 1
 
 
+@pytest.mark.parametrize("name", ["linear", "own"])
+@pytest.mark.parametrize("sizes", [[90] + [1] * 19, [40] * 9 + [1] * 20, [3] * 400])
+def test_few_modules_may_have_most_of_the_rows(name: str, sizes: list[int], monkeypatch: Any) -> None:
+    monkeypatch.setattr("multifold_torch.together.MOST_NUMBERS", 1000)  # so that many are too many
+    modules = modules_of(name, len(sizes))
+    which = [i for i, size in enumerate(sizes) for _ in range(size)]
+    which = [which[i] for i in torch.randperm(len(which)).tolist()]
+    xs, fold = [torch.randn(1, 4) for _ in which], Fold(backend="torch")
+    for _ in range(2):
+        found, expected = folded(fold, modules, which, xs), results(modules, which, xs)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(gradients(modules, found), gradients(modules, expected))
+    assert launches(fold) == 1
+
+
+def test_a_large_module_has_launches_of_its_own() -> None:
+    modules, fold = [nn.Linear(200, 200) for _ in range(3)], Fold(backend="torch")
+    folded(fold, modules, [0, 1, 2], [torch.randn(1, 200)] * 3)
+    assert launches(fold) == 3
+
+
 def test_the_first_module_of_a_form_is_recorded_as_it_is() -> None:
     layer, fold = nn.Linear(3, 7), Fold(backend="torch")
     fold([fold.add(layer, torch.ones(1, 3))])
