@@ -79,7 +79,7 @@ class FrameworkRecorder(Recorder):
         """
         if isinstance(x, np.ndarray):
             return numpy_class(x)
-        backend = self._owner(x)
+        backend = self._array_types.get(type(x)) or self._owner(x)
         if backend is None:
             return None
         try:
@@ -88,7 +88,8 @@ class FrameworkRecorder(Recorder):
             # An array without axes has no rows.
             rows = None
             signature = None
-        refuse_rows(x, rows)
+        if rows != 1:
+            refuse_rows(x, rows)
         if backend.counts_changes:
             graph = self._graph
             # An eager twin has computed the calls before this one, so its arrays may have changed since.

@@ -150,10 +150,13 @@ class CountedArrays:
             twin has computed the calls before.
         """
         count = changes_of(array)
-        _, known, _, calls = self.known.setdefault(id(array), (array, count, changes_of, []))
-        if count != known and not may_change:
+        known = self.known.get(id(array))
+        if known is None:
+            self.known[id(array)] = array, count, changes_of, [call]
+            return
+        if count != known[1] and not may_change:
             raise changed_in_place(array)
-        calls.append(call)
+        known[3].append(call)
 
     def take_changed(self) -> list[tuple[int, RecordError]]:
         """Return ``(call, error)`` for each call whose array was changed since it was recorded.
