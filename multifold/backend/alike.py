@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,9 +17,12 @@ class ModuleForm(abc.ABC):
     ----------
     key : Hashable
         Equal for equal forms: the class, its options, and the shapes and dtypes of parameters.
+    crowd : float
+        Where modules have more rows each in a launch than this, launches of their own cost less.
     """
 
     key: Hashable
+    crowd: float = math.inf
 
     @abc.abstractmethod
     def holds(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dis
 import functools
+import math
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType
@@ -20,8 +21,11 @@ import torch
 from multifold.backend import ModuleForm
 from multifold_torch.trials import RESERVED
 
-LARGEST = 1 << 15
+LARGEST = 1 << 14
 """Modules of more numbers have launches of their own: to copy these takes longer than a launch does."""
+
+CROWD = 1 << 10
+"""So many numbers of the rows of a module in a launch, on a CPU, are put together as fast as launched."""
 
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, type, BuiltinFunctionType)
 """Types of attributes that are compared by value, and never change."""
@@ -104,6 +108,10 @@ class TorchForm(ModuleForm):
         self.places = places_of(modules)
         self.sizes = self.sizes_now()
         self.module = weakref.ref(modules[0])
+        tensors = [own[name] for own, name in self.places]
+        self.numbers = sum(x.numel() for x in tensors)
+        # Rows are about as wide as the root of the numbers of a layer.
+        self.crowd = CROWD / math.sqrt(self.numbers) if tensors and tensors[0].is_cpu else math.inf
 
     def holds(self) -> bool:
         return self.seen.holds() and self.sizes_now() == self.sizes
@@ -127,7 +135,7 @@ def form_of(module: Any) -> TorchForm | None:
             return None
         parts.append(found)
     form = TorchForm(modules, tuple(parts))
-    return form if sum(own[name].numel() for own, name in form.places) <= LARGEST else None
+    return form if form.numbers <= LARGEST else None
 
 
 def part_form(part: torch.nn.Module, numbers: Mapping[int, int]) -> Hashable | None:

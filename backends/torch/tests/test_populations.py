@@ -106,6 +106,16 @@ def test_a_large_module_has_launches_of_its_own() -> None:
     assert launches(fold) == 3
 
 
+def test_layers_of_one_model_with_many_rows_each_go_back_to_launches_of_their_own() -> None:
+    modules, fold = modules_of("linear", 2), Fold(backend="torch")
+    which, xs = [0, 1] * 500, [torch.randn(1, 4)] * 1000
+    found = []
+    for _ in range(40):
+        found.append((folded(fold, modules, which, xs), launches(fold)))
+    assert found[1][1] == 1 and found[-1][1] == 2
+    torch.testing.assert_close(found[1][0], found[-1][0])
+
+
 def test_the_first_module_of_a_form_is_recorded_as_it_is() -> None:
     layer, fold = nn.Linear(3, 7), Fold(backend="torch")
     fold([fold.add(layer, torch.ones(1, 3))])

@@ -29,6 +29,9 @@ from multifold.backend import Backend, Groups, ModuleForm, Together
 from multifold.errors import LaunchError
 from multifold.marks import mark_of
 
+ENOUGH_CALLS = 64
+"""So many modules, each as often as it is in a launch, show how many rows one has."""
+
 MOST_TEAMS = 256
 """So many teams are kept: a program whose minibatches are alike has one for each launch."""
 
@@ -80,6 +83,8 @@ class Population:
         self.__qualname__ = name
         self.members: dict[int, Member] = {}
         self.teams: dict[bytes, Team] = {}
+        self.rows = self.calls = 0
+        self.is_crowded = False
 
     def __len__(self) -> int:
         """How many modules there are."""
@@ -109,12 +114,30 @@ class Population:
         team = self.team_of(numbers)
         if len(team.members) == 1:
             return team.members[0].ref()(*rows, **static)
+        self.count(len(numbers), team)
         if team.together is not None:
             found = team.together(rows, static)
             if found is not None:
                 return found
             self.forms_of(team.members)
         return self.one_by_one([member.ref() for member in team.members], team.groups, rows, static)
+
+    def count(self, rows: int, team: Team) -> None:
+        """Count a launch of several modules; if they mostly have many rows, let all give up their seats.
+
+        Then launches of their own cost less than to put their rows together, as for layers of one size in
+        one model.
+        """
+        self.rows += rows
+        self.calls += len(team.members)
+        if self.calls >= ENOUGH_CALLS and not self.is_crowded:
+            form = team.members[0].form
+            self.is_crowded = form is not None and self.rows > form.crowd * self.calls
+            if self.is_crowded:
+                with LOCK:
+                    LONE.update((key, seat) for key, seat in [*SEATS.items()] if seat[0] is self)
+                    for key in [key for key, seat in [*SEATS.items()] if seat[0] is self]:
+                        del SEATS[key]
 
     def can_be_tried(self, which: Any) -> bool:
         """Return whether the modules with these numbers still have forms: others may draw random numbers.
@@ -268,7 +291,7 @@ def seat_of(backend: Backend | None, op: Any) -> Seat | None:
     lone = LONE.get(known)
     if lone is None:
         lone = take_seat(backend, op)
-    if lone is None or len(lone[0]) < 2:
+    if lone is None or len(lone[0]) < 2 or lone[0].is_crowded:
         return None
     with LOCK:
         for number, member in [*lone[0].members.items()]:
