@@ -428,6 +428,10 @@ class Backend(abc.ABC):
         """
         return None
 
+    def is_traced(self) -> bool:
+        """Return whether what runs now is traced, so that no value can be read: modules stay apart then."""
+        return False
+
     def together(self, forms: Sequence[Any], groups: Groups) -> Together | None:
         """Return what calls modules of these equal forms as one; None to call each with its rows.
 

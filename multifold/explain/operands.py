@@ -22,6 +22,7 @@ import optree
 from multifold._engine.compiled.arrays import CALL_MASK, PART_BITS
 from multifold._engine.plan.columns import Columns
 from multifold._engine.plan.outputs import Bare
+from multifold._engine.record.population import Population
 from multifold._engine.record.signature import Signature, Slot, op_name
 from multifold.errors import type_of
 from multifold.explain.reasons import count
@@ -67,7 +68,12 @@ def structure_text(signature: Signature) -> str:
 
 
 def op_text(op: Any) -> str:
-    """Return the name of an op; of a function, also the file and line that define it."""
+    """Return the name of an op; of a function, also the file and line that define it.
+
+    Of modules of one form it is ``"Linear of 64 modules"``.
+    """
+    if isinstance(op, Population):
+        return f"{op_name(op)} of {len(op)} modules"
     code = getattr(op, "__code__", None)
     if code is None:
         return op_name(op)

@@ -120,6 +120,7 @@ class Counting(Backend):
     inference = handed_on("inference")
     is_built = handed_on("is_built")
     is_inference = handed_on("is_inference")
+    is_traced = handed_on("is_traced")
     like = handed_on("like")
     bound_form = handed_on("bound_form")
     form_of = handed_on("form_of")

@@ -318,6 +318,9 @@ class TorchBackend(Backend):
         # A compiler takes an op as it is, and would compile it for each set of modules.
         return form_of(module) if self.compiler is None else None
 
+    def is_traced(self) -> bool:
+        return torch._C._len_torch_dispatch_stack() > 0 or torch.compiler.is_compiling()
+
     def together(self, forms: Sequence[Any], groups: Groups) -> Together | None:
         return together(forms, groups)
 

@@ -365,3 +365,43 @@ def test_networks_of_several_widths_and_depths_share_the_launches_of_each_layer(
     # Where rows differ in shape shows when they are met, and is remembered with the plan.
     assert divisions[0] > 0 == divisions[-1]
     assert len(fold.explain().launches) == 2 * 3 * 2
+
+
+def test_transforms_and_traces_of_pytorch_go_through_populations() -> None:
+    modules, fold = modules_of("linear", 4), Fold(backend="torch")
+
+    def ours(x: torch.Tensor) -> torch.Tensor:
+        return folded(fold, modules, [0, 1, 2, 3], [x * (i + 1) for i in range(4)])[0]
+
+    def loop(x: torch.Tensor) -> torch.Tensor:
+        return results(modules, [0, 1, 2, 3], [x * (i + 1) for i in range(4)])[0]
+
+    class Whole(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return ours(x)
+
+    x = torch.randn(1, 4)
+    for _ in range(3):
+        torch.testing.assert_close(ours(x), loop(x))
+    for transform in (
+        lambda fn: torch.func.jvp(fn, (x,), (x + 1,)),
+        lambda fn: torch.func.vmap(lambda row: fn(row[None]))(torch.randn(3, 4).fill_(0.5)),
+        lambda fn: torch.func.jacrev(fn)(x),
+        lambda fn: torch.autograd.functional.hessian(lambda x: fn(x).square().sum(), x),
+    ):
+        torch.testing.assert_close(transform(ours), transform(loop))
+    exported = torch.export.export(Whole(), (x,)).module()
+    torch.testing.assert_close(exported(x + 2), loop(x + 2))
+
+
+def test_explain_says_of_how_many_modules_an_op_is() -> None:
+    def pair(width: int) -> list[nn.Module]:
+        return [nn.Linear(width, 3) for _ in range(2)]
+
+    narrow, wide, fold = pair(11), pair(12), Fold(backend="torch")
+    for _ in range(2):
+        fold.reset()
+        nodes = [fold.add(module, torch.ones(1, 11)) for module in narrow]
+        nodes += [fold.add(module, torch.ones(1, 12)) for module in wide]
+        fold([nodes])
+    assert "Linear of 2 modules" in str(fold.explain().why(nodes[0], nodes[2]))

@@ -141,7 +141,6 @@ class Graph(GraphBase):
         super().__init__(node_type, merges)
         self.forms: Forms = {}
         self.before: Forms = {} if before is None else before.lasting()
-        self.seats = None if before is None else before.seats
         self.shared = SharedCopies(None if before is None else before.lasting_copies())
         self.signatures: list[Signature] = []
         self.keys: dict[Hashable, int] = {}
@@ -202,7 +201,6 @@ class Graph(GraphBase):
     def forget_before(self) -> None:
         """Drop the forms of calls and copies of arrays that this graph has from before a reset."""
         self.before = {}
-        self.seats = None
         self.shared.forget_before()
 
     def recall(self, key: Hashable, letters: str, signature: Signature | None, values: Hashable) -> bool:

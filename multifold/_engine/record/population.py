@@ -107,10 +107,7 @@ class Population:
             If results of modules that changed after they were recorded do not fit together any more.
         """
         *rows, which = operands
-        try:
-            numbers = self.backend.to_numpy(which)
-        except Exception:  # noqa: BLE001 - a dry run has no values, and all modules return the same forms
-            return next(self.modules)(*rows, **static)
+        numbers = self.numbers_of(which)
         team = self.team_of(numbers)
         if len(team.members) == 1:
             return team.members[0].ref()(*rows, **static)
@@ -121,6 +118,22 @@ class Population:
                 return found
             self.forms_of(team.members)
         return self.one_by_one([member.ref() for member in team.members], team.groups, rows, static)
+
+    def numbers_of(self, which: Any) -> np.ndarray:
+        """Return an array of numbers as one on the host.
+
+        Raises `LaunchError` where it has no values, as while a program is traced.
+        """
+        try:
+            try:
+                return self.backend.to_numpy(which)
+            except RuntimeError:  # PyTorch has no memory to show inside of its forward mode
+                return np.array(which.tolist())
+        except Exception as error:
+            raise LaunchError(
+                f"Modules of class {self.__qualname__} cannot be told apart where numbers have no values.",
+                "record the calls where they run, inside of what is traced.",
+            ) from error
 
     def count(self, rows: int, team: Team) -> None:
         """Count a launch of several modules; if they mostly have many rows, let all give up their seats.
@@ -144,7 +157,7 @@ class Population:
 
         These are drawn module by module, so that a row's depend on the modules of the other rows.
         """
-        return None not in self.forms_of(self.team_of(self.backend.to_numpy(which)).members)
+        return None not in self.forms_of(self.team_of(self.numbers_of(which)).members)
 
     def team_of(self, which: np.ndarray) -> Team:
         """Return the team of the modules with these numbers, one for each row of a launch; it is kept."""
@@ -282,7 +295,7 @@ OTHERS = (str, FunctionType, BuiltinFunctionType, MethodType, type)
 
 def seat_of(backend: Backend | None, op: Any) -> Seat | None:
     """Return the seat of an op; None for one that is no module, or has no other one of its form."""
-    if backend is None or isinstance(op, OTHERS) or mark_of(op) is not None:
+    if backend is None or isinstance(op, OTHERS) or mark_of(op) is not None or backend.is_traced():
         return None
     known = id(op)
     seat = SEATS.get(known)
