@@ -48,7 +48,16 @@ DRAWING = frozenset(
 )
 """Names of functions that draw random numbers."""
 
-MODES = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase, torch.nn.RReLU)
+DRAWN: weakref.WeakSet[type] = weakref.WeakSet()
+"""Classes of modules that were seen to draw random numbers."""
+
+HIDDEN = frozenset({"__slots__", "__getattr__", "__getattribute__"})
+"""What lets a class have attributes that are not among its variables."""
+
+MODES = (
+    *(torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase, torch.nn.RReLU),
+    *(torch.nn.MultiheadAttention, torch.nn.FractionalMaxPool2d, torch.nn.FractionalMaxPool3d),
+)
 """Layers that draw random numbers, or look at all rows, while they are trained."""
 
 WRITES = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL"})
@@ -114,7 +123,7 @@ class TorchForm(ModuleForm):
         self.crowd = CROWD / math.sqrt(self.numbers) if tensors and tensors[0].is_cpu else math.inf
 
     def holds(self) -> bool:
-        return self.seen.holds() and self.sizes_now() == self.sizes
+        return self.kind not in DRAWN and self.seen.holds() and self.sizes_now() == self.sizes
 
     def sizes_now(self) -> list[Hashable]:
         """Return shape, dtype and device of each parameter and buffer; None for one that is gone."""
@@ -125,6 +134,8 @@ class TorchForm(ModuleForm):
 def form_of(module: Any) -> TorchForm | None:
     """Return the form of a module, None if it has none."""
     if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
+        return None
+    if type(module) in DRAWN:
         return None
     modules = [*module.modules()]
     numbers = {id(part): i for i, part in enumerate(modules)}
@@ -211,10 +222,14 @@ def computes(kind: type[torch.nn.Module], training: bool) -> bool:
     Not so in training for dropout and for layers of statistics of all rows; nor for a class whose code
     changes attributes or names a function that draws random numbers.
     """
+    if issubclass(kind, torch.nn.RNNBase):  # which has its parameters in a list, too
+        return False
     if issubclass(kind, MODES):
         return not training
     own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] != "torch"]
     for base in own:
+        if HIDDEN & vars(base).keys() and base is not object:
+            return False
         for name, x in vars(base).items():
             x = getattr(x, "__func__", x)
             if isinstance(x, FunctionType) and name != "__init__":

@@ -7,6 +7,7 @@ gradients of the one tensor on to each module's own.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import weakref
@@ -18,7 +19,7 @@ import optree
 import torch
 
 from multifold.backend import Groups, Together
-from multifold_torch.forms import SeenModules, TorchForm, places_of
+from multifold_torch.forms import DRAWN, SeenModules, TorchForm, places_of
 from multifold_torch.trials import GLOBAL_HOOKS
 
 MOST_WASTE = 4
@@ -167,8 +168,8 @@ class TorchTogether(Together):
 
         try:
             found = torch.vmap(run, in_dims=(0, axes))(stacked, laid)
-        except Exception:  # noqa: BLE001 - what `vmap` does not know, each module does
-            UNKNOWN.add(self.kind)
+        except Exception as error:  # noqa: BLE001 - what `vmap` does not know, each module does
+            (DRAWN if "randomness" in str(error) else UNKNOWN).add(self.kind)
             return None
         finally:
             skeleton.empty()
@@ -189,15 +190,26 @@ class TorchTogether(Together):
         if any(getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS):
             return None
         found = []
-        for owns, name in self.places:
-            try:
-                tensors = [own[name] for own in owns]
-                if len({x.dtype for x in tensors}) > 1:
+        with normal():
+            for owns, name in self.places:
+                try:
+                    tensors = [own[name] for own in owns]
+                    if len({x.dtype for x in tensors}) > 1:
+                        return None
+                    found.append(torch.stack(tensors))
+                except (AttributeError, KeyError, RuntimeError, TypeError):  # other sizes, or none
                     return None
-                found.append(torch.stack(tensors))
-            except (AttributeError, KeyError, RuntimeError, TypeError):  # other sizes, or none
-                return None
         return found
+
+
+def normal() -> contextlib.AbstractContextManager[Any]:
+    """Return a context whose tensors count their changes, in inference mode, too."""
+    if not torch.is_inference_mode_enabled():
+        return contextlib.nullcontext()
+    stack = contextlib.ExitStack()
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.no_grad())
+    return stack
 
 
 class Skeleton:

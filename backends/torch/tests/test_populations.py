@@ -116,6 +116,16 @@ def test_layers_of_one_model_with_many_rows_each_go_back_to_launches_of_their_ow
     torch.testing.assert_close(found[1][0], found[-1][0])
 
 
+@pytest.mark.parametrize("name", MAKE)
+def test_populations_run_in_inference_mode(name: str) -> None:
+    modules, xs, fold = modules_of(name, 9), [torch.randn(1, 4) for _ in range(9)], Fold(backend="torch")
+    with torch.inference_mode():
+        for _ in range(2):
+            found, expected = folded(fold, modules, [*range(9)], xs), results(modules, [*range(9)], xs)
+            torch.testing.assert_close(found, expected)
+            assert found[0].is_inference()
+
+
 def test_the_first_module_of_a_form_is_recorded_as_it_is() -> None:
     layer, fold = nn.Linear(3, 7), Fold(backend="torch")
     fold([fold.add(layer, torch.ones(1, 3))])
@@ -233,6 +243,63 @@ def test_dropout_has_launches_of_its_own_while_it_trains() -> None:
     folded(Fold(backend="torch"), modules, [0, 1, 2, 0, 3, 3, 1], [torch.randn(1, 4) for _ in range(7)])
 
 
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.rand_like(x)
+
+
+class Noisy(nn.Linear):
+    """A module that draws random numbers, which its own code does not show."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return noisy(super().forward(x))
+
+
+def test_modules_that_turn_out_to_draw_random_numbers_have_launches_of_their_own() -> None:
+    modules, fold, which = [Noisy(4, 3) for _ in range(12)], Fold(backend="torch"), [*range(12), 3, 4, 0]
+    for _ in range(4):
+        found = folded(fold, modules, which, [torch.ones(1, 4)] * 15)
+        drawn = found[0] - torch.cat([nn.Linear.forward(modules[i], torch.ones(1, 4)) for i in which])
+        assert drawn.min() >= 0 and len(drawn.unique()) == drawn.numel()
+    assert launches(fold) == 12
+
+
+class Jittering(Noisy):
+    """Another such module."""
+
+
+def test_few_modules_that_draw_random_numbers_part_when_a_trial_shows_it() -> None:
+    modules, fold, which = [Jittering(4, 3) for _ in range(3)], Fold(backend="torch"), [0, 1, 2, 0, 2]
+    with pytest.warns(UserWarning, match="draw random numbers in turn"):
+        folded(fold, modules, which, [torch.randn(1, 4) for _ in which])
+    for _ in range(3):
+        folded(fold, modules, which, [torch.randn(1, 4) for _ in which])
+    assert launches(fold) == 3
+
+
+class Slotted(nn.Linear):
+    """A module with an attribute that is none of its variables."""
+
+    __slots__ = ("factor",)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.factor
+
+
+@pytest.mark.parametrize("make", [lambda: nn.GRU(4, 3, batch_first=True), lambda: Slotted(4, 3)])
+def test_what_a_module_hides_is_its_own(make: Callable[[], Any]) -> None:
+    modules, fold, x = [make() for _ in range(9)], Fold(backend="torch"), torch.randn(1, 2, 4)
+    for i, module in enumerate(modules):
+        if isinstance(module, Slotted):
+            module.factor = i
+    for _ in range(2):
+        fold.reset()
+        nodes = [fold.add(module, x) for module in modules]
+        outputs = [node[0] if isinstance(modules[0], nn.GRU) else node for node in nodes]
+        expected = [module(x) for module in modules]
+        expected = [y[0] if isinstance(y, tuple) else y for y in expected]
+        torch.testing.assert_close(fold([[node] for node in outputs]), expected)
+
+
 class Moving(nn.Module):
     """A module that counts its rows in a buffer, in place."""
 
@@ -246,10 +313,12 @@ class Moving(nn.Module):
         return x * self.weight
 
 
-def test_buffers_that_modules_write_are_their_own() -> None:
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_buffers_that_modules_write_are_their_own(mode: Any) -> None:
     modules, fold = [Moving() for _ in range(9)], Fold(backend="torch")
-    for _ in range(3):
-        folded(fold, modules, [*range(9)], [torch.randn(1, 4)] * 9)
+    with mode():
+        for _ in range(3):
+            folded(fold, modules, [*range(9)], [torch.randn(1, 4)] * 9)
     assert [int(module.count) for module in modules] == [3] * 9
 
 

@@ -84,7 +84,7 @@ class Population:
         self.members: dict[int, Member] = {}
         self.teams: dict[bytes, Team] = {}
         self.rows = self.calls = 0
-        self.is_crowded = False
+        self.is_parted = False
 
     def __len__(self) -> int:
         """How many modules there are."""
@@ -143,14 +143,19 @@ class Population:
         """
         self.rows += rows
         self.calls += len(team.members)
-        if self.calls >= ENOUGH_CALLS and not self.is_crowded:
+        if self.calls >= ENOUGH_CALLS and not self.is_parted:
             form = team.members[0].form
-            self.is_crowded = form is not None and self.rows > form.crowd * self.calls
-            if self.is_crowded:
-                with LOCK:
-                    LONE.update((key, seat) for key, seat in [*SEATS.items()] if seat[0] is self)
-                    for key in [key for key, seat in [*SEATS.items()] if seat[0] is self]:
-                        del SEATS[key]
+            if form is not None and self.rows > form.crowd * self.calls:
+                self.part()
+
+    def part(self) -> None:
+        """Let all modules give up their seats: from the next recording on each has launches of its own."""
+        self.is_parted = True
+        with LOCK:
+            own = {key: seat for key, seat in [*SEATS.items()] if seat[0] is self}
+            LONE.update(own)
+            for key in own:
+                SEATS.pop(key, None)
 
     def can_be_tried(self, which: Any) -> bool:
         """Return whether the modules with these numbers still have forms: others may draw random numbers.
@@ -304,7 +309,7 @@ def seat_of(backend: Backend | None, op: Any) -> Seat | None:
     lone = LONE.get(known)
     if lone is None:
         lone = take_seat(backend, op)
-    if lone is None or len(lone[0]) < 2 or lone[0].is_crowded:
+    if lone is None or len(lone[0]) < 2 or lone[0].is_parted:
         return None
     with LOCK:
         for number, member in [*lone[0].members.items()]:

@@ -192,6 +192,9 @@ class TrialBook:
             If the op mixes its rows, or has written to an operand.
         """
         began = perf_counter()
+        op = self.ops[launch.signature]
+        if isinstance(op, Population) and not op.can_be_tried(launch.leaves[-1]):
+            return perf_counter() - began
         number = trial.changed_operand() if self.compares else None
         if number is not None:
             changed = OperandChanged(f"operand {number} was changed by an inplace operation")
@@ -200,6 +203,11 @@ class TrialBook:
             what = trial.deviation(result if launch.rows_of is None else launch.rows_of(result))
         except Untried as reason:
             self.leave_untried(launch, square, str(reason))
+            return perf_counter() - began
+        if what is not None and trial.draws and isinstance(op, Population):
+            # Its modules are called one after the other: what a row draws depends on those of the others.
+            op.part()
+            self.leave_untried(launch, square, "its modules draw random numbers in turn")
             return perf_counter() - began
         if what is not None:
             text = f"mixes its rows, and would return wrong values: {what.text}"
