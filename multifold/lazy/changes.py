@@ -29,7 +29,7 @@ MOST = 3
 LEAST = 0.05
 """The smallest share of a run's time for which a change is named."""
 
-WAIT = 1e-4
+WAIT = 6e-5
 """What a wait of a plain program costs an example beyond one that is awaited, in seconds."""
 
 IN_A_CELL = 0.7
