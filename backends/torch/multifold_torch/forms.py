@@ -11,6 +11,7 @@ import copy
 import dis
 import functools
 import math
+import operator
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType
@@ -32,6 +33,9 @@ PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, ty
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """The attributes of a module that hold the hooks of its calls."""
+
+TABLES = ("_parameters", "_buffers", "_modules", *HOOKS)
+"""The dictionaries of a module. One is another object once its state was put back, as after a trial."""
 
 DRAWING = frozenset(
     {
@@ -72,6 +76,7 @@ class SeenModules:
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
         self.own = [*map(vars, modules)]
+        self.tables = [own[name] for own in self.own for name in TABLES]
         self.lengths = [*map(len, self.own)]
         self.options = [place for module in modules for place in options_of(module)]
         self.values = [seen(own[name]) for own, name in self.options]
@@ -93,8 +98,10 @@ class SeenModules:
 
     def holds(self) -> bool:
         """Return whether nothing has changed; the sizes of parameters are not looked at."""
+        tables = [own[name] for own in self.own for name in TABLES]
         return (
-            not any(self.hooks)
+            all(map(operator.is_, tables, self.tables))
+            and not any(self.hooks)
             and [own.get(name) for own, name in self.options] == self.values
             and [*map(len, self.own)] == self.lengths
             and self.parts == self.parts_seen

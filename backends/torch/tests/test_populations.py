@@ -474,3 +474,23 @@ def test_explain_says_of_how_many_modules_an_op_is() -> None:
         nodes += [fold.add(module, torch.ones(1, 12)) for module in wide]
         fold([nodes])
     assert "Linear of 2 modules" in str(fold.explain().why(nodes[0], nodes[2]))
+
+
+def test_a_hook_that_comes_after_a_modules_tables_were_put_back_is_called():
+    """A trial keeps the state of modules and puts it back, with dictionaries of its own."""
+    modules = [nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)) for _ in range(3)]
+    xs = [torch.randn(1, 3) for _ in modules]
+    fold = multifold.Fold(backend="torch")
+
+    def run():
+        return fold.run(None, list(zip(modules, xs, strict=True)), lambda fold, given: fold.add(*given))
+
+    with torch.no_grad():
+        run(), run()
+        for module in modules:
+            for name in ("_forward_hooks", "_parameters", "_modules"):
+                vars(module)[name] = vars(module)[name].copy()
+        modules[1].register_forward_hook(lambda module, given, found: found * 2)
+        modules[2][0].weight = nn.Parameter(torch.ones(3, 3))
+        for _ in range(2):
+            torch.testing.assert_close(run(), torch.cat([f(x) for f, x in zip(modules, xs, strict=True)]))
