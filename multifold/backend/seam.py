@@ -258,8 +258,11 @@ class Backend(abc.ABC):
     counts_changes: ClassVar[bool] = False
     """Whether arrays count how often they were changed in place, so that `version` can tell."""
 
-    def version(self, x: Array) -> int:
-        """Return how often an array was changed in place; asked before and after a launch that reads it."""
+    def version(self, x: Array) -> int | None:
+        """Return how often an array was changed in place; asked before and after a launch that reads it.
+
+        None for an array that keeps no count: a launch of a later round gets a copy of it.
+        """
         return 0
 
     def versions(self, xs: Sequence[Any]) -> list[Any]:

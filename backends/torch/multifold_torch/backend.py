@@ -189,10 +189,8 @@ class TorchBackend(Backend):
             return GRADIENTS if is_grad_enabled() else NO_GRADIENTS
         return torch.is_grad_enabled(), *map(torch.get_autocast_dtype, ("cpu", "cuda"))
 
-    def version(self, x: torch.Tensor) -> int:
-        return (
-            0 if x.is_inference() else x._version
-        )  # tensors that were made in inference mode keep no count
+    def version(self, x: torch.Tensor) -> int | None:
+        return None if x.is_inference() else x._version  # tensors made in inference mode keep no count
 
     def versions(self, xs: Sequence[Any]) -> list[Any]:
         # In inference mode most tensors have no count. PyTorch takes 10 us to raise an error for one that
@@ -356,9 +354,9 @@ def state_of(module: torch.nn.Module) -> Iterable[torch.Tensor]:
     return chain(module.parameters(), module.buffers())
 
 
-def counts_of(xs: Sequence[Any]) -> list[int]:
-    """Return how often each tensor among ``xs`` was changed in place; 0 for one made in inference mode."""
-    return [0 if x.is_inference() else x._version for x in xs if isinstance(x, torch.Tensor)]
+def counts_of(xs: Sequence[Any]) -> list[int | None]:
+    """Return how often each tensor in ``xs`` was changed in place; None for one of inference mode."""
+    return [None if x.is_inference() else x._version for x in xs if isinstance(x, torch.Tensor)]
 
 
 KEPT: dict[Hashable, tuple[weakref.ref[np.ndarray], torch.Tensor, int]] = {}

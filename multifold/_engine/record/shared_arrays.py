@@ -32,6 +32,10 @@ SMALL = 4096
 """Bytes of a shared array whose content is compared in each call, which is quicker than to keep it."""
 
 
+ChangesOf = Callable[[Any], "int | None"]
+"""Returns how often an array was changed in place; None for one that keeps no count."""
+
+
 class LastingCopies(dict[int, tuple["weakref.ref[np.ndarray]", np.ndarray]]):
     """The ``id`` of an array -> a weak reference to it, and its copy; an entry goes with its array."""
 
@@ -130,15 +134,15 @@ class CountedArrays:
 
     Attributes
     ----------
-    known : dict of int to (array, int, callable, list of int)
+    known : dict of int to (array, int or None, callable, list of int)
         By the ``id`` of each array: the array, how often it had been changed when it was recorded, what
         tells how often it was until now, and the calls that read it.
     """
 
     def __init__(self) -> None:
-        self.known: dict[int, tuple[Any, int, Callable[[Any], int], list[int]]] = {}
+        self.known: dict[int, tuple[Any, int | None, ChangesOf, list[int]]] = {}
 
-    def note(self, array: Any, changes_of: Callable[[Any], int], call: int, may_change: bool) -> None:
+    def note(self, array: Any, changes_of: ChangesOf, call: int, may_change: bool) -> None:
         """Note that call number ``call`` reads an array, and how often that was changed until now.
 
         ``changes_of(array)`` returns how often.

@@ -116,11 +116,13 @@ class ResultRows:
     def at_once(self, leaf: int, rows: Integers) -> Any:
         """Return these rows of a leaf as an array of the framework, or None if it has to gather them.
 
-        Without a copy, and protected, if they are all rows.
+        Without a copy if they are all rows, and if an op that writes to them would be found out.
         """
         values = self._values
         if len(rows) == self.rows and self.is_all(rows):
-            return values.protected(self.leaves[leaf])
+            array = self.leaves[leaf]
+            if not values.backend.counts_changes or values.backend.version(array) is not None:
+                return values.protected(array)
         view = self._views[leaf]
         if view is None:
             view = self.view(leaf)
