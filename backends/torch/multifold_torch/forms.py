@@ -1,8 +1,10 @@
 """Forms of modules: all of a module but the values of its parameters and buffers.
 
-That is its class, its options, and those of the modules in it. A module has no form if what it does to a
-row depends on more: hooks, other rows, random numbers, attributes that it changes, or objects that may
-change.
+Two modules ``nn.Linear(3, 5)`` have one form, and ``nn.Linear(3, 6)`` has another. The form of a module
+says its class and its options, as its sizes and whether it has a bias, and the same of each module in it.
+
+A module has no form if more than that decides what it makes of a row: hooks, the other rows of the launch,
+random numbers, attributes that the module changes, or objects whose contents may change.
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ WRITES = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL"})
 class SeenModules:
     """Attributes of modules as they were when this was made: what tells that one has changed its form.
 
-    ``modules`` are one that has a form, and all those in it, or those of several such modules.
+    Parameters
+    ----------
+    modules : sequence of Module
+        A module that has a form, followed by all modules inside of it.
     """
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:

@@ -244,7 +244,7 @@ class SameTogether(TorchTogether):
 class ChainTogether(TorchTogether):
     """Calls chains of layers whose batched calls are known, such as linear ones, step by step.
 
-    ``steps`` are those of `steps_of`.
+    It takes the steps that `steps_of` has found for one of the modules, besides what `TorchTogether` takes.
     """
 
     def __init__(self, forms: Sequence[TorchForm], layout: Layout, steps: Sequence[Step]) -> None:

@@ -46,6 +46,9 @@ SMALL = 4096
 MANY = 32
 """So many values of a form are read with others before it counts how many of them the program uses."""
 
+MOST = 4096
+"""Forms whose values are counted, before all counts are forgotten: a program may have ever new shapes."""
+
 BROUGHT, USED, IS_SMALL = range(3)
 """What is counted of the values of a form: those that were read with others, and those that the program
 asked for; and whether they are `SMALL`. The form comes last, so that no other one gets its ``id``."""
@@ -543,6 +546,8 @@ class LazyRecorderBase:
         form: Any = x.form
         tally: Any = self.tallies.get(id(form))
         if tally is None:
+            if len(self.tallies) >= MOST:
+                self.tallies.clear()
             tally = self.tallies[id(form)] = [0, 0, math.prod(form.shape) <= SMALL, form]
         return tally
 

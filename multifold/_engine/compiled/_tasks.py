@@ -339,7 +339,7 @@ class TasksBase:
     ready: list  # tasks that are ready, from position `at` on
     at: columns.Int
     context: Any  # tells which of the framework's `with` statements are open: see `Backend.context`
-    outside: Any  # what it returned outside of those of the examples; false if there are none
+    outside: Any  # what `context` returned before the examples ran; it is not asked again if that is false
 
     def __init__(self, graph: Any, context: Any) -> None:
         self.graph = graph

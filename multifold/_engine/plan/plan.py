@@ -194,7 +194,8 @@ class Plan:
     def of(self, frame: Frame, seconds: dict[str, float]) -> Plan:
         """Return this plan for another frame of the same `Frame.form`; nothing is planned.
 
-        The launches and the wiring are those of this plan, or of ``divided`` if it has a better one.
+        It takes over the launches and the wiring of this plan; or, once launches of this plan had to be
+        divided in a run, those that ``divided`` has kept from that run.
         ``seconds`` is how long making the new one took, by phase.
         """
         best = self.divided.plan if self.divided is not None and self.divided.plan is not None else self

@@ -99,7 +99,8 @@ class Population:
     def __call__(self, *operands: Any, **static: Any) -> Any:
         """Return what the modules return for their rows, a row for each row of the operands.
 
-        The last operand has the number of a module for each row; the others are those of the modules.
+        The last operand says by number which module each row belongs to. The operands before it are what
+        the modules are called with.
 
         Raises
         ------
