@@ -45,6 +45,7 @@ from multifold.lazy.seen import entries_of
 from multifold.lazy.watched import HOLDERS, SMALL, entries, same
 from multifold.lazy.writes import (
     NAMELESS,
+    SEEDERS,
     functions_in,
     is_known_module,
     is_written_here,
@@ -81,6 +82,8 @@ class ProgramStores:
         Whether it changes what a container or an array holds.
     variables : bool
         Whether it sets context variables.
+    seeds : bool
+        Whether it may seed a random generator of the framework.
     """
 
     def __init__(
@@ -90,13 +93,17 @@ class ProgramStores:
         *,
         everything: bool = False,
     ) -> None:
-        found = [written_by(x.__code__) for x in functions_in(roots, is_known, is_cell)]
+        functions = [*functions_in(roots, is_known, is_cell)]
+        found = [written_by(x.__code__) for x in functions]
         stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
         called = frozenset[str]().union(*[one.names for one in found])
         self.names = frozenset([store.name for one in stores for store in one])
         self.any_name = everything or not NAMING.isdisjoint(called)
         self.contents = everything or any(one.contents for one in found)
         self.variables = everything or not called.isdisjoint({"set", "reset", "run"})
+        begin = {getattr(x, "__name__", "") for x in roots} | {"forward", "call"}
+        # "seed" is a common name for a number, too.
+        self.seeds = not names_called(functions, begin).isdisjoint(SEEDERS - {"seed"})
         self.methods: dict[type, list[FunctionType]] = {}
 
     @property
@@ -309,19 +316,63 @@ class Slots:
 def beyond_of(
     recording: Recording, roots: Sequence[Any], version_of: Callable[[Any], int | None] = lambda x: None
 ) -> Beyond | None:
-    """Return the `Beyond` of a cell's function, or of objects that it takes; None if nothing is kept.
+    """Return the `Beyond` of a cell's function, or of objects that it takes; None if nothing is kept."""
+    found = Beyond(roots, stores_of(recording), known_to(recording), version_of)
+    return found if found.places else None
 
-    What the program may store is found out once for arguments of the same classes.
-    """
-    is_known = known_to(recording)
+
+def stores_of(recording: Recording) -> ProgramStores:
+    """Return what the program of a run may store, found out once for arguments of the same classes."""
     if recording.stores is None:
         known = recording.recorder.stores
         key = tuple(map(type, recording.program))
         if not recording.program or key not in known:
-            known[key] = ProgramStores(roots_of(recording), is_known)
+            known[key] = ProgramStores(roots_of(recording), known_to(recording))
         recording.note_stores(known[key])
-    found = Beyond(roots, recording.stores, is_known, version_of)
-    return found if found.places else None
+    stores: ProgramStores = recording.stores
+    return stores
+
+
+def refuse_reseeded(recording: Recording, name: str, hint: str) -> None:
+    """Raise `RecordError` for a call that draws, in a program whose code seeds the framework's generators.
+
+    The call would draw when it is launched, with what the code has seeded last. ``name`` is that of the
+    call.
+    """
+    if stores_of(recording).seeds:
+        raise refusal(
+            f"{name} draws random numbers, and the program seeds what it draws from. Recorded calls run "
+            "later than in the loop, so it would draw others than the seed says.",
+            hint,
+        )
+
+
+def names_called(functions: Sequence[FunctionType], begin: set[str]) -> set[str]:
+    """Return the names in the code of those ``functions`` that may run, where code ``begin`` does.
+
+    Others of them, as ``__init__`` and ``fit`` of a model whose ``loss`` is the program, are reached, but
+    no code that runs has their names.
+
+    >>> def loss():
+    ...     return dropped()
+    >>> def dropped():
+    ...     return dropout()
+    >>> def fit():
+    ...     return manual_seed(0), loss()
+    >>> sorted(names_called([loss, dropped, fit], {"loss"}))
+    ['dropout', 'dropped', 'loss']
+    """
+    names = set(begin)
+    waiting = [*functions]
+    while True:
+        runs = [x for x in waiting if x.__name__ in names or is_special(x.__name__, x)]
+        if not runs:
+            return names
+        waiting = [x for x in waiting if x not in runs]
+        for x in runs:
+            around = [read_cell(cell) for cell in x.__closure__ or ()]
+            names |= written_by(x.__code__).names
+            names |= {part.__name__ for part in around if isinstance(part, FunctionType)}
 
 
 def known_to(recording: Recording) -> Callable[[str], bool]:

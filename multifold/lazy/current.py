@@ -20,6 +20,7 @@ from multifold._engine.ops.reach import owners_of
 from multifold._engine.ops.reach import reached as reached
 from multifold._engine.ops.state import KeptState as KeptState
 from multifold._engine.ops.state import aside
+from multifold._engine.ops.state import is_aside as is_aside
 from multifold._engine.record.lines import users_frame as users_frame
 from multifold.backend import Backend
 from multifold.errors import RecordError

@@ -73,7 +73,8 @@ BUILDS = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_CONST_KEY_MAP", "LIST_E
 LOCKS = {"acquire", "release"}
 SEEDERS = {
     *("seed", "set_seed", "manual_seed", "manual_seed_all", "set_random_seed"),
-    *("set_state", "setstate", "set_rng_state", "set_global_generator"),
+    *("set_state", "setstate", "set_rng_state", "set_rng_state_all", "set_global_generator"),
+    "seed_everything",
 }
 """Methods that change a lock, and those that set a random generator."""
 

@@ -479,3 +479,14 @@ def test_integers_of_an_example_have_their_shape_and_dtype_in_a_launch(shape, dt
 
     run = as_loop(program, xs, XS[:5], parameters=PARAMETERS)
     assert "where" in str(run.explain())
+
+
+def test_an_op_for_rows_that_mixes_them_by_a_tensor_around_it_is_refused():
+    weight = torch.randn(4, 4)
+
+    @multifold.op
+    def centred(rows):
+        return rows @ weight - rows.mean(0)
+
+    with pytest.raises(LaunchError, match=r"'centred' .* mixes its rows"):
+        multifold.batched(lambda x: centred(x[None])[0])(XS)

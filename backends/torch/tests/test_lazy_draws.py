@@ -133,6 +133,23 @@ def test_without_a_seed_draws_are_batched():
     assert "row by row" not in str(run.explain())
 
 
+def test_draws_after_a_seed_of_the_program_need_streams_of_their_own():
+    def program(x):
+        torch.manual_seed(round(100 * float(x[0])))
+        return F.dropout(LIN(x), 0.5) * torch.rand(6)
+
+    with pytest.raises(RecordError, match="dropout draws random numbers, and the program seeds"):
+        multifold.batched(program)(XS)
+    run = multifold.batched(program, seed=0)
+    torch.testing.assert_close(run(XS), run.loop(XS))
+
+
+def test_a_seed_that_the_program_does_not_set_itself_is_no_reason_to_refuse_draws():
+    model = Noisy()  # its __init__ seeds
+    run = multifold.batched(lambda x: F.dropout(model.lin(x), 0.5))
+    assert len(run(XS)) == len(XS)
+
+
 def test_replayed_traces_with_a_seed_draw_what_the_loop_draws():
     run = multifold.batched(often, seed=0)
     torch.testing.assert_close(run.replay(run.traces(XS)), run.loop(XS))

@@ -91,7 +91,7 @@ class KeptState:
         # No copies: a recorded backward pass may hold these very arrays, so these very arrays come back.
         now = [slot.read() for slot in self.slots]
         thread = threading.get_ident()
-        is_inner = thread in ASIDE
+        is_inner = is_aside()
         ASIDE.add(thread)
         try:
             self.write(self.before if start is None else start)
@@ -185,6 +185,11 @@ class KeptState:
 
 ASIDE: set[int] = set()
 """Threads in which state is aside just now: names stand for copies there, which other threads see, too."""
+
+
+def is_aside() -> bool:
+    """Return whether this thread has put state aside, as a trial does: names stand for copies then."""
+    return threading.get_ident() in ASIDE
 
 
 def wait_for_others() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import keras
 import optree
@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from multifold import trusted
 from multifold.errors import RecordError
+from multifold.lazy.beyond import refuse_reseeded
 from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.forms import PendingForm
 from multifold.lazy.keeping import KeepingWatch
@@ -176,8 +177,8 @@ class TensorCall(CompiledCall):
                 self.refuse_masks(recording)
             self.refuse_keeping(kept, watch, lambda: graph_of(self.one_by_one, specs))
         self.variables = self.run.graph.variables
-        if recording.seed is not None and is_random(self.run.graph):
-            refuse_random(self.__name__)
+        if is_random(self.run.graph):
+            refuse_own_draws(recording, self.__name__)
         return self.results, self.nested
 
     def owners(self) -> list[Any]:
@@ -240,8 +241,8 @@ class TensorRows(TensorCell):
         with aside as kept, self.modes.applied(), tf.GradientTape() as tape:
             watch = KeepingWatch(kept)
             self.checked(self.one(*ones(forms)))
-            if recording.seed is not None and kept.drew(kept.before):
-                refuse_random(self.__name__)
+            if kept.drew(kept.before):
+                refuse_own_draws(recording, self.__name__)
             self.refuse_keeping(kept, watch, lambda: self.one(*ones(forms)))
         self.variables = tape.watched_variables()
         return self.results, self.nested
@@ -323,12 +324,15 @@ def is_random(graph: Any) -> bool:
     return has_seed or any(RANDOM.search(x) and not x.startswith("Stateless") for x in types)
 
 
-def refuse_random(name: str) -> NoReturn:
-    """Raise `RecordError` for a call that draws in a program with a seed; ``name`` is that of the call."""
-    raise refusal(
-        f"{name} draws random numbers for all examples at once, not those of the loop, as seed= wants.",
-        "draw outside of it, as tf.random.uniform(x.shape), and pass what was drawn; or leave out seed=.",
-    )
+def refuse_own_draws(recording: Recording, name: str) -> None:
+    """Raise `RecordError` for a call that draws in a program with seeds; ``name`` is that of the call."""
+    hint = "draw outside of it, as tf.random.uniform(x.shape), and pass what was drawn; or do not seed."
+    if recording.seed is not None:
+        raise refusal(
+            f"{name} draws random numbers for all examples at once, not those of the loop, as seed= wants.",
+            hint,
+        )
+    refuse_reseeded(recording, name, hint)
 
 
 ASSIGNMENTS = "Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply"

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from multifold import trusted
 from multifold.errors import RecordError
+from multifold.lazy.beyond import refuse_reseeded
 from multifold.lazy.calls import BY_ROWS, LazyCall
-from multifold.lazy.current import KeptState, Recording, reached, refusal
+from multifold.lazy.current import KeptState, Recording, is_aside, reached, refusal
 from multifold.lazy.keeping import AS_IT_DRAWS, KeepingWatch, draws_own, keeps, refuse_draws
 from multifold.lazy.recorder import mark_of
 from multifold_torch.lazy.changes import (
@@ -120,7 +121,10 @@ class RowCall(LazyCall):
             for x in optree.tree_leaves(found)
             if isinstance(x, Tensor)
         ]
-        if is_seeded and draws.any:
+        if draws.any and not is_seeded:
+            hint = "pass seed= to batched: it then draws what the loop draws; or do not seed in the code."
+            refuse_reseeded(recording, self.name, hint)
+        elif draws.any:
             self.streams = Streams(draws, device)
             self.runs_by_rows(f"{BY_ROWS}, as it draws and there is a seed")
         return found, stand_ins
@@ -244,7 +248,8 @@ class RowCall(LazyCall):
                 VERSIONS.refuse_changed(x)
 
     def __call__(self, *rows: Tensor) -> Any:
-        self.refuse_changed()
+        if not is_aside():  # a trial, whose launch has compared
+            self.refuse_changed()
         rows = (*map(in_form, rows, self.operands), *rows[len(self.operands) :])
         with self.modes.applied():
             found = self.on_rows(rows)
