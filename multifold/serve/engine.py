@@ -46,7 +46,7 @@ from multifold._engine.plan.columns import NO_INTEGERS, Columns
 from multifold._engine.plan.outputs import Outputs, put_together, take_apart
 from multifold._engine.record.lines import warn_user
 from multifold._engine.record.node import Node, SharedNode
-from multifold._engine.rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
+from multifold._engine.rounds.fetch import HostRows, Readable, fetch, host_rows, hosted, separate
 from multifold._engine.rounds.gathers import Gathers
 from multifold._engine.rounds.rounds import Ask, LoopOf, Rounds
 from multifold._engine.rounds.store import Store
@@ -420,11 +420,11 @@ class Engine(Rounds):
         """
         found = None
         if self.loop is not None:
-            with readable(self.backend), self.loop.values.placed():
+            with Readable(self.backend), self.loop.values.placed():
                 found = self.store.host_rows(self.loop.values, *done.where)
         if found is None:
             run = run or self.compute(done.refs & CALL_MASK, NO_INTEGERS).run
-            with readable(self.backend), run.values.placed():
+            with Readable(self.backend), run.values.placed():
                 found = host_rows(run, self.table.renumbered(done.refs))
         return found
 

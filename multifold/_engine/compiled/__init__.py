@@ -61,7 +61,7 @@ try:
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._recording import GraphBase, NodeBase, RecorderBase, recorded
     from multifold._engine.compiled._rows import plan, wire
-    from multifold._engine.compiled._table import TableBase, distinct
+    from multifold._engine.compiled._table import TableBase, counts_up, distinct
     from multifold._engine.compiled._tasks import (
         AwaitingBase,
         Owners,
@@ -98,7 +98,7 @@ except ImportError as error:
     )
     from multifold._engine.compiled._merging import cut, merge, traces_of
     from multifold._engine.compiled._rows import plan, wire
-    from multifold._engine.compiled._table import TableBase, distinct
+    from multifold._engine.compiled._table import TableBase, counts_up, distinct
     from multifold._engine.compiled._tasks import (
         AwaitingBase,
         Owners,
@@ -136,6 +136,7 @@ __all__ = [
     "awaited",
     "beam",
     "bucket",
+    "counts_up",
     "cover",
     "cut",
     "distinct",

@@ -924,3 +924,17 @@ def distinct(values: columns.Read) -> tuple[Integers, Integers, Integers]:
     columns.closed(places, own_places)
     columns.closed(counts, own_counts)
     return numbers, places, counts
+
+
+def counts_up(values: columns.Read) -> columns.Bool:
+    """Return whether integers are 0, 1, 2 and so on, each once.
+
+    >>> [counts_up(np.array(x)) for x in ([0, 1, 2], [0, 2, 1], [1, 2])]
+    [True, False, False]
+    """
+    own: columns.Read = columns.opened(values)
+    count = len(own)
+    for i in range(count):  # noqa: SIM110
+        if own[i] != i:
+            return False
+    return True

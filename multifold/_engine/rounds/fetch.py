@@ -6,8 +6,6 @@ gets its row of that copy. An example that awaits a whole result, by `no_batch`,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +45,7 @@ def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
     LaunchError
         If the framework has no values to give, as inside ``jax.jit`` or ``tf.function``.
     """
-    with readable(run.backend):
+    with Readable(run.backend):
         with run.values.placed():
             found = rows_of(run, np.delete(refs, whole) if whole else refs)
         for i in whole:
@@ -55,21 +53,25 @@ def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
         return found
 
 
-@contextmanager
-def readable(backend: Backend) -> Iterator[None]:
-    """Return a context in which an error of the framework becomes a `LaunchError`, with it as the cause.
+class Readable:
+    """A context in which an error of the framework becomes a `LaunchError`, with it as the cause.
 
     A framework raises where it has no values to give, as inside ``jax.jit``. A `LaunchError` passes as it
     is, and so do errors of the classes in `Backend.passes`.
     """
-    try:
-        yield
-    except (LaunchError, *backend.passes):  # type: ignore[misc]  # a tuple of classes
-        raise
-    except Exception as error:
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, (LaunchError, *self.backend.passes)):
+            return
         raise LaunchError(
             f"Awaited values could not be read: {error_text(error)}.",
-            f"{type(backend).__name__}.to_numpy failed, or there are no values yet, as in jax.jit, "
+            f"{type(self.backend).__name__}.to_numpy failed, or there are no values yet, as in jax.jit, "
             "tf.function and torch.func: call fold.run outside, and take the gradient of all of it.",
         ) from error
 

@@ -35,6 +35,7 @@ from typing import Any, final
 import numpy as np
 import optree
 
+from multifold._engine import compiled
 from multifold._engine.compiled.arrays import Integers
 from multifold._engine.ops.values import CONTAINERS, Values, leaves_of
 from multifold._engine.rounds.fetch import LEAF
@@ -108,10 +109,7 @@ class ResultRows:
 
     def is_all(self, rows: Integers) -> bool:
         """Return whether ``rows`` are all rows of the result, in their order."""
-        count = len(rows)
-        if count != self.rows or rows[-1] != count - 1:
-            return False
-        return bool((rows == np.arange(count)).all())
+        return len(rows) == self.rows and compiled.counts_up(rows)
 
     def at_once(self, leaf: int, rows: Integers) -> Any:
         """Return these rows of a leaf as an array of the framework, or None if it has to gather them.
@@ -119,7 +117,7 @@ class ResultRows:
         Without a copy if they are all rows, and if an op that writes to them would be found out.
         """
         values = self._values
-        if len(rows) == self.rows and self.is_all(rows):
+        if self.is_all(rows):
             array = self.leaves[leaf]
             if not values.backend.counts_changes or values.backend.version(array) is not None:
                 return values.protected(array)
@@ -134,6 +132,8 @@ class ResultRows:
         ``leaf`` is a position in ``leaves``.
         """
         values = self._values
+        if self.is_all(rows):
+            return values.backend.to_numpy(self.leaves[leaf])
         view = self.view(leaf)
         if view is not False:
             found: np.ndarray = view.take(rows, 0)
@@ -142,8 +142,7 @@ class ResultRows:
         if 2 * len(rows) < self.rows:
             index = values.upload([padded(values.backend, rows, rows[-1])], int)[0]
             return values.backend.to_numpy(values.backend.gather(self.leaves[leaf], index))[: len(rows)]
-        found = values.backend.to_numpy(self.leaves[leaf])
-        return found if self.is_all(rows) else found[rows]
+        return values.backend.to_numpy(self.leaves[leaf])[rows]
 
 
 @final

@@ -44,7 +44,7 @@ from multifold._engine.plan.plan import Frame
 from multifold._engine.record.graph import Graph
 from multifold._engine.record.node import Node, SharedNode
 from multifold._engine.rounds.calls import CallTable
-from multifold._engine.rounds.fetch import fetch, readable, separate
+from multifold._engine.rounds.fetch import Readable, fetch, separate
 from multifold._engine.rounds.gathers import Gathers, Launches
 from multifold._engine.rounds.results import merged_results
 from multifold._engine.rounds.store import Store
@@ -186,7 +186,7 @@ class Rounds:
         if launches is None:
             return None
         self.run_by_gathers(loop, ready, launches, (examples, refs))
-        with readable(loop.values.backend), loop.values.placed():
+        with Readable(loop.values.backend), loop.values.placed():
             found = self.store.host_rows(loop.values, *self.table.arrived(refs, [len(refs)])[1:])
         if found is None:
             # A plan without launches reads what nests, and refuses a part that is not there.

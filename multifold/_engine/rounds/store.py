@@ -138,6 +138,8 @@ class Store:
         self.results: dict[int, Any] = {}  # each a `Stored` or a `Page`
         self.pages: dict[Hashable, Page] = {}
         self._next = 1
+        # Number of a part, and how many arrays the result is a tuple of -> which of them the part is.
+        self._leaves: dict[tuple[int, int], int | None] = {}
         if before is not None:
             self.pages = before.pages
             self._next = before._next
@@ -396,7 +398,10 @@ class Store:
             return None
         if rows.single:
             return None if part else (rows, 0)
-        leaf = array_at(steps_to(self.table.graph.parts, part), len(rows.leaves))
+        key = part, len(rows.leaves)
+        if key not in self._leaves:
+            self._leaves[key] = array_at(steps_to(self.table.graph.parts, part), key[1])
+        leaf = self._leaves[key]
         return None if leaf is None else (rows, leaf)
 
     def host_rows(
@@ -411,12 +416,15 @@ class Store:
         found: list[Any] = [self._leaves_of(source, values) for source in sources.tolist()]
         if None in found:
             return None
-        single = len(found) == 1
-        at = np.arange(len(rows)) if single else np.empty_like(rows)
+        if len(found) == 1:
+            held, leaves, structure = found[0]
+            hosts = [[held.host(leaf, rows) for leaf in leaves]]
+            return HostRows(hosts, [structure], which, np.arange(len(rows)), straight=True)
+        at = np.empty_like(rows)
         hosts = []
         structures = []
         for number, (held, leaves, structure) in enumerate(found):
-            mine = slice(None) if single else np.flatnonzero(which == number)
+            mine = np.flatnonzero(which == number)
             own = rows[mine]
             hosts.append([held.host(leaf, own) for leaf in leaves])
             structures.append(structure)
