@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 import numpy as np
 import optree
 
+from multifold._engine import compiled
 from multifold._engine.compiled.arrays import CALL_MASK, Integers
 from multifold._engine.plan.columns import NO_INTEGERS
 from multifold._engine.plan.each import filled, form_of, holes
@@ -103,7 +104,7 @@ class Outputs:
     @property
     def calls(self) -> Integers:
         """The distinct calls that the results are read from, ascending: int64."""
-        return np.unique(self.sources)
+        return compiled.distinct(self.sources)[0]
 
 
 NESTED = frozenset({list, tuple, dict})

@@ -193,7 +193,8 @@ class CallTable(TableBase):
             self._awaited.update(self.signature_of(awaited).tolist())
             count = len(self.graph.signatures)
             self.order = sorted(range(count), key=lambda number: (number in self._awaited, number))
-            self._rank = np.argsort(self.order)
+            self._rank = np.empty(count, np.int64)
+            self._rank[self.order] = np.arange(count)
             self._last = count - len(self._awaited)
         return found
 
