@@ -20,6 +20,7 @@ import optree
 
 from multifold._engine.compiled import KnownCall as KnownCall
 from multifold._engine.compiled import LazyRecorderBase
+from multifold._engine.compiled import NumberRead as NumberRead
 from multifold._engine.compiled import Stamp as Stamp
 from multifold._engine.compiled import tables_hold as tables_hold
 from multifold._engine.record.freezing import freeze
@@ -423,18 +424,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         entries, are read in the same round, since programs read several results in turn. Raise a
         `RecordError` if ``x`` is out of date.
         """
-        self.refuse_stale(x)
-        if x.host is None and x.place is not None and self.is_readable(x.place[0]):
-            self.note_value(x, self.read(x.place[0])[x.place[1]])
-        if x.host is None:
-            recording = recording_of()
-            asked = self.to_read(x, recording.made)
-            values = recording.wait([part.node for part in asked])
-            for part, value in zip(asked, values, strict=True):
-                self.note_value(part, self.kept(part.form, value))
-        else:
-            self.note_used(x)
-        return x.host
+        return self.read_host(recording_of(), x)
 
     def unsettled(self, result: Any, made: Sequence[weakref.ref[Any]]) -> list[Any]:
         """Return the pending values in ``result``, then those of ``made`` that are still alive, each once.

@@ -20,7 +20,6 @@ draws the same numbers as in a loop that has them, too.
 from __future__ import annotations
 
 import contextvars
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from types import FunctionType
@@ -28,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from multifold._engine.compiled import SharingBase
 from multifold._engine.ops.reach import module_of, owners_of, reached
 from multifold._engine.ops.state import KeptState
 from multifold._engine.record.lines import warn_user
@@ -55,7 +55,7 @@ WAITED = "others changed it while one waited for a value"
 """Why a change is refused."""
 
 
-class Sharing:
+class Sharing(SharingBase):
     """What the examples of a run share, and whether one changes it that others may see.
 
     It also gives each example random streams of its own, if there is a seed.
@@ -95,6 +95,7 @@ class Sharing:
         watches: bool = True,
         own: bool = False,
     ) -> None:
+        super().__init__()
         self.backend = backend
         self.recorder = recorder
         self.fn = fn
@@ -102,7 +103,6 @@ class Sharing:
         self.own = own
         self.seed = seed
         self.streams: dict[int, list[Any]] = {}
-        self.turns: Counter[int] = Counter()
         self.began: list[Any] = []
         self.last_drawn = -1
         self.arguments: dict[int, Sequence[Any]] = {}
@@ -113,7 +113,6 @@ class Sharing:
         self.may_watch = watches and (bool(recorder.frames.reads) or not recorder.known)
         self.came: State | None = None
         self.last: State | None = None
-        self.last_begun = 0
         self.variables: Variables = {}
 
     @cached_property
@@ -156,6 +155,8 @@ class Sharing:
             watched = self.watched = Watched(backend, self.recorder, functions, self.recorder.settings)
             watched.add_objects(objects.values())
             watched.add_named()
+            draws = self.seed is not None or watched.seeds or self.recorder.turns_watched < TURNS
+            self.is_quiet = not (draws or watched.writes or watched.places or self.recorder.leaves)
         if self.arguments and watched.writes:
             for example, arguments in self.arguments.items():
                 own = self.objects[example] = objects_in(self.backend, arguments)
@@ -265,8 +266,7 @@ class Sharing:
             # No code has run since the last example began to wait.
             self.came = self.state() if self.last is None else self.last
             self.last = None
-        self.turns[example] += 1
-        self.last_begun = max(self.last_begun, example)
+        self.count(example)
         if self.seed is None:
             self.began = []
             if self.watches(example):

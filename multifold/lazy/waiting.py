@@ -15,7 +15,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from multifold._engine import compiled
 from multifold._engine.rounds import collector
@@ -58,67 +58,52 @@ async def drive(
     made : list
         Gets weak references to the pending values that it makes.
     """
-    step = partial(go_on, recording, sharing, example, made)
-    if recording.is_trace:
-        return step(refuse_read_in_trace, code)
-    if not can_wait(recording.recorder):
-        return step(partial(alone, recording, NO_STACKS), code)
+    if recording.is_trace or not can_wait(recording.recorder):
+        wait = refuse_read_in_trace if recording.is_trace else partial(alone, recording, NO_STACKS)
+        return Turns(recording, sharing, example, made, None).take(wait, code)
     stack = greenlet.greenlet(partial(compiled.at_foot, code))
-
-    def wait(nodes: Sequence[Any]) -> list[Any]:
-        return waited(recording, sharing, stack, nodes)
-
+    turns = Turns(recording, sharing, example, made, stack)
+    wait = turns.wait
     try:
-        asked = step(wait, stack.switch)
+        asked = turns.take(wait, stack.switch)
         while not stack.dead:
             try:
-                values = await fold.values(list(asked))
+                values = await fold.values(asked)
             except Exception as error:  # noqa: BLE001 - the example may catch it, as in the loop
                 made.clear()  # some of it cannot be computed; what the example returns is asked for anyway
-                asked = step(wait, stack.throw, error)
+                asked = turns.take(wait, stack.throw, error)
             else:
-                asked = step(wait, stack.switch, values)
+                asked = turns.take(wait, stack.switch, values)
         sharing.end(example)
         return asked
     finally:
         if not stack.dead and stack:
             # The run has failed elsewhere. `finally` of the example runs; what it raises is not the cause.
             with contextlib.suppress(Exception, SystemExit, greenlet.GreenletExit):
-                step(wait, stack.throw)
+                turns.take(wait, stack.throw)
 
 
-def go_on(
-    recording: Recording,
-    sharing: Sharing,
-    example: int,
-    made: list[Any],
-    wait: Callable[..., Any],
-    code: Callable[..., Any],
-    *arguments: Any,
-) -> Any:
-    """Let this thread record for an example while ``code(*arguments)`` runs; return what that returns.
+class Turns(compiled.TurnsBase):
+    """The turns of one example, with what is seldom met; see the base."""
 
-    ``code`` begins or resumes the example, so that is its result, or the nodes that it wants to read.
-    ``wait`` is what a read calls, and ``made`` gets weak references to the pending values that are made
-    meanwhile. ``sharing`` is told that the example begins, and at the end that it rests; what recorded
-    before does so again then. Both happen, too, if the code raises. Raise a `RecordError` if the code has
-    caught an error of multifold during this call.
-    """
-    sharing.begin(example)
-    recording.goes_on(made, wait)
-    before = CURRENT.switch(recording)
-    REFUSALS.forget()
-    try:
-        found = code(*arguments)
-        REFUSALS.refuse_caught()
-        return found
-    except Exception as error:
-        if not isinstance(recording.recorder.explained(error), MultifoldError):
+    def __init__(
+        self, recording: Recording, sharing: Sharing, example: int, made: list[Any], stack: Any
+    ) -> None:
+        now = None if greenlet is None else greenlet.getcurrent
+        super().__init__(recording, sharing, example, made, stack, CURRENT, REFUSALS, now)
+
+    def refuse_caught(self, error: Exception) -> None:
+        """Raise a `RecordError` if the code has caught an error of multifold before it raised ``error``."""
+        if not isinstance(self.recording.recorder.explained(error), MultifoldError):
             REFUSALS.refuse_caught()  # the loop would have no such error
-        raise
-    finally:
-        sharing.rest(example)
-        CURRENT.switch(before)
+
+    def refuse_elsewhere(self) -> NoReturn:
+        """Raise a `RecordError`: the code reads a value where it cannot wait."""
+        raise RecordError("A value is read in another greenlet or thread than the one of its example.")
+
+    def alone(self, reason: str, nodes: Sequence[Any]) -> list[Any]:
+        """Return the values of ``nodes``, computed at once; see the function `alone`."""
+        return alone(self.recording, reason, nodes)
 
 
 def can_wait(recorder: Any) -> bool:
@@ -128,27 +113,6 @@ def can_wait(recorder: Any) -> bool:
     marked, as compiled code does on some systems; see `compiled.ends_stacks`.
     """
     return greenlet is not None and (compiled.ends_stacks or not recorder.walks_stacks)
-
-
-def waited(recording: Recording, sharing: Sharing, stack: Any, nodes: Sequence[Any]) -> list[Any]:
-    """Return the values of ``nodes``, which the example on the greenlet ``stack`` reads; others may go on.
-
-    They do not if they would see what the example holds open or has changed: then it goes on `alone`. Else
-    it leaves its stack, handing ``nodes`` to `drive`, until that resumes it. Raise a `RecordError` if this
-    is called in another greenlet or thread, or if others have changed meanwhile what it shares with them,
-    or it has changed what a recorded cell finds.
-    """
-    if greenlet.getcurrent() is not stack:
-        raise RecordError("A value is read in another greenlet or thread than the one of its example.")
-    recording.recorder.refuse_rebound()
-    reason = recording.recorder.frames.reason(sys._getframe(1)) or sharing.change()
-    if reason is not None:
-        return alone(recording, reason, nodes)
-    left = sharing.last
-    with recording.recorder.apart():
-        values: list[Any] = stack.parent.switch(nodes)
-    sharing.refuse_changes(left)
-    return values
 
 
 def alone(recording: Recording, reason: str, nodes: Sequence[Any]) -> list[Any]:

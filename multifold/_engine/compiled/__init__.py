@@ -54,7 +54,10 @@ try:
     from multifold._engine.compiled._lazy import (
         KnownCall,
         LazyRecorderBase,
+        NumberRead,
+        SharingBase,
         Stamp,
+        TurnsBase,
         first_unknown,
         tables_hold,
     )
@@ -92,7 +95,10 @@ except ImportError as error:
     from multifold._engine.compiled._lazy import (
         KnownCall,
         LazyRecorderBase,
+        NumberRead,
+        SharingBase,
         Stamp,
+        TurnsBase,
         first_unknown,
         tables_hold,
     )
@@ -123,13 +129,16 @@ __all__ = [
     "KnownCall",
     "LazyRecorderBase",
     "NodeBase",
+    "NumberRead",
     "Owners",
     "RecorderBase",
     "RequestBase",
+    "SharingBase",
     "Stamp",
     "TableBase",
     "TaskBase",
     "TasksBase",
+    "TurnsBase",
     "ancestors",
     "are_nodes",
     "at_foot",

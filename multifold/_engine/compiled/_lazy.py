@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import sys
+from contextlib import nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -49,9 +50,9 @@ MANY = 32
 MOST = 4096
 """Forms whose values are counted, before all counts are forgotten: a program may have ever new shapes."""
 
-BROUGHT, USED, IS_SMALL = range(3)
+BROUGHT, USED, NUMBERS_IN = range(3)
 """What is counted of the values of a form: those that were read with others, and those that the program
-asked for; and whether they are `SMALL`. The form comes last, so that no other one gets its ``id``."""
+asked for; and how many numbers each has. The form comes last, so that no other one gets its ``id``."""
 
 
 @cython.cfunc
@@ -157,6 +158,179 @@ class Stamp:
 
 
 @cython.cclass
+class NumberRead:
+    """An answer of a recorder that makes something of the value of one pending number, as ``float`` does.
+
+    Attributes
+    ----------
+    made : callable
+        Makes it of a number of Python.
+    other : callable
+        The answer to all other arguments.
+    """
+
+    made = cython.declare(object, visibility="readonly")
+    other = cython.declare(object, visibility="readonly")
+
+    def __init__(self, made: Any, other: Any) -> None:
+        self.made = made
+        self.other = other
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.other(*args, **kwargs)
+
+
+@cython.cclass
+class SharingBase:
+    """The quick half of `multifold.lazy.sharing.Sharing`: turns are counted here.
+
+    Attributes
+    ----------
+    is_quiet : bool
+        Whether nothing is watched, so that a turn is counted and nothing else.
+    turns : dict of int to int
+        How many turns each example has had.
+    last_begun : int
+        The highest number of an example that has begun.
+    """
+
+    is_quiet = cython.declare(columns.Bool, visibility="public")
+    turns = cython.declare(dict, visibility="readonly")
+    last_begun = cython.declare(columns.Int, visibility="readonly")
+
+    def __init__(self) -> None:
+        self.is_quiet = False
+        self.turns = {}
+        self.last_begun = 0
+
+    @cython.ccall
+    def count(self, example: columns.Int) -> object:
+        """Count a turn of an example."""
+        self.turns[example] = self.turns.get(example, 0) + 1
+        self.last_begun = max(self.last_begun, example)
+        return None
+
+
+@cython.cclass
+class TurnsBase:
+    """The turns of one example: its code runs in a greenlet until it reads a value, and goes on with that.
+
+    The subclass is `multifold.lazy.waiting.Turns`, whose `alone` computes what must not wait.
+
+    Parameters
+    ----------
+    recording : Recording
+        The run that the example is part of.
+    sharing : Sharing
+        What it shares with others.
+    example : int
+        Its number, from 0.
+    made : list
+        Gets weak references to the pending values that it makes.
+    stack : greenlet
+        Where its code runs.
+    current : Current
+        What this thread records.
+    refusals : Refusals
+        The errors of multifold that its code may have caught.
+    of_thread : callable
+        Returns the greenlet that runs now.
+    """
+
+    recording = cython.declare(object, visibility="readonly")
+    sharing = cython.declare(SharingBase, visibility="readonly")
+    example = cython.declare(columns.Int)
+    made = cython.declare(list)
+    stack = cython.declare(object)
+    current = cython.declare(object)
+    refusals = cython.declare(object)
+    of_thread = cython.declare(object)
+
+    def __init__(
+        self,
+        recording: Any,
+        sharing: SharingBase,
+        example: columns.Int,
+        made: list,
+        stack: Any,
+        current: Any,
+        refusals: Any,
+        of_thread: Any,
+    ) -> None:
+        self.recording = recording
+        self.sharing = sharing
+        self.example = example
+        self.made = made
+        self.stack = stack
+        self.current = current
+        self.refusals = refusals
+        self.of_thread = of_thread
+
+    def take(self, wait: Any, code: Any, *arguments: Any) -> Any:
+        """Let this thread record for the example while ``code(*arguments)`` runs; return what that returns.
+
+        ``code`` begins or resumes the example, so that is its result, or the nodes that it wants to read.
+        ``wait`` is what a read calls. ``sharing`` is told that the example begins, and at the end that it
+        rests; what recorded before does so again then. Both happen, too, if the code raises. Raise a
+        `RecordError` if the code has caught an error of multifold during this call.
+        """
+        sharing: SharingBase = self.sharing
+        is_quiet: columns.Bool = sharing.is_quiet
+        if is_quiet:
+            sharing.count(self.example)
+        else:
+            own(sharing).begin(self.example)
+        self.recording.goes_on(self.made, wait)
+        before: Any = self.current.switch(self.recording)
+        self.refusals.forget()
+        try:
+            found: Any = code(*arguments)
+            if self.refusals.text is not None:
+                self.refusals.refuse_caught()
+            return found
+        except Exception as error:
+            own(self).refuse_caught(error)
+            raise
+        finally:
+            if not is_quiet:
+                own(sharing).rest(self.example)
+            self.current.switch(before)
+
+    def wait(self, nodes: Any) -> Any:
+        """Return the values of ``nodes``, which the example reads; others may go on meanwhile.
+
+        They do not if they would see what the example holds open or has changed: then it goes on `alone`.
+        Else it leaves its stack, handing ``nodes`` to what drives it, until that resumes it. Raise a
+        `RecordError` if this is called in another greenlet or thread, or if others have changed meanwhile
+        what it shares with them, or it has changed what a recorded cell finds.
+        """
+        if self.of_thread() is not self.stack:
+            own(self).refuse_elsewhere()
+        recorder: Any = self.recording.recorder
+        sharing: SharingBase = self.sharing
+        recorder.refuse_rebound()
+        here: Any = sys._getframe()
+        frame, _, reason = first_unknown(here, None, recorder.frames.known)
+        if frame is not None and reason is None:
+            reason = recorder.frames.reason(here)
+        here = frame = None
+        if reason is None and not sharing.is_quiet:
+            reason = own(sharing).change()
+        if reason is not None:
+            return own(self).alone(reason, nodes)
+        left: Any = None if sharing.is_quiet else own(sharing).last
+        apart: Any = recorder.apart()
+        if type(apart) is nullcontext:
+            values: Any = self.stack.parent.switch(nodes)
+        else:
+            with apart:
+                values = self.stack.parent.switch(nodes)
+        if left:
+            own(sharing).refuse_changes(left)
+        return values
+
+
+@cython.cclass
 class LazyRecorderBase:
     """The quick path of `multifold.lazy.recorder.LazyRecorder`: calls of known kinds are recorded here.
 
@@ -227,6 +401,8 @@ class LazyRecorderBase:
         kind ``is_small`` and the values of all its operands were read. Others go to `dispatch_unknown`.
         """
         answer: Any = self.answers.get(func)
+        if type(answer) is NumberRead and len(args) == 1 and not kwargs and self.is_number(args[0]):
+            return answer.made(self.number(recording, args[0]))
         if answer is not None:
             return answer(*args, **kwargs) if kwargs else answer(*args)
         operands: list = []
@@ -506,6 +682,38 @@ class LazyRecorderBase:
         recording.made.append(ref(x))
         return x
 
+    @cython.cfunc
+    def is_number(self, x: Any) -> columns.Bool:
+        """Return whether ``x`` is a pending value of one number."""
+        return type(x) is self.pending and self.tally(x)[NUMBERS_IN] == 1
+
+    @cython.cfunc
+    def number(self, recording: Any, x: Any) -> Any:
+        """Return the value of a pending value of one number as a number of Python; see `read_host`."""
+        found: Any = self.read_host(recording, x)
+        return found if type(found) in NUMBERS else found.item()
+
+    @cython.ccall
+    def read_host(self, recording: Any, x: Any) -> Any:
+        """Return the value of a pending ``x``; unless it was read before, the example waits.
+
+        The value is on the host, as ``kept`` leaves it, and is kept in ``x.host``. See ``read`` of
+        `multifold.lazy.recorder.LazyRecorder`.
+        """
+        if self.is_stale(x):
+            own(self).refuse_stale(x)
+        if x.host is None and x.place is not None and self.is_readable(x.place[0]):
+            self.note_value(x, own(self).read(x.place[0])[x.place[1]])
+        if x.host is None:
+            asked: list = self.to_read(x, recording.made)
+            values: Any = recording.wait([part.node for part in asked])
+            for part, value in zip(asked, values, strict=True):
+                self.note_value(part, own(self).kept(part.form, value))
+        else:
+            self.note_used(x)
+        return x.host
+
+    @cython.ccall
     def to_read(self, x: Any, made: list) -> list:
         """Return the pending values that are read with ``x``, which comes first; each once.
 
@@ -525,7 +733,7 @@ class LazyRecorderBase:
                 other = other.place[0]
             if type(other) is not self.pending or other.host is not None or other.place is not None:
                 continue
-            if self.is_readable(other) and not any(other is one for one in asked):
+            if self.is_readable(other) and not is_among(other, asked):
                 tally: list = self.tally(other)
                 if tally[BROUGHT] < MANY or 8 * tally[USED] > tally[BROUGHT]:
                     tally[BROUGHT] += 1
@@ -537,8 +745,8 @@ class LazyRecorderBase:
         """Return whether ``x`` is a pending value that is small (`SMALL`) and not out of date."""
         if type(x) is not self.pending or self.is_stale(x):
             return False
-        is_small: columns.Bool = self.tally(x)[IS_SMALL]
-        return is_small
+        count: columns.Int = self.tally(x)[NUMBERS_IN]
+        return count <= SMALL
 
     @cython.ccall
     def tally(self, x: Any) -> list:
@@ -548,12 +756,14 @@ class LazyRecorderBase:
         if tally is None:
             if len(self.tallies) >= MOST:
                 self.tallies.clear()
-            tally = self.tallies[id(form)] = [0, 0, math.prod(form.shape) <= SMALL, form]
+            tally = self.tallies[id(form)] = [0, 0, math.prod(form.shape), form]
         return tally
 
-    def note_used(self, x: Any) -> None:
+    @cython.cfunc
+    def note_used(self, x: Any) -> object:
         """Note that the program has asked for a value that was read before it did."""
         self.tally(x)[USED] += 1
+        return None
 
     @cython.ccall
     def note_part(self, x: Any, whole: Any, index: Any) -> object:
@@ -568,6 +778,15 @@ class LazyRecorderBase:
         """Set the value that was read of a pending value."""
         x.host = value
         return None
+
+
+@cython.cfunc
+def is_among(x: Any, some: list) -> columns.Bool:
+    """Return whether a list has this very object."""
+    for one in some:  # noqa: SIM110
+        if one is x:
+            return True
+    return False
 
 
 def tables_hold(tables: list, objects: list) -> bool:
@@ -590,6 +809,7 @@ def tables_hold(tables: list, objects: list) -> bool:
     return i == count
 
 
+@cython.ccall
 def first_unknown(frame: Any, inner: Any, known: dict) -> tuple[Any, Any, str | None]:
     """Follow the frames that have called each other, up to one that is not known or must not be left.
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from multifold.lazy.current import recording_of, refusal
 from multifold.lazy.pending_array import with_reads
+from multifold.lazy.recorder import NumberRead
 from multifold_torch.lazy.in_place import changed, with_item
 from multifold_torch.lazy.pending import (
     AS_CELL,
@@ -37,21 +38,6 @@ def reading(func: Callable[..., Any]) -> Callable[..., Any]:
         if type(x) is Pending and not args and not kwargs:  # most reads: `x.item()`, `bool(x)`
             return func(recording_of().recorder.read(x))
         return func(with_reads(x), *with_reads(args), **with_reads(kwargs))
-
-    return answer
-
-
-def reading_number(func: Callable[..., Any], made: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Return a version of ``func`` like `reading`, which makes a number of a tensor that has one number.
-
-    ``made`` makes what ``func`` returns of that number, without a tensor.
-    """
-    other = reading(func)
-
-    def answer(x: Any) -> Any:
-        if type(x) is not Pending or x.form.shape.numel() != 1:
-            return other(x)
-        return made(recording_of().recorder.number(x))
 
     return answer
 
@@ -347,9 +333,9 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(getters("grad_fn grad"), lambda x: None),
     **{func: like(func) for func in NEW},
     **{func: reading(func) for func in READS},
-    Tensor.item: reading_number(Tensor.item, lambda number: number),
+    Tensor.item: NumberRead(lambda number: number, reading(Tensor.item)),
     **{
-        func: reading_number(func, kind)
+        func: NumberRead(kind, reading(func))
         for func, kind in ((Tensor.__bool__, bool), (Tensor.__float__, float), (Tensor.__int__, int))
     },
     **{func: reading_without_gradient(func) for func in READS_WITHOUT_GRADIENT},

@@ -625,11 +625,6 @@ class TorchRecorder(LazyRecorder):
             self.note_value(x, found)
         return found
 
-    def number(self, x: Pending) -> Any:
-        """Return the value of a pending tensor of one number as a number of Python; see `read`."""
-        found = super().read(x)
-        return found.item() if hasattr(found, "item") else found
-
     def settle(self, pending: Pending, rows: Any) -> None:
         settle(pending, rows)
 
