@@ -13,7 +13,6 @@ import copy
 import dis
 import functools
 import math
-import operator
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType
@@ -22,6 +21,7 @@ from typing import Any, final
 import torch
 
 from multifold.backend import ModuleForm
+from multifold.backend.alike import entries_are
 from multifold_torch.trials import RESERVED
 
 LARGEST = 1 << 14
@@ -103,9 +103,8 @@ class SeenModules:
 
     def holds(self) -> bool:
         """Return whether nothing has changed; the sizes of parameters are not looked at."""
-        tables = [own[name] for own in self.own for name in TABLES]
         return (
-            all(map(operator.is_, tables, self.tables))
+            entries_are(self.own, TABLES, self.tables)
             and not any(self.hooks)
             and [own.get(name) for own, name in self.options] == self.values
             and [*map(len, self.own)] == self.lengths

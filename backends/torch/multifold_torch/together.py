@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
@@ -24,6 +25,8 @@ from multifold_torch.trials import GLOBAL_HOOKS
 
 MOST_WASTE = 4
 """Modules are padded to the rows of the one that has most, as long as that makes so many times as many."""
+
+DTYPE = operator.attrgetter("dtype")
 
 UNKNOWN: weakref.WeakSet[type] = weakref.WeakSet()
 """Classes of modules that do what `torch.vmap` does not know, as to look at values."""
@@ -193,8 +196,8 @@ class TorchTogether(Together):
         with normal():
             for owns, name in self.places:
                 try:
-                    tensors = [own[name] for own in owns]
-                    if len({x.dtype for x in tensors}) > 1:
+                    tensors = list(map(operator.itemgetter(name), owns))
+                    if len({*map(DTYPE, tensors)}) > 1:
                         return None
                     found.append(torch.stack(tensors))
                 except (AttributeError, KeyError, RuntimeError, TypeError):  # other sizes, or none

@@ -58,6 +58,7 @@ try:
         SharingBase,
         Stamp,
         TurnsBase,
+        entries_are,
         first_unknown,
         tables_hold,
     )
@@ -99,6 +100,7 @@ except ImportError as error:
         SharingBase,
         Stamp,
         TurnsBase,
+        entries_are,
         first_unknown,
         tables_hold,
     )
@@ -151,6 +153,7 @@ __all__ = [
     "distinct",
     "edges",
     "ends_stacks",
+    "entries_are",
     "first_unknown",
     "in_use",
     "located",

@@ -809,6 +809,26 @@ def tables_hold(tables: list, objects: list) -> bool:
     return i == count
 
 
+def entries_are(tables: list, names: tuple, objects: list) -> bool:
+    """Return whether some dictionaries hold these very objects under some names, one after another.
+
+    An adapter asks it of the modules of a launch.
+
+    >>> entries_are([{"a": 1, "b": None}, {"a": None, "b": 1}], ("a", "b"), [1, None, None, 1])
+    True
+    >>> entries_are([{"a": 1}], ("b",), [1])
+    False
+    """
+    i: cython.Py_ssize_t = 0
+    for table in tables:
+        own_table: dict = table
+        for name in names:
+            if own_table.get(name) is not objects[i]:
+                return False
+            i += 1
+    return True
+
+
 @cython.ccall
 def first_unknown(frame: Any, inner: Any, known: dict) -> tuple[Any, Any, str | None]:
     """Follow the frames that have called each other, up to one that is not known or must not be left.
