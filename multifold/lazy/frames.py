@@ -103,9 +103,9 @@ class OpenFrames:
             inner = code
             frame = frame.f_back
 
-    def note_read(self, frame: FrameType | None) -> None:
-        """Store the code of a frame and of all that have called it in ``reads``."""
-        while frame is not None:
+    def note_read(self, frame: FrameType | None, end: CodeType) -> None:
+        """Store the code of a frame, and of all that have called it up to that of ``end``, in ``reads``."""
+        while frame is not None and frame.f_code is not end:
             self.reads[id(frame.f_code)] = frame.f_code
             frame = frame.f_back
 

@@ -442,7 +442,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
 
         Raise a `RecordError` if one of them is out of date.
         """
-        found = {id(x): x for x in self.flatten(result)[0] if type(x) is self.pending}
+        leaves = [result] if type(result) is self.pending else self.flatten(result)[0]
+        found = {id(x): x for x in leaves if type(x) is self.pending}
         for x in found.values():
             self.refuse_stale(x)
         return found
@@ -466,6 +467,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
 
         ``values`` has the array of a pending value by its ``id``; a pending value that it lacks stays.
         """
+        if type(result) is self.settled_type:
+            return result.value
         leaves, structure = self.flatten(result)
         found: list[Any] = [values.get(id(x), x) for x in leaves]
         return structure.unflatten([x.value if type(x) is self.settled_type else x for x in found])

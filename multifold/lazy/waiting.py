@@ -58,9 +58,15 @@ async def drive(
     made : list
         Gets weak references to the pending values that it makes.
     """
-    if recording.is_trace or not can_wait(recording.recorder):
-        wait = refuse_read_in_trace if recording.is_trace else partial(alone, recording, NO_STACKS)
-        return Turns(recording, sharing, example, made, None).take(wait, code)
+    at_once = None
+    if recording.is_trace:
+        at_once = refuse_read_in_trace
+    elif not can_wait(recording.recorder):
+        at_once = partial(alone, recording, NO_STACKS)
+    elif not sharing.may_watch:  # no run before has read anything, so a stack would be made for nothing
+        at_once = partial(unforeseen, recording, sharing)
+    if at_once is not None:
+        return Turns(recording, sharing, example, made, None).take(at_once, code)
     stack = greenlet.greenlet(partial(compiled.at_foot, code))
     turns = Turns(recording, sharing, example, made, stack)
     wait = turns.wait
@@ -115,13 +121,22 @@ def can_wait(recorder: Any) -> bool:
     return greenlet is not None and (compiled.ends_stacks or not recorder.walks_stacks)
 
 
+def unforeseen(recording: Recording, sharing: Sharing, nodes: Sequence[Any]) -> list[Any]:
+    """Return the values of ``nodes``, which an example reads in a program that has read nothing before.
+
+    They are computed at once; the examples after it may wait.
+    """
+    recording.recorder.refuse_rebound()
+    return alone(recording, str(sharing.change()), nodes)
+
+
 def alone(recording: Recording, reason: str, nodes: Sequence[Any]) -> list[Any]:
     """Return the values of ``nodes``, computed at once in a round of their own; no other example goes on.
 
     ``reason`` says why, for `explain`.
     """
     recording.recorder.alone[reason] += 1
-    recording.recorder.frames.note_read(sys._getframe(1))
+    recording.recorder.frames.note_read(sys._getframe(1), drive.__code__)
     collector.relieve()
     with recording.recorder.apart(), recording.paused():
         found: list[Any] = recording.fold._values_at_once(nodes)

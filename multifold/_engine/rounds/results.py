@@ -8,7 +8,7 @@ without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,11 @@ import numpy as np
 
 from multifold._engine.compiled.arrays import Integers
 from multifold._engine.ops.values import groups_differ
-from multifold._engine.plan.outputs import Outputs, refuse_no_rows, structure_text, take_apart
+from multifold._engine.plan.each import Hole
+from multifold._engine.plan.outputs import ONE, Outputs, refuse_no_rows, structure_text, take_apart
 from multifold._engine.rounds.tasks import Tasks, add_note
 from multifold.errors import MultifoldError, RecordError
+from multifold.operands import Each
 
 Compute = Callable[[dict[int, Outputs]], None]
 """Computes what the results of some examples need; fails the examples for which that fails."""
@@ -61,11 +63,15 @@ def merged_results(
     """
     graph = recorder._graph
     found = tasks.results
-    if not tasks.collect and {*map(type, found.values())} == {graph.node_type}:
-        refs = [node._ref for _, node in sorted(found.items()) if node._graph is graph]
-        if len(refs) == len(found):  # nearly always: a row of each example
-            model = take_apart(recorder, next(iter(found.values())), 0)
-            return replace(model, groups=[np.array(refs, np.int64)])
+    if not tasks.collect:  # nearly always each example has returned a row, or some rows of its own
+        results = [result for _, result in sorted(found.items())]
+        if results and are_rows(results, graph):
+            model = take_apart(recorder, results[0], 0)
+            return replace(model, groups=[np.array([node._ref for node in results], np.int64)])
+        own = kept_rows(results, graph)
+        if own is not None:
+            groups: list[Integers | int] = [np.array([x._ref], np.int64) for rows in own for x in rows]
+            return Outputs(ONE, groups, [], ["each"], [(ROW,) * len(rows) for rows in own])
     taken: dict[int, Outputs] = {}
     loose = list(graph.loose)
     for example, result in sorted(tasks.results.items()):
@@ -86,6 +92,26 @@ def merged_results(
         fail_misfits(taken, lambda refs: classes_of(refs, loose), agreed, tasks)
         taken = {example: outputs for example, outputs in taken.items() if example not in tasks.failures}
     return merge(taken, loose[len(graph.loose) :]) if taken else None
+
+
+def are_rows(some: Sequence[Any], graph: Any) -> bool:
+    """Return whether all of these are nodes of ``graph`` that are read by rows."""
+    return all(type(x) is graph.node_type and x._graph is graph for x in some)
+
+
+def kept_rows(results: Sequence[Any], graph: Any) -> list[tuple[Any, ...]] | None:
+    """Return the nodes of each result that is ``each((node, node))``; None unless all results are so."""
+    if not results or not all(isinstance(result, Each) for result in results):
+        return None
+    try:
+        found = [result.value for result in results]
+    except RecordError:  # which is raised again where the example is known
+        return None
+    return found if all(type(rows) is tuple and are_rows(rows, graph) for rows in found) else None
+
+
+ROW = Hole(1, whole=False)
+"""The place of a node in a result that keeps its example."""
 
 
 def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> None:

@@ -27,6 +27,7 @@ from multifold._engine.rounds import collector
 from multifold._engine.rounds.awaitables import Awaiting, GatherRequest, Unawaited, ValuesRequest, awaiting
 from multifold.backend import Backend
 from multifold.errors import RecordError
+from multifold.operands import Each
 
 PYTHON_SAYS = {
     "object Node can't be used in 'await'": "`await fold.value(node)` computes the value of a node.",
@@ -429,7 +430,7 @@ def copied(result: Any) -> Any:
     all of them would return what the last one wrote. Raises `RecordError` for a structure that contains
     itself.
     """
-    if isinstance(result, Node):
+    if isinstance(result, (Node, Each)):
         return result
     try:
         leaves, structure = optree.tree_flatten(result)
