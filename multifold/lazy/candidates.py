@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+from multifold.backend.objects import attribute_of
 from multifold.lazy.cells import is_found
 
 FEWEST_CALLS = 100
@@ -134,7 +135,7 @@ def function_of(code: CodeType) -> FunctionType | None:
         found = getattr(module, "__dict__", {}).get(first)
         for name in names:
             found = getattr(found, "__dict__", {}).get(name)
-        found = getattr(found, "__func__", found)  # of a static method
+        found = attribute_of(found, "__func__", found)  # of a static method
         if isinstance(found, FunctionType) and any(x is code for x in codes_in(found.__code__)):
             return found if is_found(found) else None
     return None
@@ -156,7 +157,7 @@ def codes_of(function: Any) -> list[CodeType]:
     """
     while isinstance(function, functools.partial):
         function = function.func
-    function = getattr(function, "__func__", function)
+    function = attribute_of(function, "__func__", function)
     if isinstance(function, CodeType):
         return [function]
     parts = [function, *[getattr(type(function), name, None) for name in CALLS_OF_OBJECTS]]
@@ -192,7 +193,7 @@ def functions_of(fn: FunctionType) -> Iterator[FunctionType]:
     for x in [*fn.__globals__.values()]:
         parts = [*vars(x).values()] if isinstance(x, type) and x.__module__ == fn.__module__ else [x]
         for part in parts:
-            own = getattr(part, "__func__", part)
+            own = attribute_of(part, "__func__", part)
             if isinstance(own, FunctionType) and own.__module__ == fn.__module__:
                 yield own
 

@@ -142,7 +142,7 @@ class FoundCells:
         """
         self.looked = True
         of_program = {id(code) for code in codes_of(roots[0])}
-        for function in functions_in(roots, lambda _: True):
+        for function in functions_in(roots, lambda _: True, tables=False):
             is_users = is_written_here(module_of(function)) and id(function.__code__) not in of_program
             is_cell = function in cells or hasattr(function, CELL)
             is_special = function.__name__.startswith("__") and function.__name__ != "__call__"

@@ -20,7 +20,7 @@ draws the same numbers as in a loop that has them, too.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from types import FunctionType
 from typing import Any
@@ -28,18 +28,21 @@ from typing import Any
 import numpy as np
 
 from multifold._engine.compiled import SharingBase
-from multifold._engine.ops.reach import module_of, owners_of, reached
+from multifold._engine.ops.reach import FEW, module_of, owners_of, reached
 from multifold._engine.ops.state import KeptState
 from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend
 from multifold.lazy.current import refusal
-from multifold.lazy.watched import OWN_VARIABLE, Reading, Watched
+from multifold.lazy.watched import HOLDERS, OWN_VARIABLE, Reading, Watched
 from multifold.lazy.writes import functions_in, is_known_module, is_written_here
 
 WATCHED, TURNS = 8, 256
 """So many examples of a run, and so many turns of a program in all of its runs, are watched for random
 numbers that they draw: to ask takes longer than to record some calls. The arguments of so many examples are
 kept at most after their end."""
+
+FEW_EXAMPLES = 4
+"""The arguments of so many examples show what code arguments have."""
 
 Variables = dict[contextvars.ContextVar[Any], Any]
 """Context variables, and what they stand for."""
@@ -149,7 +152,7 @@ class Sharing(SharingBase):
             model = [] if self.own else [*backend.stateful(owners)]
             objects = objects_in(backend, [*model, *self.same])
             inside = [x for owner in objects.values() for x in vars_of(owner)]
-            roots = [self.fn, *objects.values(), *inside]
+            roots = [self.fn, *objects.values(), *inside, *self.code_in_arguments()]
             is_known = partial(is_known_module, self.recorder.inner)
             functions = [*functions_in(roots, is_known)]
             watched = self.watched = Watched(backend, self.recorder, functions, self.recorder.settings)
@@ -157,13 +160,28 @@ class Sharing(SharingBase):
             watched.add_named()
             draws = self.seed is not None or watched.seeds or self.recorder.turns_watched < TURNS
             self.is_quiet = not (draws or watched.writes or watched.places or self.recorder.leaves)
-        if self.arguments and watched.writes:
+        if self.arguments and (watched.writes or self.has_iterators()):
             for example, arguments in self.arguments.items():
-                own = self.objects[example] = objects_in(self.backend, arguments)
+                own = self.objects[example] = held_in(self.backend, arguments)
                 watched.add_objects([own[key] for key in own.keys() & self.known.keys()])
                 self.known |= own
+            self.is_quiet = self.is_quiet and not watched.places
         self.arguments.clear()
         return watched
+
+    def code_in_arguments(self) -> list[Any]:
+        """Return what may have code among the arguments of some examples: one object of each class."""
+        found: dict[Any, Any] = {}
+        for arguments in [*self.arguments.values()][:FEW_EXAMPLES]:
+            for x, _ in reached(self.backend, arguments, is_home=is_of_user):
+                found.setdefault(x if isinstance(x, FunctionType) else type(x), x)
+        return [*found.values()]
+
+    def has_iterators(self) -> bool:
+        """Return whether an argument is or has an iterator, which code advances without any name for it."""
+        some = [x for one in self.arguments.values() for x in one]
+        inside = [y for x in some if isinstance(x, (tuple, list)) and len(x) <= FEW for y in x]
+        return any(isinstance(x, Iterator) for x in (*some, *inside))
 
     def state(self) -> State:
         """Return the state of all that is watched."""
@@ -314,6 +332,19 @@ def objects_in(backend: Backend, roots: Sequence[Any]) -> dict[int, Any]:
     """
     arrays = {id(x): x for x in roots if isinstance(x, np.ndarray) or backend.owns(x)}
     return arrays | {id(x): x for x, inside in reached(backend, roots, is_home=is_of_user) if inside}
+
+
+def held_in(backend: Backend, arguments: Sequence[Any]) -> dict[int, Any]:
+    """Return ``id`` -> object, for what examples may share by their arguments, and may change.
+
+    Besides `objects_in` that is what arguments hold: containers, arrays and iterators.
+    """
+    held = {
+        id(x): x
+        for x, _ in reached(backend, arguments, is_home=is_of_user)
+        if isinstance(x, (*HOLDERS, np.ndarray, Iterator)) or backend.owns(x)
+    }
+    return held | objects_in(backend, arguments)
 
 
 def vars_of(x: Any) -> Iterable[Any]:

@@ -118,11 +118,11 @@ def crooked(code: CodeType) -> str | None:
         return f"it stores to {store.name!r} at {store.where}"
     if wrote.imports:
         return f"it imports {wrote.imports[0].name!r}"
-    steps, fresh = Steps.of(code), fresh_names(code)
+    steps, fresh, names = Steps.of(code), fresh_names(code), frozenset(code.co_varnames)
     own = code.co_varnames[0] if arguments_of(code) else None
     for number, step in enumerate(steps.steps):
         at = where(code, step.line or code.co_firstlineno)
-        if step.name in STORES and changes_contents(steps, number, fresh):
+        if step.name in STORES and changes_contents(steps, number, fresh, names):
             return f"it changes what something holds at {at}"
         if step.name == "GET_ITER" and not is_over_own(steps, number, own):
             return f"it loops over other things than what its object has at {at}"
@@ -141,9 +141,9 @@ def names_changer(code: CodeType) -> bool:
 
     It may be another function of that name, as ``torch.add``.
     """
-    steps, fresh = Steps.of(code), fresh_names(code)
+    steps, fresh, names = Steps.of(code), fresh_names(code), frozenset(code.co_varnames)
     return any(
-        changes_contents(steps, number, fresh)
+        changes_contents(steps, number, fresh, names)
         for number, step in enumerate(steps.steps)
         if step.name != "BINARY_OP"
     )

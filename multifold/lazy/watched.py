@@ -11,10 +11,10 @@ import functools
 import inspect
 import threading
 from array import array
-from collections import ChainMap, UserDict, UserList, deque
+from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import CellType, FunctionType, MemberDescriptorType, ModuleType
+from types import CellType, FunctionType, MemberDescriptorType, MethodWrapperType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from multifold.lazy.writes import (
     NameStore,
     Settings,
     is_changer,
+    is_setter,
     is_written_here,
     named_by,
     written_by,
@@ -112,6 +113,8 @@ class Watched:
     ----------
     places : list of WatchedPlace
         What is looked at.
+    fills : bool
+        Whether there are containers that change as they are read: those with defaults, and with iterators.
     """
 
     def __init__(
@@ -134,7 +137,10 @@ class Watched:
         self.contents = next((one.contents for one in written if one.contents), None) or self.by_alias()
         self.called = frozenset[str]().union(*[one.names for one in written])
         self.seeds = not SEEDERS.isdisjoint(self.called)
-        self.any_name = not NAMELESS.isdisjoint(self.called)
+        self.any_name = not NAMELESS.isdisjoint(self.called) or any(
+            is_setter(x) for _, named in self.named for _, x in named
+        )
+        self.fills = False
         self.locks = not LOCKS.isdisjoint(self.called)
         for function, one in zip(functions, written, strict=True):
             self.add_variables(function, one)
@@ -147,7 +153,7 @@ class Watched:
     @property
     def writes(self) -> bool:
         """Whether the code of the program may change what it has not made itself."""
-        return self.stores_names or bool(self.names or self.contents or self.any_name)
+        return self.stores_names or bool(self.names or self.contents or self.any_name or self.fills)
 
     def by_alias(self) -> str | None:
         """Return the line of a function that finds one of `CHANGERS` by another name; None if none does."""
@@ -245,9 +251,11 @@ class Watched:
             line = self.contents
             if not line and self.stores and type(x) not in CONTAINERS and isinstance(x, HOLDERS):
                 line = self.stores[0].where  # its attributes may be entries
-            if line:
+            fills = isinstance(x, HOLDERS) and changes_as_read(x)
+            self.fills |= fills
+            if line or fills:
                 hint = OWN_VARIABLE if root else OWN_COPY
-                self.add(text, line, hint, lambda: self.reading(x))
+                self.add(text, line or "", hint, lambda: self.reading(x))
             if isinstance(x, HOLDERS) and hasattr(x, "__dict__"):  # of a class of the user
                 self.add_attributes(x, root)
         elif package_of(x).startswith("multifold"):
@@ -255,7 +263,12 @@ class Watched:
         elif isinstance(x, LOCK_TYPES):
             if self.locks:
                 self.add(text, "", OWN_VARIABLE, lambda: (repr(x),))
-        elif isinstance(x, Iterator):  # how far it has come cannot be asked
+        elif isinstance(x, (partial, tuple)):
+            parts = x if isinstance(x, tuple) else (x.func, *x.args, *x.keywords.values())
+            for part in parts[:FEW]:
+                if not isinstance(part, (*VALUES, FunctionType, ModuleType)):
+                    self.add_object(part, root, text)
+        elif is_iterator(x):  # how far it has come cannot be asked
             self.add(f"{text}, an iterator", "", OWN_VARIABLE, lambda: (object(),))
         else:
             self.add_own(x, root)
@@ -303,7 +316,8 @@ class Watched:
         if (is_object and self.is_foreign(x)) or (self.any_name and (is_object or isinstance(x, type))):
             self.add(f"an attribute of {whose}", "", OWN_COPY, lambda: (*vars(x), *vars(x).values()))
         for name in own.keys() & self.called:
-            if self.is_changeable(own[name]) or is_written_here(module_of(kind_of(own[name]))):
+            part = own[name]
+            if self.is_changeable(part) or is_iterator(part) or is_written_here(module_of(kind_of(part))):
                 self.add_object(own[name], None, f"attribute {name!r} of {whose}")
 
     def table_of(self, x: Any) -> Mapping[str, Any]:
@@ -347,6 +361,8 @@ class Watched:
                 marks.append(y.tobytes() if y.nbytes <= SMALL else None)
             elif self.backend.counts_changes and self.backend.owns(y):
                 marks.append(self.version_of(y))
+            elif is_iterator(y):
+                marks.append(object())
         return found + marks
 
     def reading_of(self, cell: CellType) -> Reading:
@@ -366,6 +382,20 @@ class Watched:
             if then is not now and not same(then, now):
                 return place
         return None
+
+
+def is_iterator(x: Any) -> bool:
+    """Return whether something is an iterator, or the bound method of one that gives its next entry."""
+    if isinstance(x, MethodWrapperType) and x.__name__ == "__next__":
+        return True
+    return isinstance(x, Iterator)
+
+
+def changes_as_read(x: Any) -> bool:
+    """Return whether a container may change where code reads it: it makes defaults, or has iterators."""
+    if isinstance(x, defaultdict) or hasattr(type(x), "__missing__"):
+        return True
+    return len(x) <= FEW and any(map(is_iterator, entries(x)))
 
 
 class Attributes:

@@ -29,11 +29,11 @@ import sys
 import sysconfig
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from multifold._engine.ops.reach import FOUND, VALUES, globals_of, module_of
+from multifold._engine.ops.reach import FEW, FOUND, VALUES, globals_of, module_of
 from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.lazy.frames import Steps, where
 
@@ -53,7 +53,8 @@ CHANGERS = {
         "insort_left",
         "insort_right",
     ),
-    *("setitem", "delitem", "iadd", "isub", "imul", "itruediv"),
+    *("setitem", "delitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul"),
+    *("iconcat", "ior", "iand", "ixor", "ilshift", "irshift"),
     *("__setitem__", "__delitem__", "__iadd__", "exec"),
 }
 """Methods and functions that change what a container holds, or an array."""
@@ -63,6 +64,9 @@ OPTIONS = {"out", "inplace"}
 
 MAKERS = {"list", "dict", "set", "deque", "Counter", "defaultdict", "OrderedDict", "sorted", "bytearray"}
 """Functions whose result is a new container."""
+
+NUMBER_MAKERS = {"len", "int", "float", "round", "ord", "bool"}
+"""Functions whose result is a number."""
 
 STDLIB = sys.stdlib_module_names - {"__main__"}
 """Packages of Python itself."""
@@ -198,7 +202,7 @@ def written_by(code: CodeType) -> CodeWrites:
     own = code.co_varnames[0] if code.co_name == "__init__" and code.co_argcount else None
     attributes, names_of_module, variables = list[NameStore](), list[NameStore](), list[NameStore]()
     contents = None
-    fresh = fresh_names(code)
+    fresh, numbers = fresh_names(code), number_names(code)
     for number, step in enumerate(steps.steps):
         at = where(code, step.line or code.co_firstlineno)
         if step.name in ("STORE_ATTR", "DELETE_ATTR"):
@@ -209,7 +213,7 @@ def written_by(code: CodeType) -> CodeWrites:
             names_of_module.append(NameStore(step.value, None, at))
         elif step.name in ("STORE_DEREF", "DELETE_DEREF") and step.value in code.co_freevars:
             variables.append(NameStore(step.value, None, at))
-        elif changes_contents(steps, number, fresh):
+        elif changes_contents(steps, number, fresh, numbers):
             contents = contents or at
     if any(isinstance(x, tuple) and not OPTIONS.isdisjoint(x) for x in code.co_consts):  # names of keywords
         contents = contents or where(code, code.co_firstlineno)
@@ -252,10 +256,11 @@ def root_of(steps: Steps, number: int) -> str | None:
     return ".".join([step.value, *parts[::-1]])
 
 
-def changes_contents(steps: Steps, number: int, fresh: frozenset[str]) -> bool:
+def changes_contents(steps: Steps, number: int, fresh: frozenset[str], numbers: frozenset[str]) -> bool:
     """Return whether a step changes what a container or an array holds, but for those named in ``fresh``.
 
-    Such are ``x[i] = v``, ``x += v`` where ``x`` may be an array, ``x.append(v)``, and ``x.add_(v)``.
+    ``numbers`` are the names that always stand for numbers. Such steps are ``x[i] = v``, ``x += v`` where
+    ``x`` may be an array, ``x.append(v)``, and ``x.add_(v)``.
     """
     step = steps.steps[number]
     if step.name in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
@@ -267,8 +272,11 @@ def changes_contents(steps: Steps, number: int, fresh: frozenset[str]) -> bool:
         return is_changer and root_of(steps, number - 1) not in fresh
     if step.name in ("LOAD_GLOBAL", "LOAD_NAME"):
         return step.value in CHANGERS
-    if step.name == "BINARY_OP" and step.value is not None:
-        return is_in_place(step) and steps.steps[number - 1].name != "LOAD_CONST"
+    if step.name == "BINARY_OP" and step.value is not None and is_in_place(step):
+        if steps.steps[number - 1].name != "LOAD_CONST":
+            return True
+        target = steps.steps[number + 1]  # a number, as in n += 1, is no array
+        return target.name == "STORE_FAST" and target.value not in numbers
     return False
 
 
@@ -296,20 +304,45 @@ def fresh_names(code: CodeType) -> frozenset[str]:
     return frozenset(found - other)
 
 
+@functools.lru_cache(maxsize=4096)
+def number_names(code: CodeType) -> frozenset[str]:
+    """Return the local variables of code that stand for numbers, or for what an operator has made anew.
+
+    >>> def program(x, y):
+    ...     n = 0
+    ...     n += 1
+    ...     x += 1
+    ...     z = y
+    ...     z += 1
+    >>> sorted(number_names(program.__code__))
+    ['n']
+    """
+    steps = Steps.of(code).steps
+    found, other = set[str](), {*code.co_varnames[: arguments_of(code)]}
+    for number, step in enumerate(steps):
+        if step.name == "STORE_FAST":
+            before = steps[number - 1]
+            is_number = before.name in ("LOAD_CONST", "BINARY_OP") or (
+                before.name == "CALL" and is_maker(steps, before, NUMBER_MAKERS)
+            )
+            (found if is_number else other).add(step.value)
+    return frozenset(found - other)
+
+
 def arguments_of(code: CodeType) -> int:
     """Return how many of the local variables of code are arguments: those come first."""
     stars = bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)  # *args and **kwargs
     return code.co_argcount + code.co_kwonlyargcount + stars
 
 
-def is_maker(steps: Sequence[Any], call: Any) -> bool:
-    """Return whether a call makes a new container: of a function in `MAKERS`, or a comprehension."""
+def is_maker(steps: Sequence[Any], call: Any, makers: Set[str] = MAKERS) -> bool:
+    """Return whether a call is one of a function in ``makers``; or a comprehension, for containers."""
     number = steps.index(call)
     for step in steps[max(0, number - 6) : number][::-1]:
         if step.name == "MAKE_FUNCTION":
-            return True
+            return makers is MAKERS
         if step.name in ("LOAD_GLOBAL", "LOAD_NAME"):
-            return step.value in MAKERS
+            return step.value in makers
     return False
 
 
@@ -317,6 +350,8 @@ def functions_in(
     roots: Sequence[Any],
     is_known: Callable[[str], bool],
     is_end: Callable[[Any], bool] = lambda x: False,
+    *,
+    tables: bool = True,
 ) -> Iterator[FunctionType]:
     """Yield the functions of the user that code which begins at ``roots`` may call, as far as names tell.
 
@@ -334,6 +369,8 @@ def functions_in(
     is_end : callable
         Takes a function or an object; returns whether it is left out, with what leads on from it. The
         default leaves out none.
+    tables : bool
+        Whether functions count that are found in containers only, as in a dictionary of functions.
     """
     seen = set[int]()
     kinds = set[tuple[int, bool]]()
@@ -348,8 +385,16 @@ def functions_in(
             todo += (x.fget, x.fset)
         elif isinstance(x, (staticmethod, classmethod)):
             todo.append(x.__func__)
+        elif isinstance(x, (functools.cached_property, functools.partialmethod)):
+            todo.append(x.func)
+        elif isinstance(x, CACHED):
+            todo.append(x.__wrapped__)
         elif id(x) in seen or isinstance(x, (ModuleType, *VALUES)) or is_end(x):
             continue
+        elif type(x) in (list, tuple, dict, set, frozenset):
+            seen.add(id(x))
+            entries = [*x.values()] if type(x) is dict else [*x]
+            todo += [part for part in entries if callable(part)] if tables and len(entries) <= FEW else []
         elif isinstance(x, FunctionType):
             seen.add(id(x))
             if FOUND in vars(x):
@@ -357,14 +402,18 @@ def functions_in(
             elif is_written_here(module_of(x)):
                 yield x
                 todo += [part for _, part in named_by(x)]
+            elif hasattr(x, "registry"):  # of functools.singledispatch
+                todo += x.registry.values()
         else:
             seen.add(id(x))
+            if isinstance(x, type) and is_written_here(module_of(type(x))):
+                todo.append(type(x))
             for kind in x.__mro__ if isinstance(x, type) else type(x).__mro__:
                 is_users = is_written_here(module_of(kind))
                 if (id(kind), isinstance(x, type)) in kinds or (not is_users and is_known(module_of(kind))):
                     continue
                 kinds.add((id(kind), isinstance(x, type)))
-                parts = [part for part in vars(kind).values() if is_code(part) or sets(part)]
+                parts = [part for part in vars(kind).values() if is_code(part) or is_of_user(part)]
                 if is_users:
                     todo += parts
                 elif not isinstance(x, type):
@@ -394,13 +443,23 @@ def is_known_module(inner: tuple[str, ...], module: str) -> bool:
 
 
 def is_code(x: Any) -> bool:
-    """Return whether an attribute of a class is a function, a property, or a method of the class."""
-    return isinstance(x, (FunctionType, property, staticmethod, classmethod))
+    """Return whether an attribute of a class is a function, a property, or what is made of one."""
+    return isinstance(x, (FunctionType, property, staticmethod, classmethod, *MADE_OF_ONE))
 
 
-def sets(x: Any) -> bool:
-    """Return whether an attribute of a class is an object of the user that is told what it is set to."""
-    return hasattr(type(x), "__set__") and is_written_here(module_of(type(x)))
+CACHED = type(functools.lru_cache(len))
+"""The type of functions whose results are kept."""
+
+MADE_OF_ONE = (functools.cached_property, functools.partialmethod, functools.partial, CACHED)
+"""Types of what stands in a class for a function."""
+
+
+def is_of_user(x: Any) -> bool:
+    """Return whether an attribute of a class is an object of a class of the user: one may be called there.
+
+    A descriptor is, and a decorator that is an object.
+    """
+    return is_written_here(module_of(type(x)))
 
 
 def named_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -426,8 +485,13 @@ def named_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def called_in(module: ModuleType, names: frozenset[str]) -> list[tuple[str, Any]]:
-    """Return ``(name, object)`` for what can be called of a module, among ``names``."""
-    return [(x, vars(module)[x]) for x in names if callable(vars(module).get(x))]
+    """Return ``(name, object)`` for what ``names`` can call of a module, and of modules inside of it."""
+    named = [(x, vars(module)[x]) for x in names if x in vars(module)]
+    inner = [
+        x for _, x in named if isinstance(x, ModuleType) and x.__name__.startswith(f"{module.__name__}.")
+    ]
+    found = [pair for pair in named if callable(pair[1])]
+    return found + [pair for x in inner for pair in called_in(x, names)]
 
 
 def is_changer(x: Any) -> bool:
@@ -442,3 +506,8 @@ def is_changer(x: Any) -> bool:
     if isinstance(x, operator.methodcaller):
         return x.__reduce__()[1][0] in CHANGERS
     return isinstance(x, COMPILED) and x.__name__ in CHANGERS
+
+
+def is_setter(x: Any) -> bool:
+    """Return whether an object is ``setattr``, or a method of an object like it, by whatever name."""
+    return isinstance(x, COMPILED) and x.__name__ in NAMELESS

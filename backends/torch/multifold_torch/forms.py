@@ -22,6 +22,8 @@ import torch
 
 from multifold.backend import ModuleForm
 from multifold.backend.alike import entries_are
+from multifold.lazy.straight import names_changer
+from multifold.lazy.writes import NAMELESS, functions_in, is_known_module
 from multifold_torch.trials import RESERVED
 
 LARGEST = 1 << 14
@@ -65,6 +67,9 @@ MODES = (
     *(torch.nn.MultiheadAttention, torch.nn.FractionalMaxPool2d, torch.nn.FractionalMaxPool3d),
 )
 """Layers that draw random numbers, or look at all rows, while they are trained."""
+
+PERSONAL = NAMELESS | {"id"}
+"""What tells a module from others of its form, or writes to it by names that the code does not have."""
 
 WRITES = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL"})
 """Python's instructions that change an object."""
@@ -245,9 +250,12 @@ def computes(kind: type[torch.nn.Module], training: bool) -> bool:
             x = getattr(x, "__func__", x)
             if isinstance(x, FunctionType) and name != "__init__":
                 names, instructions = words_of(x.__code__)
-                if instructions & WRITES or (training and names & DRAWING):
+                if instructions & WRITES or names & PERSONAL or (training and names & DRAWING):
                     return False
-    return True
+    # What such methods call may write, too, or change what the module holds.
+    called = functions_in(own, lambda name: is_known_module(("torch.",), name))
+    codes = [x.__code__ for x in called if x.__name__ != "__init__"]
+    return not any(names_changer(code) or words_of(code)[1] & WRITES for code in codes)
 
 
 def words_of(code: CodeType) -> tuple[set[str], set[str]]:

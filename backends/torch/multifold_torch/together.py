@@ -158,6 +158,8 @@ class TorchTogether(Together):
         if stacked is None:
             return None
         leaves, structure = optree.tree_flatten(list(operands), none_is_leaf=True)
+        if are_mixed([x for x in (*leaves, *stacked) if isinstance(x, torch.Tensor)]):
+            return None
         laid = [self.layout.laid(x) if isinstance(x, torch.Tensor) else x for x in leaves]
         axes = [0 if isinstance(x, torch.Tensor) else None for x in laid]
         versions = [x._version for x in stacked]
@@ -203,6 +205,12 @@ class TorchTogether(Together):
                 except (AttributeError, KeyError, RuntimeError, TypeError):  # other sizes, or none
                     return None
         return found
+
+
+def are_mixed(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether floating tensors differ in dtype, or may: layers have rules for it, vmap others."""
+    floating = {x.dtype for x in tensors if x.is_floating_point()}
+    return len(floating) > 1 or torch._C._is_any_autocast_enabled()
 
 
 def normal() -> contextlib.AbstractContextManager[Any]:
@@ -261,6 +269,8 @@ class ChainTogether(TorchTogether):
         stacked = self.stacked()
         if stacked is None:
             return None
+        if are_mixed([x, *stacked]):
+            return None
         x, tensors = self.layout.laid(x), iter(stacked)
         for step in self.steps:
             x = step(x, tensors)
@@ -281,21 +291,45 @@ BY_NUMBERS = (
 def steps_of(module: torch.nn.Module) -> list[Step] | None:
     """Return what linear layers, layer norms and activations in sequence do; None for other modules.
 
-    Each step is that of many modules, whose parameters follow in the order of `places_of`.
+    Each step is that of many modules, whose parameters follow in the order of `places_of`. None, too, if
+    that has others than the steps take, in their order.
     """
+    layers = layers_in(module)
+    taken = [(id(x._parameters), name) for x in layers for name in TAKEN.get(type(x), ())]
+    given = [(id(own), name) for own, name in places_of(module.modules())]
+    there = {
+        (id(x._parameters), name) for x in layers for name, y in x._parameters.items() if y is not None
+    }
+    if [place for place in taken if place in there] != given:
+        return None
+    steps = [step_of(layer) for layer in layers]
+    return None if None in steps else [step for step in steps if step is not None]
+
+
+TAKEN = {torch.nn.Linear: ("weight", "bias"), torch.nn.LayerNorm: ("weight", "bias")}
+"""The parameters that a step takes, in their order."""
+
+
+def layers_in(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return the layers that a module calls one after the other: those of sequences, or itself."""
+    if type(module) is torch.nn.Sequential and "forward" not in vars(module):
+        return [layer for part in module for layer in layers_in(part)]
+    return [module]
+
+
+def step_of(module: torch.nn.Module) -> Step | None:
+    """Return the step of a layer; None for one whose batched call is not known."""
     kind = type(module)
-    if kind is torch.nn.Sequential:
-        found = [steps_of(part) for part in module]
-        twice = len({id(part) for part in module}) < len(found)
-        return None if None in found or twice else [step for steps in found for step in steps or ()]
+    if "forward" in vars(module):  # one of its own
+        return None
     if kind is torch.nn.Linear:
-        return [linear if module.bias is None else linear_with_bias]
+        return linear if module.bias is None else linear_with_bias
     if kind is torch.nn.LayerNorm:
         affine = sum(x is not None for x in module._parameters.values())
-        return [functools.partial(layer_norm, module.normalized_shape, module.eps, affine)]
+        return functools.partial(layer_norm, module.normalized_shape, module.eps, affine)
     if kind in BY_NUMBERS and not getattr(module, "inplace", False):
         same = copy.deepcopy(module)
-        return [lambda x, _: same(x)]
+        return lambda x, _: same(x)
     return None
 
 

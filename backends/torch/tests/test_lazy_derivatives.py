@@ -20,6 +20,7 @@ from torch.func import (
     vjp,
     vmap,
 )
+from torch.utils.checkpoint import checkpoint
 
 import multifold
 from multifold import MultifoldError, RecordError
@@ -393,3 +394,41 @@ def test_inside_of_a_transform_a_batched_program_runs_as_a_loop():
     slopes = grad(loss)(weights, lambda own: functional_call(run, {f"module.{k}": own[k] for k in own}, XS))
     wanted = grad(loss)(weights, lambda own: [functional_call(NET, own, x) for x in XS])
     torch.testing.assert_close(slopes, wanted)
+
+
+def test_a_reentrant_checkpoint_keeps_the_gradients(as_loop):
+    first, second = nn.Linear(4, 3), nn.Linear(3, 3)
+
+    def fn(x):
+        h = first(x)
+        return checkpoint(second, h, use_reentrant=True) + h
+
+    as_loop(fn, [*torch.randn(4, 4)], parameters=[*first.parameters(), *second.parameters()])
+
+
+class Again(torch.autograd.Function):
+    """Computes a layer again in the backward pass, which adds to the gradients of its parameters."""
+
+    @staticmethod
+    def forward(ctx, layer, x):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        return layer(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            y = ctx.layer(x)
+        torch.autograd.backward(y, grad)
+        return None, x.grad
+
+
+def test_a_run_adds_to_no_gradient_before_its_backward_pass(as_loop):
+    first, second = nn.Linear(4, 3), nn.Linear(3, 3)
+    xs = [*torch.randn(4, 4)]
+    run = multifold.batched(lambda x: Again.apply(second, first(x)), join="list", may_loop=False)
+    run(xs)
+    assert second.bias.grad is None
+    parameters = [*first.parameters(), *second.parameters()]
+    as_loop(lambda x: Again.apply(second, first(x)), xs, parameters=parameters, run=run)

@@ -729,3 +729,36 @@ OUT_OF_BOUNDS = {
 def test_an_index_of_one_example_finds_no_row_of_another(case):
     with pytest.raises(LaunchError):
         multifold.batched(lambda x: OUT_OF_BOUNDS[case](LIN(x), where_negative(LIN(x))))(XS)
+
+
+def test_complex_numbers_are_read():
+    def fn(x):
+        y = LIN(x)
+        z = torch.complex(y, -y).sum()
+        return z.item(), complex(z), bool(z)
+
+    with torch.no_grad():
+        found = multifold.batched(fn, join="list", may_loop=False)(XS)
+        for x, y in zip(found, map(fn, XS), strict=True):
+            assert x == pytest.approx(y)
+
+
+def test_a_program_that_has_read_nothing_makes_no_stacks(monkeypatch):
+    run = multifold.batched(lambda x: LIN(x) * 2, may_loop=False)
+    run(XS)
+    made = []
+    make = waiting.greenlet.greenlet
+    monkeypatch.setattr(waiting.greenlet, "greenlet", lambda code: made.append(code) or make(code))
+    run(XS)
+    assert not made
+
+
+def test_rows_that_need_no_gradient_are_numbers_beside_rows_that_need_one(as_loop):
+    log = []
+
+    def fn(x):
+        log.append(0)  # so that the first examples go on alone, and rows of many rounds are put together
+        y = LIN(x)
+        return torch.clamp(y, 0.01, number(y)) + torch.clamp(x, 0.01, number(y))
+
+    as_loop(fn, XS, parameters=PARAMETERS)

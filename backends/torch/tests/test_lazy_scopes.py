@@ -504,3 +504,21 @@ def test_a_server_answers_requests_whose_reads_run_alone():
         requests = [server.submit((x, i)) for i, x in enumerate(XS)]
         for request, x in zip(requests, XS, strict=True):
             torch.testing.assert_close(torch.as_tensor(request.result(60))[0], lock(x, 0).detach())
+
+
+@pytest.mark.parametrize("way", ["run", "replayed"])
+def test_weights_that_autocast_has_cast_are_not_kept_from_run_to_run(way):
+    layer = nn.Linear(3, 4)
+
+    def fn(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return layer(x)
+
+    xs = [*torch.randn(4, 3)]
+    run = multifold.batched(fn, join="list", may_loop=False)
+    traces = run.traces(xs)
+    for _ in range(2):
+        with torch.no_grad():
+            layer.weight.add_(1.0)
+        found = run(xs) if way == "run" else run.replay(traces)
+        torch.testing.assert_close(found, [fn(x) for x in xs], rtol=0.02, atol=0.02)

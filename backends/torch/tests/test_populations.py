@@ -494,3 +494,87 @@ def test_a_hook_that_comes_after_a_modules_tables_were_put_back_is_called():
         modules[2][0].weight = nn.Parameter(torch.ones(3, 3))
         for _ in range(2):
             torch.testing.assert_close(run(), torch.cat([f(x) for f, x in zip(modules, xs, strict=True)]))
+
+
+def with_a_buffer() -> nn.Module:
+    chain = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    chain[0].register_buffer("importance", torch.randn(4, 4))
+    return chain
+
+
+def with_weights_in_another_order() -> nn.Module:
+    norm = nn.LayerNorm(4)
+    weight = nn.init.normal_(norm.weight)
+    del norm.weight
+    norm.weight = weight
+    return norm
+
+
+def with_one_layer_twice() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(nn.Sequential(layer, nn.Tanh()), nn.Sequential(layer, nn.Tanh()))
+
+
+def with_a_forward_of_its_own() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    layer.forward = torch.tanh  # type: ignore[method-assign]
+    return layer
+
+
+@pytest.mark.parametrize(
+    "make",
+    [with_a_buffer, with_weights_in_another_order, with_one_layer_twice, with_a_forward_of_its_own],
+)
+def test_chains_that_hold_other_tensors_than_their_layers_take_are_right(
+    make: Callable[[], nn.Module],
+) -> None:
+    modules, xs, fold = [make() for _ in range(10)], torch.randn(10, 1, 4), Fold(backend="torch")
+    for _ in range(2):
+        found, expected = folded(fold, modules, [*range(10)], [*xs]), results(modules, [*range(10)], [*xs])
+        torch.testing.assert_close(found, expected)
+        if make is not with_a_forward_of_its_own:
+            torch.testing.assert_close(gradients(modules, found), gradients(modules, expected))
+
+
+def test_layers_make_one_dtype_of_two_as_each_does_alone() -> None:
+    modules, xs = [nn.LayerNorm(4) for _ in range(10)], torch.randn(10, 1, 4).bfloat16()
+    found = folded(Fold(backend="torch"), modules, [*range(10)], [*xs])
+    torch.testing.assert_close(found, results(modules, [*range(10)], [*xs]))
+
+
+def tick(module: Any) -> None:
+    module.calls = module.calls + 1
+
+
+class Ticking(nn.Module):
+    """Counts its calls by a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 4), 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tick(self)
+        return self.layer(x) * self.calls
+
+
+class Logging(nn.Module):
+    """Keeps a list of its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 4), list[int]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.append(len(x))
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("kind", [Ticking, Logging])
+def test_what_modules_write_stays_with_each_module(kind: type[nn.Module]) -> None:
+    modules, xs, fold = [kind() for _ in range(10)], [*torch.randn(10, 1, 4)], Fold(backend="torch")
+    twins = copy.deepcopy(modules)
+    for _ in range(4):
+        found, expected = folded(fold, modules, [*range(10)], xs), results(twins, [*range(10)], xs)
+        torch.testing.assert_close(found, expected)
+    assert [x.calls for x in modules] == [x.calls for x in twins]

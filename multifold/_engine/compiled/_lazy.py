@@ -448,7 +448,7 @@ class LazyRecorderBase:
         self.is_loose = True
         try:
             if self.stands(func) and self.are_plain(args) and self.are_plain(tuple(kwargs.values())):
-                self.is_sure = True  # that the stamps hold was just looked at
+                self.is_sure = True  # `are_plain` has just looked at stamps and pending values
                 key = self.key(recording, func, FOUND_CELL, args, kwargs, operands)
         finally:
             self.is_loose = self.is_sure = False
@@ -526,7 +526,7 @@ class LazyRecorderBase:
         """
         kind = type(x)
         if kind is self.pending:
-            if self.is_stale(x):
+            if not self.is_sure and self.is_stale(x):
                 own(self).refuse_stale(x)
             operands.append(x)
             parts.append(x.form)
@@ -691,7 +691,7 @@ class LazyRecorderBase:
     def number(self, recording: Any, x: Any) -> Any:
         """Return the value of a pending value of one number as a number of Python; see `read_host`."""
         found: Any = self.read_host(recording, x)
-        return found if type(found) in NUMBERS else found.item()
+        return found.item() if hasattr(found, "item") else found
 
     @cython.ccall
     def read_host(self, recording: Any, x: Any) -> Any:

@@ -40,7 +40,7 @@ from multifold_torch.lazy.forms import Modes, TensorForm, form_of, strides_of
 from multifold_torch.lazy.mapped import functions_without_rule
 from multifold_torch.lazy.numbers import ValuesNeeded
 from multifold_torch.lazy.patches import PATCHES, Applied
-from multifold_torch.lazy.proofs import agree, kind_of
+from multifold_torch.lazy.proofs import agree, kind_of, without_gradients
 from multifold_torch.lazy.rules import OF_NUMBERS, mixes_rows, on_rows
 from multifold_torch.lazy.sequences import CellSequence
 
@@ -295,9 +295,11 @@ class RowCall(LazyCall):
             return True
         learns = [form.requires_grad for form in self.operands]
         ways = self.tensors, lambda *two: self.together(two)
-        with self.backend.apart(self.owners()), warnings.catch_warnings():
+        parameters = self.parameters()
+        apart = self.backend.apart(self.owners())
+        with apart, without_gradients(parameters), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the launch gives them, too
-            found = agree(*ways, rows, learns, self.parameters(), self.backend)
+            found = agree(*ways, rows, learns, parameters, self.backend)
         self.proof_ended()
         if found:
             self.proved.add(key)
@@ -567,7 +569,12 @@ def autograd_function_of(error: BaseException) -> str | None:
 
 
 def in_form(x: Tensor, form: TensorForm) -> Tensor:
-    """Return rows as ``(n, *s)``; integers that were recorded as numbers come as ``(n,)``."""
+    """Return rows as ``(n, *s)``; integers that were recorded as numbers come as ``(n,)``.
+
+    Rows that need no gradient may lie beside others, in a tensor that needs one.
+    """
+    if x.requires_grad and not form.requires_grad:
+        x = x.detach()
     return x if x.dim() == 1 + len(form.shape) else x.reshape(len(x), *form.shape)
 
 

@@ -133,14 +133,21 @@ class Modes(NamedTuple):
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Return a context in which these modes are in force; at its end those before are again."""
+        """Return a context in which these modes are in force; at its end those before are again.
+
+        Under autocast PyTorch keeps the weights that it has cast, until the outermost context is left.
+        """
         before = Modes.now()
         if before is not self:
             self.enter()
+            if self.autocast:
+                torch.autocast_increment_nesting()
         try:
             yield
         finally:
             if before is not self:
+                if self.autocast and not torch.autocast_decrement_nesting():
+                    torch.clear_autocast_cache()
                 before.enter()
 
     def enter(self) -> None:

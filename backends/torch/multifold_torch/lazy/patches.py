@@ -96,10 +96,17 @@ def seen_apply(apply: Any) -> Any:
         recording = CURRENT.recording
         if recording is None or not (any(map(is_pending, args)) or has_parameters(recording, args)):
             return apply.__func__(cls, *args)
+        if (cls.__module__, cls.__name__) == CHECKPOINT:  # what it saves is not kept here, either
+            code, _, *own = args
+            return code(*own)
         function: Any = Applied(cls, apply.__func__)
         return recording.recorder.call(recording, function, False, args, {})
 
     return classmethod(function_apply)
+
+
+CHECKPOINT = "torch.utils.checkpoint", "CheckpointFunction"
+"""The autograd function that computes a function again in the backward pass, to save memory."""
 
 
 def seen_new(new: Callable[..., Any]) -> Any:

@@ -7,7 +7,8 @@ of them. So values are compared once for each kind of call, and gradients where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +37,23 @@ def kind_of(x: Any) -> Hashable:
     if x is None or isinstance(x, (bool, str)):
         return type(x), x
     return type(x), id(x) if hasattr(x, "__dict__") else None
+
+
+@contextlib.contextmanager
+def without_gradients(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Return a context in which parameters have no gradients; at its end they have those of before.
+
+    A backward pass that a user has written may add to them, instead of returning what it has computed.
+    """
+    leaves = [x for x in parameters if x.is_leaf]
+    before = [x.grad for x in leaves]
+    for x in leaves:
+        x.grad = None
+    try:
+        yield
+    finally:
+        for x, grad in zip(leaves, before, strict=True):
+            x.grad = grad
 
 
 class ProofOutcome(NamedTuple):
