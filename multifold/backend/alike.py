@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._engine.compiled import entries_are as entries_are
-
 
 class ModuleForm(abc.ABC):
     """All of a module but the values of its parameters: modules of equal forms compute alike.

@@ -21,9 +21,6 @@ from typing import Any, final
 import torch
 
 from multifold.backend import ModuleForm
-from multifold.backend.alike import entries_are
-from multifold.lazy.straight import names_changer
-from multifold.lazy.writes import NAMELESS, functions_in, is_known_module
 from multifold_torch.trials import RESERVED
 
 LARGEST = 1 << 14
@@ -68,9 +65,6 @@ MODES = (
 )
 """Layers that draw random numbers, or look at all rows, while they are trained."""
 
-PERSONAL = NAMELESS | {"id"}
-"""What tells a module from others of its form, or writes to it by names that the code does not have."""
-
 WRITES = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL"})
 """Python's instructions that change an object."""
 
@@ -108,6 +102,8 @@ class SeenModules:
 
     def holds(self) -> bool:
         """Return whether nothing has changed; the sizes of parameters are not looked at."""
+        from multifold.lazy.recorder import entries_are  # which who has no populations need not wait for
+
         return (
             entries_are(self.own, TABLES, self.tables)
             and not any(self.hooks)
@@ -238,6 +234,9 @@ def computes(kind: type[torch.nn.Module], training: bool) -> bool:
     Not so in training for dropout and for layers of statistics of all rows; nor for a class whose code
     changes attributes or names a function that draws random numbers.
     """
+    from multifold.lazy.straight import names_changer
+    from multifold.lazy.writes import NAMELESS, functions_in, is_known_module
+
     if issubclass(kind, torch.nn.RNNBase):  # which has its parameters in a list, too
         return False
     if issubclass(kind, MODES):
@@ -250,7 +249,8 @@ def computes(kind: type[torch.nn.Module], training: bool) -> bool:
             x = getattr(x, "__func__", x)
             if isinstance(x, FunctionType) and name != "__init__":
                 names, instructions = words_of(x.__code__)
-                if instructions & WRITES or names & PERSONAL or (training and names & DRAWING):
+                # A module may tell itself from others, or write by names that the code does not have.
+                if instructions & WRITES or names & {"id", *NAMELESS} or (training and names & DRAWING):
                     return False
     # What such methods call may write, too, or change what the module holds.
     called = functions_in(own, lambda name: is_known_module(("torch.",), name))
