@@ -508,8 +508,10 @@ class Batched:
             modes = self.function.modes()
             if any(x.modes != modes for x in made):
                 raise RecordError(
-                    "Expected traces in the modes in which they were made, as that of gradients.",
-                    "make traces for evaluation after model.eval(), inside of torch.no_grad().",
+                    "Expected traces in the modes in which they were made, as that of gradients, and of "
+                    "the model as it was: its layers, hooks, and which parameters need gradients.",
+                    "make new traces after a change, and for evaluation after model.eval(), inside of "
+                    "torch.no_grad().",
                 )
             rows = fold.run(None, [x.trace for x in made])
         found = [computed(recorder, x.pending, own) for x, own in zip(made, rows, strict=True)]

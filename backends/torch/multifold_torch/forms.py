@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import dis
 import functools
+import itertools
 import math
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -53,6 +54,11 @@ DRAWING = frozenset(
 )
 """Names of functions that draw random numbers."""
 
+DRAWING_ALWAYS = frozenset(
+    name for name in DRAWING if not name.endswith(("dropout", "dropout1d", "dropout2d"))
+)
+"""Those that draw where a module is not trained, too."""
+
 DRAWN: weakref.WeakSet[type] = weakref.WeakSet()
 """Classes of modules that were seen to draw random numbers."""
 
@@ -64,6 +70,9 @@ MODES = (
     *(torch.nn.MultiheadAttention, torch.nn.FractionalMaxPool2d, torch.nn.FractionalMaxPool3d),
 )
 """Layers that draw random numbers, or look at all rows, while they are trained."""
+
+OF_ALL_ROWS = ("sparse", "scale_grad_by_freq", "max_norm")
+"""Options of embeddings with which their gradients depend on all rows, or are sparse."""
 
 WRITES = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL"})
 """Python's instructions that change an object."""
@@ -88,7 +97,7 @@ class SeenModules:
         self.parts_seen = [dict(parts) for parts in self.parts]
         named = [own[name] for own in self.own for name in ("_parameters", "_buffers")]
         self.named = [tensors for tensors in named if tensors]
-        self.counts = [*map(len, self.named)]
+        self.names = [*map(tuple, (*self.parts, *self.named))]
         self.hooks = [own[name] for own in self.own for name in HOOKS]
 
     @classmethod
@@ -110,7 +119,7 @@ class SeenModules:
             and [own.get(name) for own, name in self.options] == self.values
             and [*map(len, self.own)] == self.lengths
             and self.parts == self.parts_seen
-            and [*map(len, self.named)] == self.counts
+            and [*map(tuple, (*self.parts, *self.named))] == self.names
         )
 
 
@@ -171,6 +180,7 @@ def part_form(part: torch.nn.Module, numbers: Mapping[int, int]) -> Hashable | N
     tensors = [*part._parameters.items(), *part._buffers.items()]
     if (
         kind.__call__ is not torch.nn.Module.__call__
+        or any(own.get(name) for name in OF_ALL_ROWS)
         or any(own[name] for name in HOOKS)
         or not all(map(is_plain, options.values()))
         or not all(x is None or is_plain_tensor(x) for _, x in tensors)
@@ -234,6 +244,7 @@ def computes(kind: type[torch.nn.Module], training: bool) -> bool:
     Not so in training for dropout and for layers of statistics of all rows; nor for a class whose code
     changes attributes or names a function that draws random numbers.
     """
+    from multifold.lazy.beyond import names_called
     from multifold.lazy.straight import names_changer
     from multifold.lazy.writes import NAMELESS, functions_in, is_known_module
 
@@ -252,10 +263,31 @@ def computes(kind: type[torch.nn.Module], training: bool) -> bool:
                 # A module may tell itself from others, or write by names that the code does not have.
                 if instructions & WRITES or names & {"id", *NAMELESS} or (training and names & DRAWING):
                     return False
-    # What such methods call may write, too, or change what the module holds.
     called = functions_in(own, lambda name: is_known_module(("torch.",), name))
-    codes = [x.__code__ for x in called if x.__name__ != "__init__"]
-    return not any(names_changer(code) or words_of(code)[1] & WRITES for code in codes)
+    functions = [x for x in called if x.__name__ != "__init__"]
+    names = names_called(functions, {"forward"})
+    codes = [x.__code__ for x in functions if x.__name__ in names or x.__name__.startswith("__")]
+    return not (
+        names & (DRAWING if training else DRAWING_ALWAYS)
+        or any(names_changer(code) or words_of(code)[1] & WRITES for code in codes)
+        or any(hands_on(code) for code in codes if code.co_varnames[:1] == ("self",))
+    )
+
+
+def hands_on(code: CodeType) -> bool:
+    """Return whether a method takes its module for anything else than an attribute of it.
+
+    It may tell the module from others then: ``helper(self, x)``, ``self in chosen``, ``self is best``.
+    """
+    from multifold.lazy.frames import Steps
+
+    steps = Steps.of(code).steps
+    return any(
+        step.name.startswith(("LOAD_FAST", "LOAD_DEREF"))
+        and (step.value == "self" or (isinstance(step.value, tuple) and "self" in step.value))
+        and after.name not in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR")
+        for step, after in itertools.pairwise(steps)
+    )
 
 
 def words_of(code: CodeType) -> tuple[set[str], set[str]]:

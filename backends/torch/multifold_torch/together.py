@@ -166,7 +166,11 @@ class TorchTogether(Together):
         try:
             skeleton = self.spare.pop()  # one for each thread that calls them at once
         except IndexError:
-            skeleton = Skeleton(self.module())
+            found = Skeleton.of(self.module())
+            if found is None:
+                UNKNOWN.add(self.kind)
+                return None
+            skeleton = found
 
         def run(tensors: list[torch.Tensor], args: list[Any]) -> Any:
             return skeleton(tensors, optree.tree_unflatten(structure, args), static)
@@ -227,9 +231,19 @@ class Skeleton:
     """A copy of a module without parameters and buffers, which it is given for each call."""
 
     def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.places = places_of(module.modules())
+
+    @classmethod
+    def of(cls, module: torch.nn.Module) -> Skeleton | None:
+        """Copy a module; return None where that fails, or gives parts of the module itself."""
         tensors = [*module.parameters(), *module.buffers()]
-        self.module = copy.deepcopy(module, {id(x): x for x in tensors})
-        self.places = places_of(self.module.modules())
+        try:
+            found = copy.deepcopy(module, {id(x): x for x in tensors})
+        except Exception:  # noqa: BLE001 - the user's `__deepcopy__` may raise anything
+            return None
+        own = {id(part) for part in module.modules()}
+        return None if any(id(part) in own for part in found.modules()) else cls(found)
 
     def __call__(self, tensors: Sequence[torch.Tensor], operands: Sequence[Any], static: Any) -> Any:
         """Return what the module returns with these parameters and buffers, in their order."""
@@ -326,6 +340,8 @@ def step_of(module: torch.nn.Module) -> Step | None:
         return linear if module.bias is None else linear_with_bias
     if kind is torch.nn.LayerNorm:
         affine = sum(x is not None for x in module._parameters.values())
+        if affine and module.weight is None:
+            return None
         return functools.partial(layer_norm, module.normalized_shape, module.eps, affine)
     if kind in BY_NUMBERS and not getattr(module, "inplace", False):
         same = copy.deepcopy(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import multifold
 
@@ -73,3 +74,29 @@ def test_traces_made_in_training_are_not_replayed_in_evaluation():
     net.eval()
     with pytest.raises(multifold.RecordError, match="in the modes in which they were made"):
         run.replay(traces)
+
+
+def unfrozen(model):
+    model[0].requires_grad_(True)
+
+
+def another_layer(model):
+    model[2] = nn.Linear(4, 2)
+
+
+def a_hook(model):
+    model[2].register_forward_hook(lambda module, given, found: found * 3)
+
+
+@pytest.mark.parametrize("change", [unfrozen, another_layer, a_hook])
+def test_examples_are_recorded_anew_after_a_change_of_the_model(change, comparing):
+    outcome, _ = comparing
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    xs = [torch.randn(2, 3) for _ in range(4)]
+    run = multifold.batched(model, keep=True, join="list", may_loop=False)
+    run(xs)
+    change(model)
+    parameters = [*model.parameters()]
+    wanted = outcome(lambda: [model(x) for x in xs], parameters)
+    torch.testing.assert_close(outcome(lambda: run(xs), parameters), wanted)

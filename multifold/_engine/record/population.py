@@ -229,7 +229,9 @@ class Population:
         backend = self.backend
         taken = [optree.tree_flatten(result, none_is_leaf=True) for result in results]
         forms = [
-            (structure, *map(backend.signature, leaves)) if all(map(backend.owns, leaves)) else None
+            (structure, *[None if x is None else backend.signature(x) for x in leaves])
+            if all(x is None or backend.owns(x) for x in leaves)
+            else None
             for leaves, structure in taken
         ]
         if None in forms or any(form != forms[0] for form in forms):
@@ -237,10 +239,14 @@ class Population:
                 f"Modules of class {self.__qualname__} returned results that do not fit together.",
                 "record again what has come to another form after it was recorded.",
             )
-        joined = [backend.concat(leaves) for leaves in zip(*[leaves for leaves, _ in taken], strict=True)]
+        columns = zip(*[leaves for leaves, _ in taken], strict=True)
+        joined = [None if leaves[0] is None else backend.concat(leaves) for leaves in columns]
         if groups.order is not None:
             back = np.argsort(groups.order)
-            joined = [backend.gather(x, backend.constant(back, backend.device(x))) for x in joined]
+            joined = [
+                None if x is None else backend.gather(x, backend.constant(back, backend.device(x)))
+                for x in joined
+            ]
         return optree.tree_unflatten(taken[0][1], joined)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
@@ -326,8 +328,23 @@ class TorchRecorder(LazyRecorder):
         return Modes.now(), torch.get_default_dtype(), inference
 
     def training(self, owners: Sequence[Any]) -> Hashable:
-        """Return ``training`` of all modules of these owners, in order."""
-        return tuple([module.training for module in modules_in_order(owners)])
+        """Return ``training`` of all modules of these owners, in order, and what else decides on traces.
+
+        That is which modules they are, their hooks, and which of their parameters need gradients.
+        """
+        return tuple(
+            [
+                (
+                    number_of(module),
+                    module.training,
+                    *module._forward_hooks,
+                    None,
+                    *module._forward_pre_hooks,
+                    *[x.requires_grad for x in module._parameters.values() if x is not None],
+                )
+                for module in modules_in_order(owners)
+            ]
+        )
 
     def key_of(self, x: Any, operands: list[Tensor]) -> Hashable:
         kind = type(x)
@@ -632,6 +649,20 @@ class TorchRecorder(LazyRecorder):
         if not all(isinstance(x, Tensor) for x in values):
             return [*values]
         return torch.stack(list(values)) if how == "stack" else torch.cat(list(values))
+
+
+NUMBERS: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+"""The numbers that modules have in the modes of traces."""
+
+COUNT = itertools.count()
+
+
+def number_of(module: nn.Module) -> int:
+    """Return a number that no other module of this process has, nor had."""
+    found = NUMBERS.get(module)
+    if found is None:
+        found = NUMBERS[module] = next(COUNT)
+    return found
 
 
 @contextlib.contextmanager
