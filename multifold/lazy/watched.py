@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import threading
 from array import array
 from collections import ChainMap, UserDict, UserList, defaultdict, deque
@@ -361,6 +362,8 @@ class Watched:
                 marks.append(y.tobytes() if y.nbytes <= SMALL else None)
             elif self.backend.counts_changes and self.backend.owns(y):
                 marks.append(self.version_of(y))
+            elif self.backend.owns(y) and hasattr(y, "assign"):  # a variable
+                marks.append(self.backend.to_numpy(y).tobytes() if math.prod(y.shape) <= MOST else None)
             elif is_iterator(y):
                 marks.append(object())
         return found + marks

@@ -53,6 +53,7 @@ CHANGERS = {
         "insort_left",
         "insort_right",
     ),
+    *("assign", "assign_add", "assign_sub", "scatter_add", "scatter_update", "scatter_nd_update"),
     *("setitem", "delitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul"),
     *("iconcat", "ior", "iand", "ixor", "ilshift", "irshift"),
     *("__setitem__", "__delitem__", "__iadd__", "exec"),

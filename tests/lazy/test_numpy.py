@@ -693,3 +693,29 @@ def test_a_cell_that_draws_draws_for_each_example():
     assert len(np.unique(found)) == 4 and "row by row, as it draws" in str(run.explain())
     with pytest.raises(RecordError, match="draws draws random numbers"):
         multifold.batched(lambda x: cell(x * 2.0), backend="numpy", seed=0)(np.ones((4, 3)))
+
+
+@multifold.cell
+def scaled_scores(x):
+    return x * 2.0
+
+
+KEYS = {
+    "text": lambda x: str(np.argmax(scaled_scores(x))),
+    "a key": lambda x: {i: str(i) for i in range(4)}.get(np.argmax(scaled_scores(x)), "none"),
+    "an entry of a set": lambda x: np.argmax(scaled_scores(x)) in {0, 1},
+}
+
+
+@pytest.mark.parametrize("case", KEYS)
+def test_numbers_are_keys_and_text_by_their_values(case):
+    xs = [np.roll(np.arange(4.0), i) for i in range(4)]
+    run = multifold.batched(KEYS[case], join="list", backend="numpy", may_loop=False)
+    assert run(xs) == [KEYS[case](x) for x in xs]
+
+
+def test_rows_of_several_dtypes_are_refused():
+    xs = [np.array(x) for x in ([1.0, -3.0, 2.0], [1.0, 1.0, 1.0])]  # real roots, and complex ones
+    run = multifold.batched(lambda x: np.roots(scaled_scores(x)), backend="numpy", may_loop=False)
+    with pytest.raises(LaunchError, match="other forms than for ones"):
+        run(xs)

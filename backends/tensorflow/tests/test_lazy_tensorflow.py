@@ -583,3 +583,20 @@ def test_a_cell_that_counts_is_refused():
     with pytest.raises(RecordError, match="counts changes a dict"):
         multifold.batched(counts, backend="tensorflow")(XS)
     assert state == {"n": 0}
+
+
+def test_a_variable_that_examples_share_is_seen_as_the_loop_sees_it():
+    layer = keras.layers.Dense(4)
+    layer(XS[0])
+
+    def program():
+        count = tf.Variable(0.0)
+
+        def fn(x):
+            count.assign_add(1.0)
+            bool(tf.reduce_sum(layer(x)) > 0)
+            return float(count)
+
+        return fn
+
+    assert multifold.batched(program(), join="list", may_loop=False)(XS) == [1.0, 2.0, 3.0, 4.0, 5.0]

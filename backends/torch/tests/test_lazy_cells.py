@@ -490,3 +490,21 @@ def test_an_op_for_rows_that_mixes_them_by_a_tensor_around_it_is_refused():
 
     with pytest.raises(LaunchError, match=r"'centred' .* mixes its rows"):
         multifold.batched(lambda x: centred(x[None])[0])(XS)
+
+
+def test_a_cell_with_a_module_that_has_backward_hooks_is_refused():
+    layer = nn.Linear(4, 4)
+    layer.register_full_backward_hook(lambda module, inputs, outputs: None)
+    inner = multifold.cell(lambda x: torch.tanh(layer(x)))
+    with pytest.raises(RecordError, match="calls a module that has backward hooks"):
+        multifold.batched(lambda x: inner(MODEL.block(x)), may_loop=False)(XS)
+
+
+def test_a_model_may_get_another_dtype_between_runs():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2))
+    run = multifold.batched(model, join="list", may_loop=False)
+    ids = [*torch.arange(5)]
+    for _ in range(2):
+        found = run(ids)
+        torch.testing.assert_close(found, [model(x) for x in ids])
+        model.double()

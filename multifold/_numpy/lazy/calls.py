@@ -128,7 +128,8 @@ class ArrayCall(LazyCall):
             args, kwargs = self.arguments(own)
             results.append(optree.tree_leaves(self.func(*args, **kwargs)))
         columns = [np.stack(column) for column in zip(*results, strict=True)]
-        if not self.fit(columns, rows):
+        mixed = any(len({np.asarray(x).dtype for x in column}) > 1 for column in zip(*results, strict=True))
+        if mixed or not self.fit(columns, rows):
             raise RecordError(
                 f"{self.func!r} returned arrays of other forms than for ones.",
                 self.hint_by_shape,

@@ -178,6 +178,9 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
     def __repr__(self) -> str:
         return f"<pending array {self.form.shape} {self.form.dtype}, {self.node!r}>"
 
+    def __hash__(self) -> int:
+        return hash(self._read())  # of a number it is that of Python's; NumPy refuses that of an array
+
     def __copy__(self) -> Any:
         return dispatch(np.copy, (self,), {})
 
@@ -220,6 +223,12 @@ class SettledArray(PendingArray):
 
     def __repr__(self) -> str:
         return repr(self.value)
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.value.__reduce_ex__(protocol)

@@ -130,6 +130,7 @@ class Versions(threading.local):
             modules = {id(y): y for x in parts if isinstance(x, nn.Module) for y in x.modules()}
             found = Weights(modules.values(), [x for x in parts if isinstance(x, Tensor)])
             found.refuse_others()
+            refuse_hooks(found, part)
             self.found[id(part)] = known = part, self.meets(found), ATTRIBUTE_SETS.gradients
         return known[1]
 
@@ -256,6 +257,7 @@ class Called:
     def __init__(self, module: nn.Module, weights: Weights | None = None) -> None:
         self.module = module
         self.weights = VERSIONS.meets(weights or Weights(module.modules()))
+        refuse_hooks(self.weights, module)
         self.__name__ = type(module).__name__
         self.__self__ = module
         self.sets = ATTRIBUTE_SETS.total
@@ -307,6 +309,17 @@ class Called:
         beyond = self.beyond()
         if beyond is not None:
             beyond.refuse_changed(self.module)
+
+
+def refuse_hooks(weights: Weights, part: Any) -> None:
+    """Raise `RecordError` if a module that ``part``, a cell, is or finds has backward hooks."""
+    if weights.has_hooks:
+        name = getattr(part, "__qualname__", type(part).__name__)
+        raise refusal(
+            f"The cell {name} calls a module that has backward hooks, which launches do not call.",
+            "hook a tensor, by x.register_hook in the program; or name no cells and let none be found: "
+            "cells=().",
+        )
 
 
 @contextlib.contextmanager

@@ -93,6 +93,9 @@ class Pending(Tensor):
     def __repr__(self, **_: Any) -> str:
         return f"<pending tensor {tuple(self.form.shape)} {self.form.dtype}, {self.node!r}>"
 
+    def __str__(self) -> str:
+        return str(recording_of().recorder.read(self))
+
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse("pickled")
 
@@ -160,6 +163,9 @@ class Settled(Pending):
 
     def __repr__(self, **_: Any) -> str:
         return repr(self.value)
+
+    def __str__(self) -> str:
+        return str(self.value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.value.__reduce_ex__(protocol)

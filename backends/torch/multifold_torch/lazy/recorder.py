@@ -340,6 +340,8 @@ class TorchRecorder(LazyRecorder):
                     *module._forward_hooks,
                     None,
                     *module._forward_pre_hooks,
+                    None,
+                    *module._backward_hooks,
                     *[x.requires_grad for x in module._parameters.values() if x is not None],
                 )
                 for module in modules_in_order(owners)

@@ -44,18 +44,22 @@ class Weights:
     Attributes
     ----------
     identity : tuple
-        Equal for the same objects, if the same ones need gradients.
+        Equal for the same objects, if the same ones need gradients, and dtypes and devices are the same.
+    has_hooks : bool
+        Whether a module has backward hooks, which a launch would not call.
     """
 
     def __init__(self, modules: Iterable[nn.Module], alone: Iterable[Tensor] = ()) -> None:
         modules = [x for x in modules if not isinstance(x, torch.jit.ScriptModule)]  # theirs are compiled
+        self.has_hooks = any(x._backward_hooks for x in modules)
         self.parameters = [x._parameters for x in modules if x._parameters]
         self.buffers = [x._buffers for x in modules if x._buffers]
         self.tables: list[dict[str, Any]] = [*self.parameters, *self.buffers]
         self.kept = [dict(table) for table in self.tables]
         self.tensors = [x for table in self.tables for x in table.values()]
         found = [x for x in self.tensors if isinstance(x, Tensor)]
-        self.identity = (*map(id, self.tensors), *[x.requires_grad for x in (*found, *alone)])
+        marks = [(x.requires_grad, x.dtype, x.device) for x in (*found, *alone)]
+        self.identity = (*map(id, self.tensors), *marks)
 
     def __len__(self) -> int:
         """How many tensors there are."""
