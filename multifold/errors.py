@@ -93,40 +93,7 @@ class ExtraMissing(MultifoldError, ImportError):
 
 
 class LaunchError(MultifoldError, RuntimeError):
-    """A launch failed, or its result breaks the rule "one node is one row".
-
-    Where an op has raised an exception of Python's, the error is one of that class, too: ``except
-    IndexError`` around a lookup catches it.
-    """
-
-
-LIKE: dict[type[BaseException], type[LaunchError]] = {}
-"""A built-in class of exceptions -> the class that `launch_error_like` has made for it."""
-
-
-def launch_error_like(kind: type[Exception]) -> type[LaunchError]:
-    """Return the class of the error of a launch whose op has raised an exception of class ``kind``.
-
-    It is `LaunchError`, or a subclass of it and of the built-in exception that ``kind`` is. The latter is
-    pickled as a `LaunchError`.
-
-    >>> issubclass(launch_error_like(IndexError), IndexError)
-    True
-    """
-    built_in = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-    # Two of these would end a coroutine, and one is made of other errors.
-    ends = (MultifoldError, StopIteration, StopAsyncIteration, ExceptionGroup)
-    if issubclass(LaunchError, built_in) or issubclass(kind, ends):
-        return LaunchError
-    if built_in in LIKE:
-        return LIKE[built_in]
-    members = {
-        "__module__": __name__,
-        "__str__": BaseException.__str__,  # a KeyError shows its text in quotes
-        "__reduce__": lambda self: (LaunchError, (self.message, self.hint)),
-    }
-    LIKE[built_in] = type(LaunchError.__name__, (LaunchError, built_in), members)
-    return LIKE[built_in]
+    """A launch failed, or its result breaks the rule "one node is one row"."""
 
 
 class Overloaded(MultifoldError, RuntimeError):

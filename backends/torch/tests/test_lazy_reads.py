@@ -762,16 +762,3 @@ def test_rows_that_need_no_gradient_are_numbers_beside_rows_that_need_one(as_loo
         return torch.clamp(y, 0.01, number(y)) + torch.clamp(x, 0.01, number(y))
 
     as_loop(fn, XS, parameters=PARAMETERS)
-
-
-def test_a_program_catches_the_error_of_an_op_by_the_class_that_the_loop_has(as_loop):
-    table = nn.Embedding(3, 4)
-
-    def fn(x, i):
-        try:
-            return float(table(torch.tensor(i)).sum()) + float(LIN(x).sum())
-        except IndexError:
-            return -1.0
-
-    with torch.no_grad():
-        as_loop(fn, XS[:3], [0, 7, 1], may_loop=False)

@@ -26,7 +26,7 @@ from multifold._engine.ops.values import (
 from multifold._engine.record.signature import Signature
 from multifold._engine.run.report import LaunchTimes
 from multifold.backend import Backend
-from multifold.errors import LaunchError, launch_error_like
+from multifold.errors import LaunchError
 
 NOWHERE: frozenset[int] = frozenset()
 """The sizes of a launch whose operands and result are not known."""
@@ -170,22 +170,15 @@ class PreparedLaunch(NamedTuple):
     rows_of: Callable[[Any], Any] | None = None
     whose: Callable[[int], str] | None = None
 
-    def error(
-        self,
-        what: str,
-        hint: str | None = None,
-        culprit: int | None = None,
-        kind: type[Exception] = LaunchError,
-    ) -> LaunchError:
+    def error(self, what: str, hint: str | None = None, culprit: int | None = None) -> LaunchError:
         """Return a new error that says which launch failed, on which operands, and where it was recorded.
 
         ``what`` continues the sentence, as "raised ValueError: ...". A note names the example whose call
-        fails, if that is known: that of ``culprit``, or of the launch's only call. ``kind`` is the class of
-        what the op has raised; see `launch_error_like`.
+        fails, if that is known: that of ``culprit``, or of the launch's only call.
         """
         operands = listing(self.signature, self.leaves)
         named = naming(self.signature, self.calls, self.site, culprit)
-        error = launch_error_like(kind)(f"{named}, {what}. Operands: {operands}.", hint)
+        error = LaunchError(f"{named}, {what}. Operands: {operands}.", hint)
         blamed = np.unique(self.calls) if culprit is None else np.array([culprit])
         if self.whose is not None and len(blamed) == 1:
             note(error, raised_by(blamed.tolist(), self.whose))

@@ -192,8 +192,7 @@ class Launcher:
         except Exception as error:
             found = Failure(error, backend, op, self.model, signature, leaves)
             hint = hint_for(found._replace(rows=len(launch.calls), guessed=self.guessed))
-            culprit = self.culprit(launch, error)
-            raise launch.error(f"raised {error_text(error)}", hint, culprit, type(error)) from error
+            raise launch.error(f"raised {error_text(error)}", hint, self.culprit(launch, error)) from error
 
     def culprit(self, launch: PreparedLaunch, error: Exception) -> int | None:
         """Return the call whose row made the op of a launch raise ``error``; None if that does not show.
