@@ -124,7 +124,4 @@ class PendingNumbers:
     def __format__(self, spec: str) -> str:
         return format(self._read(), spec)
 
-    def __str__(self) -> str:
-        return str(self._read())
-
     __hash__ = object.__hash__

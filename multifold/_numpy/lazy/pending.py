@@ -178,6 +178,9 @@ class PendingArray(PendingNumbers, NDArrayOperatorsMixin):
     def __repr__(self) -> str:
         return f"<pending array {self.form.shape} {self.form.dtype}, {self.node!r}>"
 
+    def __str__(self) -> str:
+        return str(self._read())
+
     def __hash__(self) -> int:
         return hash(self._read())  # of a number it is that of Python's; NumPy refuses that of an array
 
