@@ -170,11 +170,14 @@ class Sharing(SharingBase):
         return watched
 
     def code_in_arguments(self) -> list[Any]:
-        """Return what may have code among the arguments of some examples: one object of each class."""
+        """Return what has code of the user among some arguments: one object of each class."""
         found: dict[Any, Any] = {}
         for arguments in [*self.arguments.values()][:FEW_EXAMPLES]:
             for x, _ in reached(self.backend, arguments, is_home=is_of_user):
-                found.setdefault(x if isinstance(x, FunctionType) else type(x), x)
+                if isinstance(x, FunctionType):
+                    found[x] = x
+                elif is_of_user(x):
+                    found.setdefault(type(x), x)
         return [*found.values()]
 
     def has_iterators(self) -> bool:
