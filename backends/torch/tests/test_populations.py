@@ -578,3 +578,73 @@ def test_what_modules_write_stays_with_each_module(kind: type[nn.Module]) -> Non
         found, expected = folded(fold, modules, [*range(10)], xs), results(twins, [*range(10)], xs)
         torch.testing.assert_close(found, expected)
     assert [x.calls for x in modules] == [x.calls for x in twins]
+
+
+class Weighted(nn.Module):
+    """A module with one parameter; subclasses do more with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x * self.weight
+
+
+CHOSEN: list[nn.Module] = []
+
+
+class Choosing(Weighted):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if self in CHOSEN else x * self.weight
+
+
+class Whole(Weighted):
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+def biased() -> nn.Module:
+    norm = nn.LayerNorm(4)
+    norm.weight = None  # type: ignore[assignment]
+    nn.init.constant_(norm.bias, 5.0)
+    return norm
+
+
+@pytest.mark.parametrize("make", [Choosing, Whole, biased])
+def test_modules_that_a_copy_cannot_stand_for_are_right(make: Callable[[], nn.Module]) -> None:
+    modules, xs = [make() for _ in range(12)], [*torch.randn(12, 1, 4)]
+    CHOSEN[:] = modules[3:4]
+    fold = Fold(backend="torch", trials=False)
+    for _ in range(2):
+        torch.testing.assert_close(
+            folded(fold, modules, [*range(12)], xs), results(modules, [*range(12)], xs)
+        )
+
+
+def test_layers_of_a_chain_may_change_places() -> None:
+    chains = [nn.Sequential() for _ in range(10)]
+    for chain in chains:
+        chain.layer, chain.act = nn.Linear(4, 4), nn.Tanh()
+    xs, fold = [*torch.randn(10, 1, 4)], Fold(backend="torch")
+    folded(fold, chains, [*range(10)], xs)
+    layer = chains[3].layer
+    del chains[3].layer
+    chains[3].layer = layer  # now it comes last
+    torch.testing.assert_close(folded(fold, chains, [*range(10)], xs), results(chains, [*range(10)], xs))
+
+
+def test_nothing_among_results_stays_nothing() -> None:
+    class WithNone(Weighted):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x * self.weight, None
+
+    modules, fold = [WithNone() for _ in range(3)], Fold(backend="torch")
+    found = fold([fold.add(module, torch.ones(1, 4))[0] for module in modules])
+    torch.testing.assert_close(found, torch.stack([module.weight for module in modules]))
+
+
+def test_embeddings_keep_sparse_gradients() -> None:
+    modules, fold = [nn.Embedding(5, 4, sparse=True) for _ in range(12)], Fold(backend="torch")
+    fold([fold.add(module, torch.tensor([1])) for module in modules]).sum().backward()
+    assert all(module.weight.grad.is_sparse for module in modules)
