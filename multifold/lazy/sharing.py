@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 
 from multifold._engine.compiled import SharingBase
-from multifold._engine.ops.reach import FEW, module_of, owners_of, reached
+from multifold._engine.ops.reach import FEW, owners_of, reached
 from multifold._engine.ops.state import KeptState
 from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend
 from multifold.lazy.current import refusal
 from multifold.lazy.watched import HOLDERS, OWN_VARIABLE, Reading, Watched
-from multifold.lazy.writes import functions_in, is_known_module, is_written_here
+from multifold.lazy.writes import functions_in, is_known_module, is_of_user
 
 WATCHED, TURNS = 8, 256
 """So many examples of a run, and so many turns of a program in all of its runs, are watched for random
@@ -342,23 +342,13 @@ def held_in(backend: Backend, arguments: Sequence[Any]) -> dict[int, Any]:
 
     Besides `objects_in` that is what arguments hold: containers, arrays and iterators.
     """
-    held = {
+    return {
         id(x): x
-        for x, _ in reached(backend, arguments, is_home=is_of_user)
-        if isinstance(x, (*HOLDERS, np.ndarray, Iterator)) or backend.owns(x)
+        for x, inside in reached(backend, arguments, is_home=is_of_user)
+        if inside or isinstance(x, (*HOLDERS, np.ndarray, Iterator)) or backend.owns(x)
     }
-    return held | objects_in(backend, arguments)
 
 
 def vars_of(x: Any) -> Iterable[Any]:
     """Return what the attributes of an object stand for; nothing for what has none, or for a function."""
     return [*vars(x).values()] if hasattr(x, "__dict__") and not isinstance(x, FunctionType) else []
-
-
-def is_of_user(x: Any) -> bool:
-    """Return whether the class of an object is in a module of the user; see `is_written_here`.
-
-    >>> is_of_user([]), is_of_user(contextvars)
-    (False, False)
-    """
-    return is_written_here(module_of(type(x)))

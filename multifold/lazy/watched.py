@@ -12,7 +12,7 @@ import inspect
 import math
 import threading
 from array import array
-from collections import ChainMap, UserDict, UserList, defaultdict, deque
+from collections import ChainMap, Counter, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import CellType, FunctionType, MemberDescriptorType, MethodWrapperType, ModuleType
@@ -396,7 +396,7 @@ def is_iterator(x: Any) -> bool:
 
 def changes_as_read(x: Any) -> bool:
     """Return whether a container may change where code reads it: it makes defaults, or has iterators."""
-    if isinstance(x, defaultdict) or hasattr(type(x), "__missing__"):
+    if hasattr(type(x), "__missing__") and type(x) is not Counter:  # which keeps nothing of it
         return True
     return len(x) <= FEW and any(map(is_iterator, entries(x)))
 

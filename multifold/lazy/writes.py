@@ -414,6 +414,7 @@ def functions_in(
                 if (id(kind), isinstance(x, type)) in kinds or (not is_users and is_known(module_of(kind))):
                     continue
                 kinds.add((id(kind), isinstance(x, type)))
+                # An object of the user may be a descriptor, or a decorator, and be called.
                 parts = [part for part in vars(kind).values() if is_code(part) or is_of_user(part)]
                 if is_users:
                     todo += parts
@@ -456,9 +457,10 @@ MADE_OF_ONE = (functools.cached_property, functools.partialmethod, functools.par
 
 
 def is_of_user(x: Any) -> bool:
-    """Return whether an attribute of a class is an object of a class of the user: one may be called there.
+    """Return whether the class of an object is in a module of the user; see `is_written_here`.
 
-    A descriptor is, and a decorator that is an object.
+    >>> is_of_user([]), is_of_user(decimal.Decimal(1))
+    (False, False)
     """
     return is_written_here(module_of(type(x)))
 

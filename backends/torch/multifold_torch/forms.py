@@ -54,9 +54,7 @@ DRAWING = frozenset(
 )
 """Names of functions that draw random numbers."""
 
-DRAWING_ALWAYS = frozenset(
-    name for name in DRAWING if not name.endswith(("dropout", "dropout1d", "dropout2d"))
-)
+DRAWING_ALWAYS = frozenset(name for name in DRAWING if "dropout" not in name)
 """Those that draw where a module is not trained, too."""
 
 DRAWN: weakref.WeakSet[type] = weakref.WeakSet()

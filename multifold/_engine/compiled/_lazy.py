@@ -13,6 +13,10 @@ Of ``torch.cat([a, b], 1)`` with two pending values of one form the key is::
 A container is preceded by its type and length, and a constant by its type, so two calls that differ have
 no key in common.
 
+A read, as ``x.item()``, comes from `LazyRecorderBase.dispatch` to ``read_host`` and to `TurnsBase.wait`,
+which leaves the example's greenlet; `TurnsBase.take` resumes it with the value. In between other examples
+run, and `SharingBase` counts whose turn it was.
+
 This module is compiled where a C compiler is at hand, and runs as it is elsewhere.
 """
 
