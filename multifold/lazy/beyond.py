@@ -334,10 +334,10 @@ def stores_of(recording: Recording) -> ProgramStores:
 
 
 def refuse_reseeded(recording: Recording, name: str, hint: str) -> None:
-    """Raise `RecordError` for a call that draws, in a program whose code seeds the framework's generators.
+    """Raise `RecordError` for a call that draws, in a program whose code seeds generators, as names tell.
 
-    The call would draw when it is launched, with what the code has seeded last. ``name`` is that of the
-    call.
+    It is asked where ``batched`` has no ``seed=``. The call would draw when it is launched, with what the
+    code has seeded last. ``name`` is that of the call.
     """
     if stores_of(recording).seeds:
         raise refusal(
@@ -348,10 +348,10 @@ def refuse_reseeded(recording: Recording, name: str, hint: str) -> None:
 
 
 def names_called(functions: Sequence[FunctionType], begin: set[str]) -> set[str]:
-    """Return the names in the code of those ``functions`` that may run, where code ``begin`` does.
+    """Return the names ``begin``, of functions that run, and those in the code of what they may call.
 
-    Others of them, as ``__init__`` and ``fit`` of a model whose ``loss`` is the program, are reached, but
-    no code that runs has their names.
+    These are ``functions`` whose names are among them. Others, as ``__init__``, which never counts, and
+    ``fit`` of a model whose ``loss`` is the program, are reached, but no code that runs has their names.
 
     >>> def loss():
     ...     return dropped()

@@ -66,27 +66,27 @@ async def drive(
     elif not sharing.may_watch:  # no run before has read anything, so a stack would be made for nothing
         at_once = partial(unforeseen, recording, sharing)
     if at_once is not None:
-        return Turns(recording, sharing, example, made, None).take(at_once, code)
+        return Turns(recording, sharing, example, made, None).go_on(at_once, code)
     stack = greenlet.greenlet(partial(compiled.at_foot, code))
     turns = Turns(recording, sharing, example, made, stack)
     wait = turns.wait
     try:
-        asked = turns.take(wait, stack.switch)
+        asked = turns.go_on(wait, stack.switch)
         while not stack.dead:
             try:
                 values = await fold.values(asked)
             except Exception as error:  # noqa: BLE001 - the example may catch it, as in the loop
                 made.clear()  # some of it cannot be computed; what the example returns is asked for anyway
-                asked = turns.take(wait, stack.throw, error)
+                asked = turns.go_on(wait, stack.throw, error)
             else:
-                asked = turns.take(wait, stack.switch, values)
+                asked = turns.go_on(wait, stack.switch, values)
         sharing.end(example)
         return asked
     finally:
         if not stack.dead and stack:
             # The run has failed elsewhere. `finally` of the example runs; what it raises is not the cause.
             with contextlib.suppress(Exception, SystemExit, greenlet.GreenletExit):
-                turns.take(wait, stack.throw)
+                turns.go_on(wait, stack.throw)
 
 
 class Turns(compiled.TurnsBase):

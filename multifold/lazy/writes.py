@@ -307,13 +307,13 @@ def fresh_names(code: CodeType) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=4096)
 def number_names(code: CodeType) -> frozenset[str]:
-    """Return the local variables of code that stand for numbers, or for what an operator has made anew.
+    """Return the local variables of code that stand for constants, numbers, or what an operator has made.
 
     >>> def program(x, y):
     ...     n = 0
     ...     n += 1
     ...     x += 1
-    ...     z = y
+    ...     z = y or 0
     ...     z += 1
     >>> sorted(number_names(program.__code__))
     ['n']
@@ -326,6 +326,7 @@ def number_names(code: CodeType) -> frozenset[str]:
             is_number = before.name in ("LOAD_CONST", "BINARY_OP") or (
                 before.name == "CALL" and is_maker(steps, before, NUMBER_MAKERS)
             )
+            is_number = is_number and not step.is_target  # as in z = y or 0
             (found if is_number else other).add(step.value)
     return frozenset(found - other)
 

@@ -240,7 +240,8 @@ def computes(kind: type[torch.nn.Module], training: bool) -> bool:
     """Return whether modules of a class compute each row from it and from parameters, by all that shows.
 
     Not so in training for dropout and for layers of statistics of all rows; nor for a class whose code
-    changes attributes or names a function that draws random numbers.
+    changes attributes, or what these hold, by itself or by what it calls; that names a function which draws
+    random numbers; or that may tell one module from another, as by ``id(self)`` (see `hands_on`).
     """
     from multifold.lazy.beyond import names_called
     from multifold.lazy.straight import names_changer
@@ -279,13 +280,17 @@ def hands_on(code: CodeType) -> bool:
     """
     from multifold.lazy.frames import Steps
 
-    steps = Steps.of(code).steps
-    return any(
+    inner = [x for x in code.co_consts if isinstance(x, CodeType) and "self" in x.co_freevars]
+    return any(map(hands_on, inner)) or any(
         step.name.startswith(("LOAD_FAST", "LOAD_DEREF"))
         and (step.value == "self" or (isinstance(step.value, tuple) and "self" in step.value))
-        and after.name not in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR")
-        for step, after in itertools.pairwise(steps)
+        and after.name not in OF_ITS_OWN
+        for step, after in itertools.pairwise(Steps.of(code).steps)
     )
+
+
+OF_ITS_OWN = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "LOAD_SUPER_ATTR")
+"""Instructions that take an attribute of what the one before has loaded."""
 
 
 def words_of(code: CodeType) -> tuple[set[str], set[str]]:

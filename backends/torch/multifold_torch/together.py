@@ -311,10 +311,7 @@ def steps_of(module: torch.nn.Module) -> list[Step] | None:
     layers = layers_in(module)
     taken = [(id(x._parameters), name) for x in layers for name in TAKEN.get(type(x), ())]
     given = [(id(own), name) for own, name in places_of(module.modules())]
-    there = {
-        (id(x._parameters), name) for x in layers for name, y in x._parameters.items() if y is not None
-    }
-    if [place for place in taken if place in there] != given:
+    if [place for place in taken if place in given] != given:
         return None
     steps = [step_of(layer) for layer in layers]
     return None if None in steps else [step for step in steps if step is not None]

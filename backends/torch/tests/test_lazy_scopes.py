@@ -517,8 +517,10 @@ def test_weights_that_autocast_has_cast_are_not_kept_from_run_to_run(way):
     xs = [*torch.randn(4, 3)]
     run = multifold.batched(fn, join="list", may_loop=False)
     traces = run.traces(xs)
-    for _ in range(2):
+    found, wanted = [], []  # the loop, which empties PyTorch's cache, runs at the end
+    for _ in range(3):
         with torch.no_grad():
             layer.weight.add_(1.0)
-        found = run(xs) if way == "run" else run.replay(traces)
-        torch.testing.assert_close(found, [fn(x) for x in xs], rtol=0.02, atol=0.02)
+        found.append(run(xs) if way == "run" else run.replay(traces))
+        wanted.append([layer(x) for x in xs])
+    torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.05, check_dtype=False)

@@ -14,7 +14,7 @@ A container is preceded by its type and length, and a constant by its type, so t
 no key in common.
 
 A read, as ``x.item()``, comes from `LazyRecorderBase.dispatch` to ``read_host`` and to `TurnsBase.wait`,
-which leaves the example's greenlet; `TurnsBase.take` resumes it with the value. In between other examples
+which leaves the example's greenlet; `TurnsBase.go_on` resumes it with the value. In between other examples
 run, and `SharingBase` counts whose turn it was.
 
 This module is compiled where a C compiler is at hand, and runs as it is elsewhere.
@@ -231,14 +231,14 @@ class TurnsBase:
         Its number, from 0.
     made : list
         Gets weak references to the pending values that it makes.
-    stack : greenlet
-        Where its code runs.
+    stack : greenlet or None
+        Where its code runs; None where it never waits.
     current : Current
         What this thread records.
     refusals : Refusals
         The errors of multifold that its code may have caught.
-    of_thread : callable
-        Returns the greenlet that runs now.
+    of_thread : callable or None
+        Returns the greenlet that runs now; None without the package.
     """
 
     recording = cython.declare(object, visibility="readonly")
@@ -270,7 +270,7 @@ class TurnsBase:
         self.refusals = refusals
         self.of_thread = of_thread
 
-    def take(self, wait: Any, code: Any, *arguments: Any) -> Any:
+    def go_on(self, wait: Any, code: Any, *arguments: Any) -> Any:
         """Let this thread record for the example while ``code(*arguments)`` runs; return what that returns.
 
         ``code`` begins or resumes the example, so that is its result, or the nodes that it wants to read.
@@ -279,7 +279,7 @@ class TurnsBase:
         `RecordError` if the code has caught an error of multifold during this call.
         """
         sharing: SharingBase = self.sharing
-        is_quiet: columns.Bool = sharing.is_quiet
+        is_quiet: columns.Bool = sharing.is_quiet  # `begin` may change it, and `rest` belongs to `begin`
         if is_quiet:
             sharing.count(self.example)
         else:
