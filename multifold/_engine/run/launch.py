@@ -135,6 +135,19 @@ class Outcomes:
         return found
 
 
+ONE, EVEN, UNEVEN = range(3)
+"""How many members the nodes of ragged operands have: one each, as many as each other, or else."""
+
+
+class Look(NamedTuple):
+    """What tells launches with ragged operands apart for trials: an op may be right for some of them only."""
+
+    square: bool
+    """Whether there are as many rows as an array has entries along another axis."""
+    members: int
+    """`ONE`, `EVEN` or `UNEVEN`."""
+
+
 class PreparedLaunch(NamedTuple):
     """Calls of one signature that run together, and what their op receives.
 
@@ -169,6 +182,17 @@ class PreparedLaunch(NamedTuple):
     lengths: Callable[[], Mapping[int, np.ndarray]]
     rows_of: Callable[[Any], Any] | None = None
     whose: Callable[[int], str] | None = None
+
+    def look(self, square: bool) -> Hashable:
+        """Return what trials tell launches apart by: ``square``, or a `Look` if an operand is ragged.
+
+        ``square`` says whether there are as many rows as an array has entries along another axis.
+        """
+        if not self.signature.ragged:
+            return square
+        ends = {(own.min(), own.max()) for own in self.lengths().values()}
+        members = ONE if ends == {(1, 1)} else EVEN if all(a == b for a, b in ends) else UNEVEN
+        return Look(square, members)
 
     def error(self, what: str, hint: str | None = None, culprit: int | None = None) -> LaunchError:
         """Return a new error that says which launch failed, on which operands, and where it was recorded.

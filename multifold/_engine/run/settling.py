@@ -12,6 +12,8 @@ launch     rows of its trials, if the widths of its arrays are 2 and 64
 any        16
 square     64, as the smallest width that shows enough at once
 =========  ============================================================
+
+Nodes of ragged operands that all have as many members have them twice in every other row.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from multifold._engine.compiled.arrays import Integers, ranges, starts
 from multifold._engine.ops.trial import ENOUGH, Untried
 from multifold._engine.ops.values import Values, leaves_of, opened
 from multifold._engine.record.lines import warn_user
-from multifold._engine.run.launch import PreparedLaunch
+from multifold._engine.run.launch import UNEVEN, Look, PreparedLaunch
 from multifold._engine.run.trial_book import TrialBook
 from multifold.backend import Ragged
 from multifold.errors import LaunchError
@@ -86,9 +88,10 @@ class Settling:
         began = perf_counter()
         try:
             for square in (False, True):
-                if not is_settled(trials, launch, square):
+                look = Look(square, UNEVEN) if launch.signature.ragged else square
+                if not is_settled(trials, launch, look):
                     rows = self.rows_for(trials.values, launch, result, sizes, square)
-                    try_often(trials, launch, square, rows)
+                    try_often(trials, launch, square, look, rows)
         except LaunchError as error:
             self.refused.add(name)
             warn_user(f"Launches of other sizes than those of multifold.Server.warm would fail. {error}")
@@ -110,21 +113,25 @@ class Settling:
         return min(found, key=lambda rows: (rows < ENOUGH, abs(rows - ENOUGH)), default=0)
 
 
-def is_settled(trials: TrialBook, launch: PreparedLaunch, square: bool) -> bool:
-    """Return whether launches like this one, and square or not, need no trial any more."""
-    return (launch.signature, launch.classes, square) in trials.passed or trials.has_passed(launch, square)
+def is_settled(trials: TrialBook, launch: PreparedLaunch, look: Hashable) -> bool:
+    """Return whether launches like this one, of this look, need no trial any more."""
+    return (launch.signature, launch.classes, look) in trials.passed or trials.has_passed(launch, look)
 
 
-def try_often(trials: TrialBook, launch: PreparedLaunch, square: bool, rows: int) -> None:
-    """Try the op of a launch on ``rows`` of its rows at a time, until launches like it are settled.
+def try_often(trials: TrialBook, launch: PreparedLaunch, square: bool, look: Hashable, rows: int) -> None:
+    """Try the op of a launch on ``rows`` of its rows at a time, until launches of ``look`` are settled.
 
     It ends before that if the op fails, or if a trial could not tell. Each trial has the next rows of the
     launch, from the first one again after the last; so few rows are tried several times, as they are in
     launches of equal rows. Nothing is done for 0 rows. Raise `LaunchError` if the op mixes its rows.
     """
     for first in range(0, rows * ENOUGH, max(rows, 1)):
-        repeated = with_rows(trials.values, launch, np.arange(first, first + rows) % launch.rows)
-        trial, _ = trials.trial_of(repeated, square, late=True)
+        chosen = np.arange(first, first + rows) % launch.rows
+        repeated = with_rows(trials.values, launch, chosen)
+        if repeated.look(square) != look:
+            repeated = with_rows(trials.values, launch, chosen, twice=np.arange(rows) % 2 == 1)
+        own_look = repeated.look(square)
+        trial, _ = trials.trial_of(repeated, own_look, late=True)
         if trial is None:
             return
         try:
@@ -133,23 +140,30 @@ def try_often(trials: TrialBook, launch: PreparedLaunch, square: bool, rows: int
             return
         if isinstance(result, Exception):  # it may take no such rows, which is for a real launch to say
             return
-        trials.judge(repeated, trial, result, square)
+        trials.judge(repeated, trial, result, own_look)
         # From one state an op draws the same numbers for the same rows again, which shows nothing new.
-        stuck = trial.draws and launch.rows <= rows
-        if is_settled(trials, launch, square) or not trial.telling or stuck:
+        stuck = own_look != look or (trial.draws and launch.rows <= rows)
+        if is_settled(trials, launch, look) or not trial.telling or stuck:
             return
 
 
-def with_rows(values: Values, launch: PreparedLaunch, rows: Integers) -> PreparedLaunch:
-    """Return a launch of the rows ``rows``, numbers from 0, of another launch; repeats are allowed."""
-    lengths = {i: own[rows] for i, own in launch.lengths().items()}
+def with_rows(
+    values: Values, launch: PreparedLaunch, rows: Integers, twice: np.ndarray | None = None
+) -> PreparedLaunch:
+    """Return a launch of the rows ``rows``, numbers from 0, of another launch; repeats are allowed.
+
+    Where ``twice``, bool ``(rows,)``, is True, a node of a ragged operand has its members twice.
+    """
+    times = np.ones(len(rows), int) if twice is None else 1 + twice
+    lengths = {i: own[rows] * times for i, own in launch.lengths().items()}
+    parts = np.repeat(rows, times)
     index = values.indices(rows.copy())
     leaves = list(launch.leaves)
     for i, slot in enumerate(launch.signature.slots):
         leaf = leaves[i]
         if type(leaf) is Ragged:
             own = launch.lengths()[i]
-            members = values.indices(ranges(starts(own)[:-1][rows], lengths[i]))
+            members = values.indices(ranges(starts(own)[:-1][parts], own[parts]))
             segments = np.repeat(np.arange(len(rows)), lengths[i])
             like = values.backend.like
             leaves[i] = Ragged(

@@ -62,6 +62,20 @@ def test_numbers_in_ragged_rows_that_meet_as_many_columns_are_verified(backend, 
     refused(lambda: fold(scaled(fold, lambda x, r: x * r.values, rows(2, 7), numbers)))
 
 
+def test_nodes_with_as_many_members_tell_nothing_of_others():
+    def first(nodes):
+        return nodes.values[np.arange(len(nodes.lengths)) * nodes.lengths[0]]
+
+    def firsts(lengths):
+        members = np.split(normal(sum(lengths)), np.cumsum(lengths)[:-1])
+        return [[fold.add(first, ragged([*own])) for own in members]]
+
+    fold = Fold()
+    for lengths in ([1] * 16, [2] * 16):
+        fold(firsts(lengths))
+    refuse_in(fold, None, firsts([*range(1, 17)]))
+
+
 def test_no_count_changes(counting, rows):
     fold = Fold(backend=counting)
     fold(scaled(fold, lambda x, s: x * column(s), rows(3, 3), [1.0, 2.0, 3.0]))
