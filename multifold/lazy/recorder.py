@@ -22,7 +22,7 @@ from multifold._engine.compiled import KnownCall as KnownCall
 from multifold._engine.compiled import LazyRecorderBase
 from multifold._engine.compiled import NumberRead as NumberRead
 from multifold._engine.compiled import Stamp as Stamp
-from multifold._engine.compiled import entries_are as entries_are
+from multifold._engine.compiled import are_as_seen as are_as_seen
 from multifold._engine.compiled import tables_hold as tables_hold
 from multifold._engine.record.freezing import freeze
 from multifold.errors import RecordError

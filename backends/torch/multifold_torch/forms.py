@@ -88,37 +88,35 @@ class SeenModules:
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
         self.own = [*map(vars, modules)]
         self.tables = [own[name] for own in self.own for name in TABLES]
-        self.lengths = [*map(len, self.own)]
-        self.options = [place for module in modules for place in options_of(module)]
-        self.values = [seen(own[name]) for own, name in self.options]
-        self.parts = [own["_modules"] for own in self.own if own["_modules"]]
-        self.parts_seen = [dict(parts) for parts in self.parts]
-        named = [own[name] for own in self.own for name in ("_parameters", "_buffers")]
-        self.named = [tensors for tensors in named if tensors]
-        self.names = [*map(tuple, (*self.parts, *self.named))]
-        self.hooks = [own[name] for own in self.own for name in HOOKS]
+        self.parts = [part for own in self.own for part in own["_modules"].values()]
+        self.kinds = [seen_kind(module) for module in modules]
 
     @classmethod
     def of(cls, some: Sequence[SeenModules]) -> SeenModules:
-        """Return what has seen the modules of all these."""
+        """Return what has seen the modules of all these, which have one form."""
         found = cls([])
-        for name, all_of_them in vars(found).items():
-            for other in some:
-                all_of_them += vars(other)[name]
+        for other in some:
+            found.own += other.own
+            found.tables += other.tables
+            found.parts += other.parts
+            found.kinds += some[0].kinds  # equal to its own, and in the caches of the processor
         return found
 
     def holds(self) -> bool:
         """Return whether nothing has changed; the sizes of parameters are not looked at."""
-        from multifold.lazy.recorder import entries_are  # which who has no populations need not wait for
+        from multifold.lazy.recorder import are_as_seen  # which who has no populations need not wait for
 
-        return (
-            entries_are(self.own, TABLES, self.tables)
-            and not any(self.hooks)
-            and [own.get(name) for own, name in self.options] == self.values
-            and [*map(len, self.own)] == self.lengths
-            and self.parts == self.parts_seen
-            and [*map(tuple, (*self.parts, *self.named))] == self.names
-        )
+        return are_as_seen(self.own, self.kinds, TABLES, self.tables, TABLES.index("_modules"), self.parts)
+
+
+def seen_kind(module: torch.nn.Module) -> tuple[int, tuple[str, ...], list[Any], list[tuple[str, ...]]]:
+    """Return what modules of one form have in common, as `are_as_seen` takes it.
+
+    That is the number of attributes; names of options, and their values; and the names in each of `TABLES`.
+    """
+    own = vars(module)
+    names = options_of(module)
+    return len(own), names, [seen(own[name]) for name in names], [(*own[name],) for name in TABLES]
 
 
 @final
@@ -210,14 +208,15 @@ def plain_key(x: Any) -> Hashable:
     return repr(x) if isinstance(x, float) else x
 
 
-def options_of(module: torch.nn.Module) -> list[tuple[dict[str, Any], str]]:
-    """Return where the options of a module are, as dictionaries and names: attributes that may count.
+def options_of(module: torch.nn.Module) -> tuple[str, ...]:
+    """Return the names of the options of a module: attributes that may count.
 
     What a linear layer does, only its parameters say.
     """
-    own = vars(module)
-    names = [name for name in own if name not in RESERVED] if type(module) is not torch.nn.Linear else []
-    return [(own, name) for name in (*names, *["training"] * has_modes(type(module)))]
+    names = (
+        [] if type(module) is torch.nn.Linear else [name for name in vars(module) if name not in RESERVED]
+    )
+    return *names, *["training"] * has_modes(type(module))
 
 
 def seen(x: Any) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from multifold_torch.backend import TorchBackend
+from multifold_torch.together import together
 from torch import nn
 
 import multifold
@@ -83,6 +85,17 @@ def test_modules_of_one_form_share_a_launch(name: str, number: int, rows: int) -
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(gradients(modules, found), gradients(modules, expected))
     assert launches(fold) == 1
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_modules_that_stay_as_they_are_are_put_together_once(name: str, monkeypatch: Any) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(TorchBackend, "together", lambda _, *args: made.append(1) or together(*args))
+    modules, xs, fold = modules_of(name, 20), [*torch.randn(20, 1, 4)], Fold(backend="torch")
+    for _ in range(3):
+        before = len(made)
+        folded(fold, modules, [*range(20)], xs)
+    assert before == len(made)
 
 
 @pytest.mark.parametrize("name", ["linear", "own"])

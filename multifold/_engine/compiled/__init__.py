@@ -58,7 +58,7 @@ try:
         SharingBase,
         Stamp,
         TurnsBase,
-        entries_are,
+        are_as_seen,
         first_unknown,
         tables_hold,
     )
@@ -100,7 +100,7 @@ except ImportError as error:
         SharingBase,
         Stamp,
         TurnsBase,
-        entries_are,
+        are_as_seen,
         first_unknown,
         tables_hold,
     )
@@ -142,6 +142,7 @@ __all__ = [
     "TasksBase",
     "TurnsBase",
     "ancestors",
+    "are_as_seen",
     "are_nodes",
     "at_foot",
     "awaited",
@@ -153,7 +154,6 @@ __all__ = [
     "distinct",
     "edges",
     "ends_stacks",
-    "entries_are",
     "first_unknown",
     "in_use",
     "located",

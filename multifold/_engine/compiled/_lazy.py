@@ -813,23 +813,76 @@ def tables_hold(tables: list, objects: list) -> bool:
     return i == count
 
 
-def entries_are(tables: list, names: tuple, objects: list) -> bool:
-    """Return whether some dictionaries hold these very objects under some names, one after another.
+def are_as_seen(
+    owns: list, kinds: list, names: tuple, tables: list, deep: columns.Int, parts: list
+) -> bool:
+    """Return whether objects, and dictionaries that are attributes of them, are as they were seen.
 
-    An adapter asks it of the modules of a launch.
+    An adapter asks it of the modules of a launch. They may be thousands, so each is looked at once.
 
-    >>> entries_are([{"a": 1, "b": None}, {"a": None, "b": 1}], ("a", "b"), [1, None, None, 1])
+    Parameters
+    ----------
+    owns : list of dict
+        The attributes of each object.
+    kinds : list of tuple
+        For each object: how many attributes it has; names of some of them; their values; and the keys of
+        each of its dictionaries, in order.
+    names : tuple of str
+        The attributes that are dictionaries.
+    tables : list of dict
+        These very dictionaries, as many for each object.
+    deep : int
+        The number of the name whose dictionaries hold these very ``parts``.
+    parts : list
+        What they hold, one dictionary after another.
+
+    >>> inner = {"a": 1}
+    >>> own, kind = {"x": 3, "table": inner}, (2, ("x",), [3], [("a",)])
+    >>> are_as_seen([own], [kind], ("table",), [inner], 0, [1])
     True
-    >>> entries_are([{"a": 1}], ("b",), [1])
+    >>> inner["a"] = 2
+    >>> are_as_seen([own], [kind], ("table",), [inner], 0, [1])
     False
     """
-    i: cython.Py_ssize_t = 0
-    for table in tables:
-        own_table: dict = table
-        for name in names:
-            if own_table.get(name) is not objects[i]:
+    count: cython.Py_ssize_t = len(names)
+    at: cython.Py_ssize_t = 0
+    part: cython.Py_ssize_t = 0
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for i in range(len(owns)):
+        own_table: dict = owns[i]
+        kind: tuple = kinds[i]
+        if len(own_table) != kind[0]:
+            return False
+        keys: list = kind[3]
+        for k in range(count):
+            table = own_table.get(names[k])
+            if table is not tables[at]:
                 return False
-            i += 1
+            at += 1
+            seen: tuple = keys[k]
+            if len(table) != len(seen):
+                return False
+            if seen:
+                if tuple(table) != seen:
+                    return False
+                if k == deep:
+                    for x in table.values():
+                        if x is not parts[part]:
+                            return False
+                        part += 1
+        if kind[1] and not are_equal(own_table, kind[1], kind[2]):
+            return False
+    return True
+
+
+@cython.cfunc
+def are_equal(table: dict, names: tuple, values: list) -> columns.Bool:
+    """Return whether a dictionary has equal values, of equal types, under some names."""
+    for name, value in zip(names, values):  # noqa: B905 - as many of each
+        x: Any = table.get(name)
+        if type(x) is not type(value) or x != value:
+            return False
     return True
 
 

@@ -140,7 +140,7 @@ ONE, EVEN, UNEVEN = range(3)
 
 
 class Look(NamedTuple):
-    """What tells launches with ragged operands apart for trials: an op may be right for some of them only."""
+    """What tells launches with ragged operands apart for trials: an op may be right for some of them."""
 
     square: bool
     """Whether there are as many rows as an array has entries along another axis."""
