@@ -63,6 +63,9 @@ ENOUGH = 16
 A higher number finds ops that mix rows more rarely, and runs more launches several times.
 """
 
+MANY = ENOUGH // 2
+"""So many rows that draw the same random numbers do not do so by chance."""
+
 NOISE = 16
 """A result may be off by this many times as much as it moves when its operands move by a rounding step.
 
@@ -160,6 +163,8 @@ class Trial:
     """Whether the trial could have shown that rows mix: not so where replacing rows changes nothing."""
     draws: bool = False
     """Whether the op has drawn random numbers."""
+    draws_once: bool = False
+    """Whether it is seen to draw the same numbers for all rows: in the loop, each example has others."""
     left: list[Any] | None = None
     """The state right after the launch; None if that is still the state now."""
 
@@ -272,7 +277,29 @@ class Trial:
                 # the other one goes, and the other way round in another.
                 more = self.bits[1:]
                 told += filter(self.changes, self.sides(more))
+        self.draws_once = self.draws and self.rows >= MANY and not self.ragged and self.answers_alike(left)
         return None
+
+    def answers_alike(self, left: list[Any]) -> bool:
+        """Return whether an op that draws has one answer for equal rows, and another one in another state.
+
+        Then one draw is for all rows. ``left`` is the other state, as `KeptState.read` returns it.
+
+        >>> from multifold._numpy.backend import NumpyBackend
+        >>> x = np.ones((8, 1))
+        >>> def alike(draw):
+        ...     trial = Trial(Values(NumpyBackend(), None), lambda x: x * draw(x), [x], 8)
+        ...     return trial.answers_alike(trial.run(trial.itself)[1])
+        >>> alike(lambda x: np.random.random()), alike(lambda x: np.random.random(x.shape))
+        (True, False)
+        """
+        equal, found = self.one_row(0.5), []
+        for start in (None, left):
+            hosts = self.host(self.run(equal, start)[0])
+            if hosts is None or not all(map(is_constant, hosts)):
+                return False
+            found.append([x.tobytes() for x in hosts])
+        return found[0] != found[1]
 
     def culprit(self) -> int | None:
         """Return the first row on which an op that has failed fails by itself; None if it takes no row.

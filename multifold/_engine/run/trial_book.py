@@ -26,6 +26,12 @@ from multifold._engine.record.signature import LazyOp, Signature
 from multifold._engine.run.launch import UNEVEN, Look, PreparedLaunch, naming
 from multifold.marks import mark_of
 
+ONE_DRAW = (
+    "draws the same random numbers for all rows; in the loop each call has its own.\n\n"
+    "Hint: draw numbers for each row, as torch.rand(len(x), 1) or np.random.random((len(x), 1))."
+)
+"""What a warning says of an op, after its name."""
+
 
 class TrialBook:
     """Decides which launches of a run are tried, tries them, and notes what came of it.
@@ -213,6 +219,9 @@ class TrialBook:
         if what is not None:
             text = f"mixes its rows, and would return wrong values: {what.text}"
             raise launch.error(text, trial.hint(what)) from what.error
+        if trial.draws_once and not isinstance(op, Population):
+            where = naming(launch.signature, launch.calls, launch.site)
+            warn_user(f"{where}, {ONE_DRAW}")
         if trial.has_values:
             untold = "" if trial.telling else f"the rows of its first {ENOUGH} launches could not tell"
             self.note(launch, look, trial.worth, untold)

@@ -30,6 +30,19 @@ def test_an_op_that_draws_numbers_is_compared_by_shapes(fold, rows, refused):
     refused(lambda: fold(outputs))
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_an_op_that_draws_one_number_for_all_rows_is_told_of(once, recwarn):
+    def op(x):
+        return x * np.random.random(() if once else (len(x), 1))
+
+    fold = Fold(backend="numpy")
+    fold.apply(None, one_group(fold, op, normal(8)))
+    told = [
+        str(x.message) for x in recwarn if "draws the same random numbers for all rows" in str(x.message)
+    ]
+    assert len(told) == once
+
+
 @pytest.mark.parametrize("name", ["first", "one row before", "mean", "mirrored"])
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
 def test_an_op_that_mixes_rows_and_draws_is_refused(name, count):
