@@ -30,8 +30,8 @@ class Admission:
     """
 
     def __init__(self, most: int, wait: float, tally: Tally) -> None:
+        self.most = most
         self.wait = wait
-        self._most = most
         self._tally = tally
         self._lock = RLock()  # not a Lock: a collection of garbage in here may cancel a request
         self._changed = Condition(self._lock)
@@ -48,6 +48,13 @@ class Admission:
         with self._lock:
             self._open = True
             self._draining = True
+
+    def change(self, most: int | None, wait: float | None) -> None:
+        """Change how many requests may wait, and how long the first one does; None leaves it as it is."""
+        with self._lock:
+            self.most = self.most if most is None else most
+            self.wait = self.wait if wait is None else wait
+            self._changed.notify()
 
     def submit(self, request: Request) -> None:
         """Put a request into the queue, and wake the thread of the server if it waits in `work`.
@@ -66,13 +73,13 @@ class Admission:
                     "`async with server:` or `with server:` runs it, and so does server.start().",
                 )
             count = len(self._heap)
-            if count >= self._most:
+            if count >= self.most:
                 self._tally.refused()
                 rate = self._tally.rate()
                 # The time until this one and all that wait have ended. A second is a guess without a rate.
                 after = (count + 1) / rate if rate else 1.0
                 raise Overloaded(
-                    f"Expected less than {self._most} requests to wait in multifold.Server. {count} do.",
+                    f"Expected less than {self.most} requests to wait in multifold.Server. {count} do.",
                     f"try again in {after:.2g} s, or let more wait by queue=.",
                     retry_after=after,
                 )

@@ -107,17 +107,15 @@ class Server:
                 f"Expected a function, fn(fold, example). Received a {type(fn).__qualname__}.",
                 "the model comes first: multifold.Server(model, fn).",
             )
-        refuse_unless(isinstance(calls, int) and not isinstance(calls, bool) and calls > 0, "calls", calls)
-        refuse_unless(isinstance(queue, int) and not isinstance(queue, bool) and queue > 0, "queue", queue)
-        refuse_unless(is_time(wait) and wait >= 0, "wait", wait)
-        refuse_unless(timeout is None or (is_time(timeout) and timeout > 0), "timeout", timeout)
+        refuse_wrong(calls=calls, wait=wait, queue=queue)
+        if timeout is not None:
+            refuse_wrong(timeout=timeout)
         if join not in ("launches", "rounds"):
             raise RecordError(
                 f"Expected join of multifold.Server to be 'launches' or 'rounds'. Received {join!r}.",
                 "'launches' is the default: rounds of an async function are one launch of each op.",
             )
         self.timeout = timeout
-        self._queue = queue
         self._tally = Tally()
         self._admission = Admission(queue, wait, self._tally)
         self._cancel = self._admission.cancel  # one method for all requests
@@ -219,7 +217,7 @@ class Server:
         if timeout is None:
             timeout = self.timeout
         else:
-            refuse_unless(is_time(timeout) and timeout > 0, "timeout", timeout)
+            refuse_wrong(timeout=timeout)
         now = monotonic()
         deadline = float("inf") if timeout is None else now + timeout
         number = next(self._numbers)
@@ -277,7 +275,7 @@ class Server:
         worker.settle(True)
         left = iter(examples)
         try:
-            while portion := [*islice(left, self._queue)]:
+            while portion := [*islice(left, self._admission.most)]:
                 worker.divide(False)
                 while portion:
                     # Infinity, since None would stand for the server's own timeout.
@@ -303,6 +301,37 @@ class Server:
             If it is of another framework; the server keeps the one that it has.
         """
         self._worker.swap(model)
+
+    @naming_keywords
+    def change(
+        self,
+        *,
+        calls: int | None = None,
+        wait: float | None = None,
+        queue: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Change settings of the server, from any thread, also while it runs; those left out stay.
+
+        Requests that wait or are under way go on: a shorter queue drops none, a new ``timeout`` is that of
+        requests to come, and so is a new number of ``calls``, in rounds of their own.
+
+        Parameters
+        ----------
+        calls, wait, queue, timeout : int, float, int, float
+            See the class; a timeout of ``math.inf`` is no limit.
+
+        Raises
+        ------
+        RecordError
+            If one of these is not what it should be; then none is changed.
+        """
+        given = {"calls": calls, "wait": wait, "queue": queue, "timeout": timeout}
+        refuse_wrong(**{name: x for name, x in given.items() if x is not None})
+        self.timeout = self.timeout if timeout is None else timeout
+        self._admission.change(queue, wait)
+        if calls is not None:
+            self._worker.resize(calls)
 
     def start(self) -> Self:
         """Start the thread that serves requests, and return the server.
@@ -364,14 +393,26 @@ def is_time(x: Any) -> bool:
     return isinstance(x, (int, float)) and not isinstance(x, bool) and x == x  # not nan
 
 
-def refuse_unless(good: bool, name: str, x: Any) -> None:
-    """Raise a `RecordError` on argument ``name`` of `Server`, unless ``good``; ``x`` is its value.
+def is_count(x: Any) -> bool:
+    """Return whether ``x`` is a positive integer, and no bool."""
+    return isinstance(x, int) and not isinstance(x, bool) and x > 0
 
-    The message says what the argument may be.
-    """
-    if not good:
-        what = {"wait": "0 s or more", "timeout": "more than 0 s"}.get(name, "a positive integer")
-        raise RecordError(
-            f"Expected {name} of multifold.Server to be {what}. Received {x!r}.",
-            "calls=8192, wait=0.002, queue=1000 and timeout=None are the defaults.",
-        )
+
+SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "calls": (is_count, "a positive integer"),
+    "queue": (is_count, "a positive integer"),
+    "wait": (lambda x: is_time(x) and x >= 0, "0 s or more"),
+    "timeout": (lambda x: is_time(x) and x > 0, "more than 0 s"),
+}
+"""What values of arguments of `Server` are right, and how a message says that."""
+
+
+def refuse_wrong(**given: Any) -> None:
+    """Raise a `RecordError` if one of these values, by the name of the argument of `Server`, is wrong."""
+    for name, x in given.items():
+        is_right, what = SETTINGS[name]
+        if not is_right(x):
+            raise RecordError(
+                f"Expected {name} of multifold.Server to be {what}. Received {x!r}.",
+                "calls=8192, wait=0.002, queue=1000 and timeout=None are the defaults.",
+            )

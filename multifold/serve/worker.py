@@ -49,7 +49,7 @@ Mode = Callable[[], contextlib.AbstractContextManager[Any]]
 class Worker:
     """The work of a server's thread: it takes requests, lets engines run rounds, and hands out results.
 
-    Only that thread calls it, except for `swap`, `divide`, `settle` and `warmed`.
+    Only that thread calls it, except for `swap`, `resize`, `divide`, `settle` and `warmed`.
 
     Parameters
     ----------
@@ -117,6 +117,11 @@ class Worker:
             )
         self.model = model
         self.learned = model, None
+
+    def resize(self, calls: int) -> None:
+        """Let rounds have room for so many calls, from the next engine on; any thread may call this."""
+        self.calls = calls
+        self.settling.resize(calls)
 
     def divide(self, in_pieces: bool) -> None:
         """Set whether launches run in pieces from now on, with 1, 2, 4, ... rows.
@@ -267,12 +272,13 @@ class Worker:
     def engine(self) -> Engine:
         """Return the engine that takes new requests: the last one, or a new one on an empty fold.
 
-        It makes a new one if there is none, if `swap` has set another model since, or if the last one has
-        had 32 times ``calls`` calls.
+        It makes a new one if there is none, if another model or number of calls was set since, or if the
+        last one has had 32 times ``calls`` calls.
         """
         last = self.engines[-1] if self.engines else None
-        model = self.model
-        if last is not None and last.model is model and len(last.recorder) < LONG * self.calls:
+        model, calls = self.model, self.calls
+        serves = last is not None and last.model is model and last.calls == calls
+        if last is not None and serves and len(last.recorder) < LONG * calls:
             return last
         fold = self.folds.pop() if self.folds else Fold(backend=self.named)
         known, learned = self.learned
@@ -280,7 +286,7 @@ class Worker:
         # It is of one model, and `swap` may have set another one since.
         before = learned if known is model else None
         self.renewed = monotonic()
-        self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, before, self.settling))
+        self.engines.append(Engine(fold, model, calls, self.host, self.steps, before, self.settling))
         return self.engines[-1]
 
     def rest(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import sys
 import threading
 import time
@@ -684,6 +685,40 @@ def test_another_model_serves_those_that_have_not_begun(gate):
         after = server.submit(1.0)
         gate.go.set()
         assert (before.result(30).item(), after.result(30).item()) == (2.0, 3.0)
+
+
+def test_settings_change_while_it_runs(busy):
+    waiting = [busy.submit(("half", 1.0)) for _ in range(2)]
+    busy.change(queue=3, timeout=60, wait=0.1)
+    waiting.append(busy.submit(("half", 1.0)))
+    busy.change(queue=1)  # none of those that wait is dropped
+    with pytest.raises(Overloaded, match="less than 1 requests"):
+        busy.submit(("half", 1.0))
+    assert [x.deadline < math.inf for x in waiting] == [False, False, True]
+    assert not any(future.done() for future in waiting)
+
+
+def test_rounds_of_requests_to_come_have_room_for_another_number_of_calls():
+    rows = []
+    model = {"half": lambda x: rows.append(len(x)) or x / 2}
+    with Server(model, lambda fold, x: fold.add("half", x), backend="numpy", wait=0.2) as server:
+        for calls in (64, 2, 64):
+            server.change(calls=calls)
+            rows.append("changed")
+            wait([server.submit(float(x)) for x in range(8)], 30)
+    served = [x for x in " ".join(map(str, rows)).split("changed") if x]
+    most = [max(map(int, x.split())) for x in served]
+    assert most[0] == most[2] == 8
+    assert most[1] <= 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"calls": 0}, {"wait": -1.0}, {"queue": True}, {"timeout": math.nan}], ids=str
+)
+def test_wrong_settings_change_nothing(busy, wrong):
+    with pytest.raises(RecordError, match=f"Expected {next(iter(wrong))} of multifold.Server to be"):
+        busy.change(**{"queue": 9, **wrong})
+    assert busy._admission.most == 2
 
 
 def test_the_last_seconds_are_explained(gate):

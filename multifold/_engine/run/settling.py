@@ -56,6 +56,10 @@ class Settling:
         # Names of ops, and classes of rows, of which a warning has told that they mix their rows.
         self.refused: set[tuple[str, Hashable]] = set()
 
+    def resize(self, most: int) -> None:
+        """Set how many rows a launch may have; any thread may do so."""
+        self.most = most
+
     def switch(self, on: bool) -> None:
         """Set whether launches are followed by trials; any thread may do so."""
         self.on = on
