@@ -142,6 +142,17 @@ class ArrayCell(ArrayCall):
 
     is_cell = True
 
+    def learn(self, recording: Recording, stand_ins: Sequence[Any]) -> Any:
+        own = [x.copy() if type(x) is np.ndarray else x for x in stand_ins]
+        found = super().learn(recording, own)
+        pairs = zip(map(np.asarray, stand_ins), map(np.asarray, own), strict=True)
+        if any(x.tobytes() != y.tobytes() for x, y in pairs):
+            raise RecordError(
+                f"The cell {self.__name__} changes an array in place that is an argument of it.",
+                "return what is new: x = x + 1 in place of x += 1.",
+            )
+        return found
+
     def owners(self) -> list[Any]:
         return [self.func, *[x for x in self.leaves if hasattr(x, "__dict__")]]
 
