@@ -36,6 +36,9 @@ MANY = 4096
 """Kinds of calls that are kept beyond a run. A program with numbers of its examples among its constants has
 always new ones."""
 
+ORDERED = "multifold"
+"""The namespace of optree in which dictionaries keep the order of their keys."""
+
 FEW_NUMBERS = 16
 """Functions of so small values that were read run at once: to wait for their results takes longer."""
 
@@ -289,7 +292,10 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         leaves, structure = self.flatten(x)
         if len(leaves) == 1 and leaves[0] is x:
             return None
-        return structure, self.keys_of(leaves, operands)
+        # Structures are equal whatever the order of the keys of dictionaries, which a function may see.
+        with optree.dict_insertion_ordered(True, namespace=ORDERED):
+            ordered = optree.tree_structure(x, none_is_leaf=True, namespace=ORDERED)
+        return structure, ordered, self.keys_of(leaves, operands)
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a call of a function that has met a pending value, if no call of its kind was met before.

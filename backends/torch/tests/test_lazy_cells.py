@@ -81,6 +81,21 @@ def mixed(parts):
     return parts["b"][0] - 2 * parts["a"]
 
 
+@multifold.cell
+def first_entries(*given, **named):
+    return next(iter((given[0] if given else named).values())) * 2
+
+
+@pytest.mark.parametrize("how", ["a dictionary", "keywords"])
+def test_a_cell_meets_entries_in_the_order_of_each_call(as_loop, how):
+    def fn(x):
+        pairs = {"b": MODEL.block(x), "a": x * 3}
+        given = pairs if x.sum() < 0 else dict(reversed(pairs.items()))
+        return first_entries(given) if how == "a dictionary" else first_entries(**given)
+
+    as_loop(fn, [x - x.mean() + i - 2 for i, x in enumerate(XS)], parameters=PARAMETERS)
+
+
 def test_the_entries_of_a_dictionary_keep_their_places(as_loop):
     as_loop(lambda x: mixed({"b": [MODEL.block(x)], "a": x}), XS, parameters=PARAMETERS)
 

@@ -515,6 +515,8 @@ class LazyRecorderBase:
         for x in args:
             self.add_key(x, parts, operands)
         if kwargs:
+            if len(kwargs) > 1:
+                parts.append(tuple(kwargs))  # a function may go through them in their order
             for name in sorted(kwargs):
                 parts.append(name)
                 self.add_key(kwargs[name], parts, operands)
