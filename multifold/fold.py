@@ -344,13 +344,13 @@ class Fold(FrameworkRecorder, Awaiting):
         backend = self._backend_of(model)
         among = f"{backend.name} pads the launches of rounds" if backend.pads else ""
         loops = self._loops(model, among=among)
-        tasks = Tasks(self, backend, collect=collect)
+        tasks = Tasks(self, self._contexts(backend), collect=collect)
         rounds = Rounds(
             self,
             tasks,
             loops,
             sweep=True,
-            in_place=backend.puts and backend.is_inference(),
+            in_place=self._is_settled and backend.puts and backend.is_inference(),
         )
         self._last = []
         self._answer_at_once_by(rounds.values_at_once)

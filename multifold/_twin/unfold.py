@@ -168,7 +168,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         collects = collects_failures(on_error, fn)
         refuse_misplaced(examples, fn)
         self._refuse_within("other run of the same fold")
-        tasks = Tasks(self, self._backend_of(self.model), collect=collects)
+        tasks = Tasks(self, self._contexts(self._backend_of(self.model)), collect=collects)
         with tasks.running():
             for example in examples:
                 tasks.start(fn, example)

@@ -39,7 +39,7 @@ class ServedTasks(Tasks):
     owners: compiled.Owners
 
     def __init__(self, fold: Fold, backend: Backend, calls: int) -> None:
-        super().__init__(fold, backend, collect=True)
+        super().__init__(fold, backend.context, collect=True)
         self.owners = compiled.Owners(self.graph, max(1, calls // 8))
         self.requests: dict[int, Request] = {}
         self.fresh: list[Inbox] = []

@@ -500,16 +500,19 @@ def test_memory_of_the_backward_pass_does_not_grow_with_the_number_of_launches()
 @pytest.mark.parametrize(
     "context", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
 )
-def test_an_example_leaves_its_context_before_it_waits(context, recorder):
-    linear = nn.Linear(1, 1)
+@pytest.mark.parametrize("model", [nn.Linear(1, 1), None], ids=["a module", "no model"])
+def test_an_example_leaves_its_context_before_it_waits(context, recorder, model):
+    op = (
+        torch.tanh if model is None else model
+    )  # without a module only arrays tell of which framework they are
 
     async def fn(fold, x):
         with context():
-            await fold.value(fold.add(linear, x))
+            await fold.value(fold.add(op, x))
 
     fold = Fold() if recorder is Fold else Unfold(None, backend="torch")
     with pytest.raises(RecordError, match="leave the framework's `with`"):
-        fold.run(None if recorder is Unfold else linear, [torch.ones(1, 1)] * 2, fn)
+        fold.run(None if recorder is Unfold else model, [torch.ones(1, 1)] * 2, fn)
     assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -167,6 +167,22 @@ class FrameworkRecorder(Recorder):
             else:
                 registry.refuse_strangers([model, *ops])
         return registry.load_backend("numpy") if self._backend is None else self._backend
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the backend is decided on: no array to come can belong to another framework."""
+        return self._backend is not None or not registry.imported()
+
+    def _contexts(self, backend: Backend) -> Callable[[], Hashable]:
+        """Return a function that tells which ``with`` statements are open, as `Backend.context` does.
+
+        It is that of ``backend``, the answer of `_backend_of`. Before the backend `_is_settled`, it asks
+        all frameworks that are imported.
+        """
+        if self._is_settled:
+            return backend.context
+        several = [registry.load_backend(name).context for name in registry.imported()]
+        return lambda: tuple([context() for context in several])
 
     def _device_of(self, backend: Backend, model: Any, graph: Any = None, told: Any = None) -> Any:
         """Return the device for numbers and NumPy arrays: the fold's, ``told``, the model's, or an array's.

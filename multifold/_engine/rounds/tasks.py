@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
 from contextvars import copy_context
 from types import CoroutineType
 from typing import Any, NoReturn
@@ -25,7 +25,6 @@ from multifold._engine.record.freezing import refuse_itself
 from multifold._engine.record.node import Node
 from multifold._engine.rounds import collector
 from multifold._engine.rounds.awaitables import Awaiting, GatherRequest, Unawaited, ValuesRequest, awaiting
-from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.operands import Each
 
@@ -83,9 +82,9 @@ class Tasks(compiled.TasksBase):
     ----------
     recorder : Fold or Unfold
         Whose values they may await.
-    backend : Backend
-        Whose ``with`` statements no example may leave open. If its `Backend.context` is false before the
-        run, it has none, and the tasks never ask again.
+    context : callable
+        Tells which ``with`` statements of the framework are open, which no example may leave open: as
+        `Backend.context`. If that is false before the run, there are none, and the tasks never ask again.
     collect : bool
         Keep the exceptions of examples in ``failures``, instead of raising the first.
 
@@ -97,8 +96,8 @@ class Tasks(compiled.TasksBase):
         The number of examples.
     """
 
-    def __init__(self, recorder: Awaiting, backend: Backend, *, collect: bool) -> None:
-        super().__init__(recorder._graph, backend.context)  # nothing is reset while tasks run
+    def __init__(self, recorder: Awaiting, context: Callable[[], Hashable], *, collect: bool) -> None:
+        super().__init__(recorder._graph, context)  # nothing is reset while tasks run
         self.recorder = recorder
         self.collect = collect
         self.failures: dict[int, Exception] = {}
