@@ -69,8 +69,14 @@ MODES = (
 )
 """Layers that draw random numbers, or look at all rows, while they are trained."""
 
-OF_ALL_ROWS = ("sparse", "scale_grad_by_freq", "max_norm")
-"""Options of embeddings with which their gradients depend on all rows, or are sparse."""
+OF_ALL_ROWS = ("sparse", "scale_grad_by_freq", "max_norm", "padding_idx")
+"""Options with which gradients of embeddings depend on all rows, are sparse, or wrong in `torch.vmap`."""
+
+OF_PARAMETERS = frozenset(
+    {"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "_parameters", "_buffers"}
+    | {"requires_grad", "Parameter", "is_leaf", "grad", "grad_fn", "_version", "data_ptr", "storage"}
+)
+"""Names of what tells a parameter from the tensors that `torch.vmap` puts in the place of one."""
 
 WRITES = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL"})
 """Python's instructions that change an object."""
@@ -155,6 +161,9 @@ def form_of(module: Any) -> TorchForm | None:
     if type(module) in DRAWN:
         return None
     modules = [*module.modules()]
+    tensors = [own[name] for own, name in places_of(modules)]
+    if len({*map(id, tensors)}) < len(tensors):  # one that several layers share would be several
+        return None
     numbers = {id(part): i for i, part in enumerate(modules)}
     parts = []
     for part in modules:
@@ -176,7 +185,7 @@ def part_form(part: torch.nn.Module, numbers: Mapping[int, int]) -> Hashable | N
     tensors = [*part._parameters.items(), *part._buffers.items()]
     if (
         kind.__call__ is not torch.nn.Module.__call__
-        or any(own.get(name) for name in OF_ALL_ROWS)
+        or not all(own.get(name) is None or own[name] is False for name in OF_ALL_ROWS)  # an index may be 0
         or any(own[name] for name in HOOKS)
         or not all(map(is_plain, options.values()))
         or not all(x is None or is_plain_tensor(x) for _, x in tensors)
@@ -226,7 +235,7 @@ def seen(x: Any) -> Any:
 
 def is_plain_tensor(x: Any) -> bool:
     """Return whether ``x`` is a parameter or buffer of PyTorch's own class, with sizes and strides."""
-    return type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided
+    return type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided and not vars(x)
 
 
 def has_modes(kind: type[torch.nn.Module]) -> bool:
@@ -260,6 +269,8 @@ def computes(kind: type[torch.nn.Module], training: bool) -> bool:
                 names, instructions = words_of(x.__code__)
                 # A module may tell itself from others, or write by names that the code does not have.
                 if instructions & WRITES or names & {"id", *NAMELESS} or (training and names & DRAWING):
+                    return False
+                if names & OF_PARAMETERS:
                     return False
     called = functions_in(own, lambda name: is_known_module(("torch.",), name))
     functions = [x for x in called if x.__name__ != "__init__"]

@@ -278,7 +278,7 @@ class ChainTogether(TorchTogether):
 
     def __call__(self, operands: Sequence[Any], static: Mapping[str, Any]) -> Any | None:
         x = operands[0]
-        if static or len(operands) != 1 or not isinstance(x, torch.Tensor) or x.dim() < 2:
+        if static or len(operands) != 1 or not isinstance(x, torch.Tensor) or x.dim() < 2 or is_patched():
             return super().__call__(operands, static)
         stacked = self.stacked()
         if stacked is None:
@@ -289,6 +289,17 @@ class ChainTogether(TorchTogether):
         for step in self.steps:
             x = step(x, tensors)
         return self.layout.back(x)
+
+
+def own_functions() -> list[Any]:
+    """Return what the layers of chains call now, which a program may replace."""
+    layers = [kind.forward for kind in TAKEN]
+    return [*layers, torch.nn.functional.linear, torch.nn.functional.layer_norm]
+
+
+def is_patched() -> bool:
+    """Return whether linear layers or layer norms call something else than PyTorch's own functions."""
+    return own_functions() != OWN_FUNCTIONS
 
 
 Step = Callable[[torch.Tensor, Iterator[torch.Tensor]], torch.Tensor]
@@ -319,6 +330,8 @@ def steps_of(module: torch.nn.Module) -> list[Step] | None:
 
 TAKEN = {torch.nn.Linear: ("weight", "bias"), torch.nn.LayerNorm: ("weight", "bias")}
 """The parameters that a step takes, in their order."""
+
+OWN_FUNCTIONS = own_functions()
 
 
 def layers_in(module: torch.nn.Module) -> list[torch.nn.Module]:

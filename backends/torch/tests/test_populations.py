@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from multifold_torch.backend import TorchBackend
 from multifold_torch.together import together
 from torch import nn
@@ -633,6 +634,47 @@ def test_modules_that_a_copy_cannot_stand_for_are_right(make: Callable[[], nn.Mo
         torch.testing.assert_close(
             folded(fold, modules, [*range(12)], xs), results(modules, [*range(12)], xs)
         )
+
+
+class Watching(nn.Module):
+    """A module that looks at its parameters, and at what they hold."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.how = how
+        if how == "tied":
+            self.other.weight = self.one.weight
+        elif how == "marked":
+            self.one.weight.scale = 3  # type: ignore[assignment]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.other(self.one(x)) * getattr(self.one.weight, "scale", 1)
+        if self.how == "frozen":
+            return x * (2 if self.one.weight.requires_grad else 3)
+        return x + sum(p.sum() for p in self.parameters()) if self.how == "tied" else x
+
+
+@pytest.mark.parametrize("how", ["tied", "marked", "frozen"])
+def test_modules_that_look_at_their_parameters_are_right(how: str) -> None:
+    modules, xs = [Watching(how) for _ in range(20)], [*torch.randn(20, 1, 4)]
+    for module in modules[::2] if how == "frozen" else ():
+        module.one.weight.requires_grad_(False)
+    found, expected = folded(Fold(), modules, [*range(20)], xs), results(modules, [*range(20)], xs)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_padding_index_gets_no_gradient() -> None:
+    modules, rows = [nn.Embedding(7, 4, padding_idx=0) for _ in range(12)], torch.randint(3, (12, 1, 5))
+    folded(Fold(backend="torch"), modules, [*range(12)], [*rows])[0].sum().backward()
+    assert all((x.weight.grad[0] == 0).all() for x in modules)  # type: ignore[index]
+
+
+def test_layers_that_are_replaced_for_all_are_called(monkeypatch: Any) -> None:
+    modules, xs, fold = modules_of("chain", 9), [*torch.randn(9, 1, 4)], Fold()
+    folded(fold, modules, [*range(9)], xs)
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: 5 * F.linear(x, self.weight))
+    torch.testing.assert_close(folded(fold, modules, [*range(9)], xs), results(modules, [*range(9)], xs))
 
 
 def test_layers_of_a_chain_may_change_places() -> None:
