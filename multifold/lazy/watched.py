@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES, module_of, package_of
+from multifold._engine.ops.reach import CONTAINERS, FEW, VALUES, bare, module_of, package_of
 from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.backend import Backend
 from multifold.lazy.frames import where
@@ -315,7 +315,7 @@ class Watched:
                 table = Attributes(x) if by_name else own
                 self.add_name(table, store, f"attribute {store.name!r} of {whose}", OWN_COPY)
         if (is_object and self.is_foreign(x)) or (self.any_name and (is_object or isinstance(x, type))):
-            self.add(f"an attribute of {whose}", "", OWN_COPY, lambda: (*vars(x), *vars(x).values()))
+            self.add(f"an attribute of {whose}", "", OWN_COPY, lambda: all_attributes(x))
         for name in own.keys() & self.called:
             part = own[name]
             if self.is_changeable(part) or is_iterator(part) or is_written_here(module_of(kind_of(part))):
@@ -410,8 +410,16 @@ class Attributes:
     def get(self, name: str, default: Any) -> Any:
         """Return what an attribute stands for; of a class its own, and none of its bases."""
         if isinstance(self.owner, type):
-            return vars(self.owner).get(name, default)
-        return getattr(self.owner, name, default)
+            return bare(vars(self.owner).get(name, default))
+        return bare(getattr(self.owner, name, default))
+
+
+def all_attributes(x: Any) -> Reading:
+    """Return the names of all attributes of an object or class, and what they stand for.
+
+    A function for which a cell stands while programs run is itself.
+    """
+    return *vars(x), *[bare(getattr(y, "__func__", y)) for y in vars(x).values()]
 
 
 def kind_of(x: Any) -> Any:

@@ -164,8 +164,15 @@ def like(x: torch.Tensor, values: np.ndarray) -> torch.Tensor:
     return found.requires_grad_() if needed else found
 
 
+def has_no_values(x: Any) -> bool:
+    """Return whether ``x`` is a pending tensor of a plain program, whose class is seldom imported."""
+    return getattr(x, "node", None) is not None
+
+
 def copy(x: torch.Tensor) -> torch.Tensor:
-    """Return a detached copy of ``x``, which needs a gradient if ``x`` does."""
+    """Return a detached copy of ``x``, which needs a gradient if ``x`` does; a pending tensor as it is."""
+    if has_no_values(x):
+        return x
     found = x.detach().clone()
     return found.requires_grad_() if x.requires_grad and not is_transformed() else found
 

@@ -447,6 +447,45 @@ def test_a_function_that_one_thread_finds_may_be_named_by_another():
     assert Net.join is kept and not hasattr(swish, "multifold_found")
 
 
+class Table(nn.Module):
+    """A model that keeps pending values where its straight method does not look."""
+
+    def norm(self, x):
+        largest = torch.max(x)
+        return torch.log(torch.exp(x - largest).sum()) + largest
+
+    def forward(self, x):
+        self.table = [x]
+        for k in range(12):
+            self.table.append(self.table[-1] + self.norm(x[: 1 + k % 3]))
+        return self.table[-1].sum()
+
+
+def test_a_found_cell_may_belong_to_an_object_that_keeps_pending_values():
+    layer, model, xs = nn.Linear(4, 4), Table(), [*torch.randn(12, 4)]
+    run = multifold.batched(lambda x: model(layer(x)), may_loop=False)
+    for _ in range(3):
+        torch.testing.assert_close(run(xs), torch.stack([model(layer(x)) for x in xs]))
+
+
+def test_finding_a_cell_is_no_write_of_the_program():
+    class Reading(Table):
+        def configure(self, options):
+            for name, x in options.items():
+                setattr(self, name, x)
+
+        def forward(self, x):
+            while self.norm(x) < 4:
+                x = x + self.norm(x) ** 2
+            return x
+
+    layer, model = nn.Linear(4, 4), Reading()
+    run = multifold.batched(lambda x: model(layer(x)), may_loop=False)
+    for _ in range(3):
+        run([*torch.randn(6, 4)])
+    assert "alone" not in str(run.explain())
+
+
 def test_a_named_cell_takes_the_place_of_a_found_one():
     fn = swish
     with APPLIED.applied([fn]), CELLS.applied([fn]):

@@ -21,6 +21,7 @@ from multifold.lazy.beyond import Beyond, beyond_of
 from multifold.lazy.current import CURRENT, refusal
 from multifold.lazy.seen import Around, entries_of, same_entries, still_holds
 from multifold_torch.lazy.weights import Weights
+from multifold_torch.lazy.written import is_pending
 
 
 class AttributeSets:
@@ -531,11 +532,11 @@ def tensors_of(module: nn.Module) -> Iterable[Tensor]:
 
 
 def parameters_of(parts: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among ``parts``, and the parameters of the modules among them."""
+    """Yield the tensors among ``parts``, and the parameters of the modules among them; no pending ones."""
     for part in parts:
         if isinstance(part, nn.Module):
             yield from part.parameters()
-        elif isinstance(part, Tensor):
+        elif isinstance(part, Tensor) and not is_pending(part):
             yield part
 
 
