@@ -192,7 +192,7 @@ class TorchBackend(Backend):
 
     def version(self, x: torch.Tensor) -> int | None:
         if has_no_values(x):
-            return x.version  # type: ignore[attr-defined, no-any-return]
+            return x.version
         return None if x.is_inference() else x._version  # tensors made in inference mode keep no count
 
     def versions(self, xs: Sequence[Any]) -> list[Any]:
