@@ -61,9 +61,19 @@ class FrameworkRecorder(Recorder):
         The key is that of `SharedCopies.key`. An array of a framework decides the backend of a fold of
         ``backend="auto"`` that has none yet.
         """
-        if self._backend is None:
-            self._owner(x)
+        self._note_kept(x)
         return super().shared_key(x)
+
+    def _note_kept(self, x: Any) -> None:
+        backend = self._array_types.get(type(x)) or self._owner(x)
+        if backend is not None and backend.counts_changes:
+            self._note_array(backend, x)
+
+    def _note_array(self, backend: Backend, x: Any) -> None:
+        """Note that the next call reads an array of a framework that counts changes."""
+        graph = self._graph
+        # An eager twin has computed the calls before this one, so its arrays may have changed since.
+        graph.counted.note(x, backend.version, len(graph.signature), graph.value_of is not None)
 
     def array_class(self, x: Any) -> Hashable | None:
         """Return a key of an array: arrays with equal ones may share a launch. None if ``x`` is no array.
@@ -91,9 +101,7 @@ class FrameworkRecorder(Recorder):
         if rows != 1:
             refuse_rows(x, rows)
         if backend.counts_changes:
-            graph = self._graph
-            # An eager twin has computed the calls before this one, so its arrays may have changed since.
-            graph.counted.note(x, backend.version, len(graph.signature), graph.value_of is not None)
+            self._note_array(backend, x)
         return signature
 
     def _seat_of(self, op: Any) -> Seat | None:

@@ -152,6 +152,9 @@ class Recorder(RecorderBase):
         """Return a key of a shared value: calls may share a launch only if their keys are equal."""
         return self._graph.shared.key(x)
 
+    def _note_kept(self, x: Any) -> None:
+        """Note that the next call keeps ``x``: an array of a framework must not change before that runs."""
+
     def shared_value(self, x: Any) -> Any:
         """Return what a signature keeps of a shared value: a copy, since the caller may change his own."""
         return self._graph.shared.value(x)
@@ -230,7 +233,10 @@ class Recorder(RecorderBase):
             return "numpy", x.shape[1:], x.dtype  # as `numpy_class`, without a call
         if type(x) is Shared:
             return self.shared_key(x.value)
-        return freeze(x.value) if type(x) is Static else self.array_class(x)
+        if type(x) is Static:
+            self._note_kept(x.value)
+            return freeze(x.value)
+        return self.array_class(x)
 
     @staticmethod
     def _merges_by(x: Any) -> Hashable:
@@ -313,6 +319,8 @@ class Recorder(RecorderBase):
             # What is bound in a `functools.partial` may change before the next call, so it cannot be looked
             # up by itself. Its calls are recorded as calls of a copy, which never changes and which the
             # quick path therefore may know.
+            for x in (*getattr(op, "args", ()), *getattr(op, "keywords", {}).values()):
+                self._note_kept(x)
             copied = self._graph.copy_of(op, key_of(freeze, op, "the bound arguments", op))
             if copied is op:
                 return self._understand(op, operands, static, frame)
@@ -372,6 +380,8 @@ class Recorder(RecorderBase):
         op_key = op if isinstance(op, str) else freeze(op)
         # f(a=1, b=2) and f(b=2, a=1) are one call to Python
         ordered = [(name, keyword_value(name, x, op)) for name, x in sorted(static.items())]
+        for _, x in ordered:
+            self._note_kept(x)
         words = tuple([(name, key_of(freeze, x, f"keyword '{name}'", op)) for name, x in ordered])
         key = (op_key, structure, tuple(orders), tuple(slots), words)
         number = graph.keys.get(key)
@@ -542,6 +552,7 @@ class _Call:
 
         Raises `RecordError`, which names the op, for a value that `freeze` refuses.
         """
+        self.recorder._note_kept(x)
         return Slot(kinds.STATIC, key_of(freeze, x, "an operand", self.op), snapshot(x))
 
     def ragged_slot(self, operand: RaggedOperand) -> Slot:

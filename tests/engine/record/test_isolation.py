@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import gc
 import pickle
 import subprocess
@@ -689,17 +690,34 @@ def test_a_structured_array_is_unchanged_only_where_all_its_fields_are():
 # ---- arrays of a framework that counts changes ---------------------------------------------------
 
 
-def test_an_array_that_is_filled_anew_for_each_example_is_refused_where_changes_are_counted(seam, array):
+def scaled(x, by):
+    return x * by
+
+
+BY_BUFFER = {
+    "operand": lambda fold, x, buffer: fold.add(scaled, buffer, x),
+    "shared": lambda fold, x, buffer: fold.add(scaled, x, multifold.shared(buffer)),
+    "static": lambda fold, x, buffer: fold.add(scaled, x, multifold.static(buffer)),
+    "keyword": lambda fold, x, buffer: fold.add(scaled, x, by=multifold.static(buffer)),
+    "bound": lambda fold, x, buffer: fold.add(functools.partial(scaled, by=buffer), x),
+}
+
+
+@pytest.mark.parametrize("how", BY_BUFFER)
+def test_an_array_that_is_filled_anew_for_each_example_is_refused_where_changes_are_counted(
+    seam, array, how
+):
     if not seam.counts_changes:
         return
-    buffer = array([[0.0, 0.0]])
+    buffer, fold = array([[0.0, 0.0]]), Fold(backend=seam)
 
     def record(fold, x):
         buffer[0, 0] = x
-        return fold.add("double", buffer)
+        return BY_BUFFER[how](fold, array([[1.0, 2.0]]), buffer)
 
+    fold.run(None, [1.0], record)  # later runs record such a call without a look at each part of it
     with pytest.raises(RecordError, match="stay as it was until its calls have run") as raised:
-        Fold(backend=seam).run({"double": lambda x: 2 * x}, [1.0, 2.0], record)
+        fold.run(None, [1.0, 2.0], record)
     assert "Raised by example 1 of fold.run." in raised.value.__notes__
 
 
