@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 
 JOINS = ("stack", "cat", "list")
 
+IF_IT_DRAWS = (
+    "it draws random numbers, and would draw others in the loop. With seed=0 it draws the same in both, "
+    "and the loop is taken where that is faster."
+)
+"""What to do if a program that draws is slower than its loop."""
+
 NAMING = ("__module__", "__name__", "__qualname__", "__doc__")
 """What a batched program takes from its function; annotations of a module's class cannot be pickled."""
 
@@ -97,8 +103,9 @@ def batched(
     may_loop : bool
         Whether the plain loop runs examples where it has turned out to be faster: some runs, the second one
         first, measure both ways on parts of their examples. With gradients they measure their backward
-        passes, too. So far this works in PyTorch and NumPy. The loop is never taken with ``own``, ``seed``
-        or ``on_error="collect"``, nor by a program that draws random numbers.
+        passes, too. So far this works in PyTorch and NumPy. The loop is never taken with ``own`` or
+        ``on_error="collect"``, nor by a program that draws random numbers without ``seed``: what it draws
+        would depend on times. A warning tells if the loop would be faster then.
     keep : bool
         Whether the code of an example runs only when it is met for the first time: its recorded calls are
         kept, and replayed wherever the same objects come again as arguments, in the same modes, with new
@@ -234,9 +241,9 @@ class Batched:
         self.own = own
         self.seed = seed
         self.on_error = on_error
-        # The loop numbers no examples, has no copies, and does not collect failures as a run does.
-        # What is replayed is faster than any loop, once it has been met.
-        self.may_loop = may_loop and seed is None and not (own or keep) and on_error == "raise"
+        # The loop has no copies, and does not collect failures as a run does. What is replayed is faster
+        # than any loop, once it has been met.
+        self.may_loop = may_loop and not (own or keep) and on_error == "raise"
         self.met = MetExamples(self.version_of) if keep else None
         self.paces = paces()
         self.first_runs = FirstRuns()
@@ -288,12 +295,17 @@ class Batched:
         if self.may_loop:
             with_gradients = self.recorder.has_gradients and not backend.is_inference()
             self.pace = self.paces[with_gradients]
-            if not self.pace.draws and (self.recorder.times_backward or not with_gradients):
+            # With a seed the numbers that an example draws are the same in the loop.
+            draws = self.pace.draws and self.seed is None
+            may_time = self.recorder.times_backward or not with_gradients
+            if may_time and not draws:
                 return self.joined(self.run_in_pace(self.pace, backend, examples, shared, with_gradients))
-            if self.recorder.hint_if_slow and self.recorder.computes_now():
-                results = self.run_in_pace(self.first_runs, backend, examples, shared)
+            hint = self.recorder.hint_if_slow or (IF_IT_DRAWS if may_time else "")
+            if hint and self.recorder.computes_now():
+                timed_back = with_gradients and self.recorder.times_backward
+                results = self.run_in_pace(self.first_runs, backend, examples, shared, timed_back)
                 if told := self.first_runs.told_once():
-                    warn_user(f"{told}\n\nHint: {self.recorder.hint_if_slow}")
+                    warn_user(f"{told}\n\nHint: {hint}")
                 return self.joined(results)
         return self.returned(*self.run(examples, shared))
 
@@ -312,7 +324,7 @@ class Batched:
         count = len(examples)
         looped, timed = pace.next(count)
         random = None
-        if timed or pace.draws is None:
+        if self.seed is None and (timed or pace.draws is None):
             random = KeptState(backend, owners_of(backend, None, self.fn), only_random=True)
             before = random.read()
         moments = [moment(backend, timed)]
@@ -320,7 +332,7 @@ class Batched:
         moments.append(moment(backend, timed))
         if looped < count:
             try:
-                results += self.run(examples[looped:], shared)[0]
+                results += self.run(examples[looped:], shared, looped)[0]
             except Exception as error:
                 if looped:
                     error.add_note(
@@ -363,13 +375,14 @@ class Batched:
         return (joined, failures) if self.on_error == "collect" else joined
 
     def run(
-        self, examples: Sequence[Any], shared: dict[str, Any]
+        self, examples: Sequence[Any], shared: dict[str, Any], first: int = 0
     ) -> tuple[list[Any], dict[int, Exception]]:
         """Run all examples at once; return the results of those that did not fail, and the failures.
 
         The results are in the order of the examples. ``examples`` has a tuple of arguments for each, and
-        ``shared`` the keywords for all. Failures are exceptions by the number of the example, from 0; with
-        ``on_error="raise"`` the first one is raised. Examples that are kept are replayed.
+        ``shared`` the keywords for all. With a seed the streams are those of examples from ``first`` on.
+        Failures are exceptions by the number of the example, from 0; with ``on_error="raise"`` the first
+        one is raised. Examples that are kept are replayed.
         """
         if self.met is not None:
             return self.run_met(self.met, examples, shared), {}
@@ -388,7 +401,7 @@ class Batched:
             number, arguments = numbered
             fn = own_copy(self.fn, shared_arrays) if self.own else function.program
             run = function.run_of(
-                fold, shared.values(), self.seed, examples, own=self.own, count=len(examples)
+                fold, shared.values(), self.seed, examples, own=self.own, count=len(examples), first=first
             )
             made: list[Any] = []
             try:
@@ -562,7 +575,7 @@ class Batched:
         results: list[Any] = []
         failures: dict[int, Exception] = {}
         sharing = None
-        if self.seed is not None:
+        if self.seed is not None and examples:
             backend = self.function.backend_for(*examples[0], *shared.values())
             sharing = Sharing(backend, self.recorder, self.fn, self.seed, watches=False)
         for number, example in enumerate(examples):

@@ -258,6 +258,7 @@ class LazyFunction:
         *,
         own: bool = False,
         count: int = 0,
+        first: int = 0,
     ) -> LazyRun:
         """Return the run of this program on ``fold`` in this thread; begin one if there is none.
 
@@ -267,7 +268,8 @@ class LazyFunction:
 
         The other arguments count only where a run begins. ``same`` has the arguments that all examples have
         in common, and ``examples`` the own ones of each; ``count`` is how many examples there are, 0 if
-        that is not known; `batched` says what ``seed`` and ``own`` do.
+        that is not known, and ``first`` the number of the first one; `batched` says what ``seed`` and
+        ``own`` do.
         """
         thread = self.thread
         run = thread.runs.get(fold)
@@ -285,7 +287,7 @@ class LazyFunction:
                 self.recorder.beginning() if self.recorder.records_weights else nullcontext(),
             )
             fold._meanwhile.push(partial(thread.end, fold))
-            run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples, own, count)
+            run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples, own, count, first)
             # What is traced is kept, and a run without end, as that of a server, shows nothing first.
             if run.recording.found is not None and (run.recording.is_trace or not count):
                 self.find_cells()
@@ -332,6 +334,8 @@ class LazyRun:
         Whether each example has a copy of the model.
     count : int
         How many examples there are, 0 if that is not known.
+    first : int
+        The number of the first one, from which those of the others follow.
 
     Attributes
     ----------
@@ -348,6 +352,7 @@ class LazyRun:
         examples: Sequence[Sequence[Any]],
         own: bool,
         count: int,
+        first: int,
     ) -> None:
         backend: Any = function.backend
         self.function = function
@@ -365,9 +370,10 @@ class LazyRun:
         )
         self.sharing = Sharing(backend, self.recorder, function.fn, seed, same, own=own)
         self.recorder.alone.clear()
-        for number, arguments in enumerate(examples):
+        for number, arguments in enumerate(examples, first):
             self.sharing.take(number, arguments)
         self.count = count
+        self.first = first
         self.are_known = bool(examples)
         self.started = 0
 
@@ -382,13 +388,14 @@ class LazyRun:
         raised, as `LazyRecorder.explained` puts it.
         """
         recorder = self.recorder
-        number = self.started
+        before = self.started
+        number = self.first + before
         self.started += 1
         self.recording.begins((self.fn, *arguments))
         if not self.are_known:
             self.sharing.take(number, arguments)
-        if number and self.count:  # those before have shown about how many calls there are
-            self.function.learn(self, self.count * len(self.fold._graph.signature) // number)
+        if before and self.count:  # these have shown about how many calls there are
+            self.function.learn(self, self.count * len(self.fold._graph.signature) // before)
         context, variables = self.sharing.context()
         code = partial(context.run, code)
         try:

@@ -69,11 +69,33 @@ def test_runs_stay_batched_where_that_is_faster(monkeypatch):
     assert not run.explain().pace
 
 
-@pytest.mark.parametrize("keywords", [{"may_loop": False}, {"seed": 0}], ids=str)
-def test_the_loop_is_never_taken_if_it_may_not(monkeypatch, keywords):
-    _, looped = Clock(monkeypatch, 1.0, 2.0).program(**keywords)
+def test_the_loop_is_never_taken_if_it_may_not(monkeypatch):
+    _, looped = Clock(monkeypatch, 1.0, 2.0).program(may_loop=False)
     with torch.no_grad():
         assert [looped() for _ in range(4)] == [0] * 4
+
+
+def test_with_a_seed_the_loop_is_taken_where_it_is_faster_and_draws_the_same(monkeypatch):
+    clock = Clock(monkeypatch, 1.0, 2.0)
+    run = multifold.batched(lambda x: clock.took(x) or LAYER(x) + torch.rand(2), seed=3)
+    often = []
+    with torch.no_grad():
+        expected = run.loop(ROWS)
+        for _ in range(4):
+            clock.looped.clear()
+            torch.testing.assert_close(run(ROWS), expected)
+            often.append(len(clock.looped))
+    assert often == [0, 1, 16, 16]
+
+
+def test_a_program_that_draws_without_a_seed_is_told_if_the_loop_is_faster(monkeypatch, recwarn):
+    clock = Clock(monkeypatch, 1.0, 2.0)
+    run = multifold.batched(lambda x: clock.took(x) or LAYER(x) + torch.rand(2))
+    with torch.no_grad():
+        for _ in range(15):
+            run(ROWS)
+    told = [str(x.message) for x in recwarn if "slower than the loop" in str(x.message)]
+    assert len(told) == 1 and "With seed=0 it draws the same in both" in told[0]
 
 
 @pytest.mark.parametrize(("backward", "often"), [(True, [0, 1, 16, 16]), (False, [0, 1, 0, 0])])

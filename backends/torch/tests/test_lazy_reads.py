@@ -568,7 +568,7 @@ def test_with_a_seed_examples_draw_the_same_numbers_as_in_the_loop(source):
             x = LIN(x) * drawn[-1]
         return x, drawn
 
-    run = multifold.batched(program, seed=3, join="list")
+    run = multifold.batched(program, seed=3, may_loop=False, join="list")
     with warnings.catch_warnings(action="error"):
         (found, drawn), (wanted, others) = zip(*run(XS), strict=True), zip(*run.loop(XS), strict=True)
     assert drawn == others and len({numbers[0] for numbers in drawn}) == len(XS)
