@@ -166,7 +166,9 @@ class AdviceBench:
             self.step(lambda: self.batched(cells, None).run(self.examples[:count], {})[0])
         results = self.step(lambda: trial.run(self.examples[:count], {})[0])[1]
         if not len(trial.fold or ()):
-            raise RecordError("none of its calls is recorded, since it begins with no layer or cell.")
+            raise RecordError(
+                "none of its calls is recorded, since it begins with no common layer or cell."
+            )
         self.compare(trial, results)
         return trial
 

@@ -458,8 +458,8 @@ class Batched:
         if not self.function.cells and not len(self.fold or ()):
             warn_user(
                 f"{getattr(self.fn, '__qualname__', type(self.fn).__name__)} ran as a loop: none of its "
-                "calls was recorded, since it begins with no layer or cell.\n\nHint: name functions that "
-                "take arrays by batched(fn, cells=[...])."
+                "calls was recorded, since it begins with no common layer or cell.\n\nHint: name functions "
+                "that take arrays by batched(fn, cells=[...])."
             )
 
     def traces(self, *iterables: Iterable[Any], **shared: Any) -> list[LazyTrace]:

@@ -129,7 +129,7 @@ class LazyExplanation(RoundsExplanation):
             yield f"{1e3 * total:,.2f} ms on {explanation.backend}: {', '.join(shares)}"
         yield ""
         if not calls:
-            yield "No call was recorded, since the program begins with no layer or cell: it ran as a loop."
+            yield "No call was recorded: the program begins with no common layer or cell. It ran as a loop."
             yield "What to change: name functions that take arrays."
             yield "     before: run = multifold.batched(fn)"
             yield "     after:  run = multifold.batched(fn, cells=[join])  # or @multifold.cell above join"

@@ -27,10 +27,14 @@ NORM = nn.LayerNorm(4)
 GRU, LSTM = nn.GRUCell(4, 4), nn.LSTM(4, 4)
 HEADS = nn.MultiheadAttention(4, 2)
 CONV = nn.Conv1d(1, 2, 3)
+BILINEAR, RMS = nn.Bilinear(4, 4, 2), nn.RMSNorm(4)
 VECTOR = nn.Parameter(torch.rand(4))
 ENCODER = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
 SEQUENCE = nn.Sequential(LIN, nn.ReLU(), WIDE)
-ALL = [*(x for m in (LIN, WIDE, TABLE, NORM, GRU, LSTM, HEADS, CONV) for x in m.parameters()), VECTOR]
+ALL = [
+    *(x for m in (LIN, WIDE, TABLE, NORM, GRU, LSTM, HEADS, CONV, BILINEAR, RMS) for x in m.parameters()),
+    VECTOR,
+]
 XS = [torch.randn(4) for _ in range(5)]
 
 
@@ -144,6 +148,8 @@ PROGRAMS = {
     "attention": lambda x: HEADS(LIN(x)[None], x[None], x[None])[0],
     "attention that returns no weights": lambda x: ENCODER(LIN(x).view(1, 1, 4)),
     "convolution": lambda x: CONV(LIN(x)[None]),
+    "first a bilinear layer": lambda x: BILINEAR(x, x * 2),
+    "first a norm": RMS,
     "sequential": SEQUENCE,
     "loss": lambda x: F.cross_entropy(LIN(x)[None], torch.tensor([1])),
     "dropout in evaluation": lambda x: F.dropout(LIN(x), 0.5, False),

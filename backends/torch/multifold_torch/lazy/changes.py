@@ -347,6 +347,8 @@ LAYERS: dict[type[nn.Module], int] = {
     nn.Linear: 0,
     nn.Embedding: 0,
     nn.LayerNorm: 0,
+    nn.RMSNorm: 0,
+    nn.Bilinear: 0,
     nn.RNNCell: 2,
     nn.GRUCell: 2,
     nn.LSTMCell: 2,
