@@ -341,6 +341,49 @@ def test_a_program_with_transforms_runs_inside_of_a_transform():
     np.testing.assert_allclose(jax.grad(batched)(1.5), jax.grad(loss)(1.5, XS), rtol=1e-4)
 
 
+CONSTRUCTORS = {
+    "array": lambda x, y: jnp.array([y[0], y[1]]),
+    "r_": lambda x, y: jnp.r_[x, y],
+    "vectorize": lambda x, y: jnp.vectorize(jnp.sin)(y),
+    "at": lambda x, y: x.at[0].set(y[1]),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_what_jax_makes_an_array_of_is_refused_only_where_its_gradient_would_be_lost(name):
+    run = as_loop(lambda x, scale: CONSTRUCTORS[name](x, layer(x * scale)), XS, scale=2.0)
+    with pytest.raises(RecordError, match=r"(?s)cannot be recorded.*make a cell"):
+        jax.grad(lambda scale: jnp.stack(run(XS, scale=scale)).sum())(2.0)
+
+
+def test_what_has_no_gradient_is_made_an_array_inside_of_a_transform():
+    run = multifold.batched(
+        lambda x, scale: (x * jnp.array([layer(x).argmax()]) * scale).sum(), backend="jax"
+    )
+    wanted = sum((x * layer(x).argmax()).sum() for x in XS)
+    np.testing.assert_allclose(jax.grad(lambda scale: run(XS, scale=scale).sum())(2.0), wanted, rtol=1e-5)
+
+
+FAILING = {
+    "where": lambda x, y: jnp.where(y > 0, y, x),
+    "lax": lambda x, y: jax.lax.tanh(y),
+    "index": lambda x, y: x[y.argmax()],
+    "operand": lambda x, y: jax.lax.cond(True, jnp.sin, jnp.cos, y),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_an_error_of_jax_is_one_of_multifold_that_the_program_does_not_catch(name):
+    def program(x):
+        try:
+            return FAILING[name](x, layer(x))
+        except (TypeError, IndexError):
+            return x
+
+    with pytest.raises(RecordError, match="cannot be recorded"):
+        multifold.batched(program, backend="jax")(XS)
+
+
 class Keeping:
     """Has cells that count, keep, and note a size."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from multifold.lazy.current import refusal
+from multifold.lazy.current import recording_of, refusal
 from multifold.lazy.operators import OperatorRecorder, PendingOperators, SettledOperators, record
 from multifold.lazy.pending_array import METHODS, method
 
@@ -37,12 +37,29 @@ class PendingJax(PendingOperators):
         # Such an index is no error in JAX, which takes the entry next to it.
         return record(operator.getitem, self, index)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        # JAX, as in `jnp.array([x[0]])`, would take the value for a constant, whose gradient is zero.
+        if jnp.issubdtype(self.dtype, jnp.inexact) and recording_of().recorder.is_within_transform():
+            refuse_jax(sys._getframe(1))
+        return PendingOperators.__array__(self, dtype, copy)
+
+    # JAX puts a text of it into its errors alone, which the program may catch.
+    def __format__(self, spec: str) -> str:
+        refuse_jax(sys._getframe(1))
+        return PendingOperators.__format__(self, spec)
+
+    def __repr__(self) -> str:
+        refuse_jax(sys._getframe(1))
+        return PendingOperators.__repr__(self)
+
     def __getattr__(self, name: str) -> Any:
         if name in RECORDED:
             return lambda *args, **kwargs: record(RECORDED[name], self, *args, **kwargs)
         if name in ("item", "tolist"):
             return getattr(self._read(), name)
-        if hasattr(jax.Array, name):
+        if hasattr(jax.Array, name) or (
+            name == "__jax_array__" and sys._getframe(1).f_code.co_name == ARRAYLIKE
+        ):
             raise refusal(IN_A_FUNCTION, OperatorRecorder.cells)
         raise AttributeError(f"'jax.Array' object has no attribute {name!r}")
 
@@ -51,6 +68,9 @@ class SettledJax(SettledOperators, PendingJax):
     """A pending array after its run: it stands for its value, an array of JAX."""
 
     __slots__ = ()
+
+    __array__ = PendingOperators.__array__
+    __format__ = PendingOperators.__format__
 
     def __jax_array__(self) -> Any:
         return self.value
@@ -61,18 +81,34 @@ class SettledJax(SettledOperators, PendingJax):
         return self.value.T
 
 
-def is_asked_by_program(frame: Any) -> bool:
-    """Return whether a frame is one of a program; JAX itself must not take a pending array for its own.
+def package_of(frame: Any) -> str:
+    """Return the name of the package that the code of a frame is from.
 
     Frames of the module ``abc``, which answer `isinstance`, stand for those that have called them.
     """
     while frame.f_globals.get("__name__") == "abc":
         frame = frame.f_back
-    return str(frame.f_globals.get("__name__")).partition(".")[0] not in INNER
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
-INNER = ("jax", "jaxlib", "multifold", "multifold_jax")
+def is_asked_by_program(frame: Any) -> bool:
+    """Return whether a frame is one of a program; JAX itself must not take a pending array for its own."""
+    return package_of(frame) not in INNER
+
+
+def refuse_jax(frame: Any) -> None:
+    """Raise a `RecordError` if a frame is one of JAX, which asks for what it cannot use."""
+    if package_of(frame) in JAX:
+        raise refusal(IN_A_FUNCTION, OperatorRecorder.cells)
+
+
+JAX = ("jax", "jaxlib")
+INNER = (*JAX, "multifold", "multifold_jax")
 """Packages whose code knows what a pending array is, or must not take one for an array."""
+
+ARRAYLIKE = "_arraylike"
+"""The function of JAX that tells arrays from all else. Its callers raise a TypeError for the latter, which the
+program may catch."""
 
 IN_A_FUNCTION = "A function of JAX has met an array that is not computed yet, and cannot be recorded."
 

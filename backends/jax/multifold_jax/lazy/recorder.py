@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,10 @@ from multifold_jax.lazy.settings import STATES, applied, settings_now
 
 transforms_now = getattr(jax.extend.core, "get_opaque_trace_state", None) or jax.core.get_opaque_trace_state
 """Returns what is equal to itself as long as no transform of JAX, as `jax.grad`, is entered or left."""
+
+with ThreadPoolExecutor(1) as new_thread:
+    NO_TRANSFORMS = new_thread.submit(transforms_now).result()
+    """What `transforms_now` returns outside of all transforms, as in a new thread."""
 
 
 VALUES_WANTED = (
@@ -148,6 +153,10 @@ class JaxRecorder(OperatorRecorder):
     def is_transformed(self) -> bool:
         """Return whether the program is inside of a transform that it has entered, as `jax.grad`."""
         return bool(transforms_now() != self.transforms)
+
+    def is_within_transform(self) -> bool:
+        """Return whether the run as a whole is inside of a transform of JAX."""
+        return bool(self.transforms != NO_TRANSFORMS)
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         if isinstance(x, jax.core.Tracer) and self.is_transformed():
