@@ -356,7 +356,8 @@ class OperatorRecorder(LazyRecorder):
         kwargs: Mapping[str, Any],
         operands: Sequence[Any],
     ) -> KnownCall:
-        leaves, structure = self.flatten((args, dict(kwargs)))
+        by_name = {name: kwargs[name] for name in sorted(kwargs)}  # in the order of the key's operands
+        leaves, structure = self.flatten((args, by_name))
         arrays = self.pending, *self.arrays, np.ndarray
         places = [i for i, x in enumerate(leaves) if isinstance(x, arrays)]
         same = [id(leaves[i]) in self.shared for i in places]

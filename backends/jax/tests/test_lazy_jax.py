@@ -4,11 +4,15 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections import OrderedDict, defaultdict
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optree
 import pytest
 from multifold_jax.eager import COMPILATIONS
 
@@ -142,6 +146,48 @@ def test_a_variable_that_a_cell_uses_and_that_changes_is_refused():
 
     with pytest.raises(RecordError, match="changed during the run"):
         multifold.batched(program, backend="jax")(XS)
+
+
+@multifold.cell
+def by_order(found):
+    return sum(x * 10**i for i, x in enumerate(found.values()))
+
+
+@multifold.cell
+def by_pair(pair):
+    return pair.left["z"] + by_order(pair.left["a"])
+
+
+@multifold.cell
+def nests(x):
+    pair = Pair({"q": x * 2, "b": None}, defaultdict(list, y=[x], d=x))
+    return {"z": x, "a": pair, 3: OrderedDict(w=x, c=x)}
+
+
+class Pair(NamedTuple):
+    """Holds two nested values."""
+
+    left: Any
+    right: Any
+
+
+DICTS = {
+    "argument": lambda x: (by_order({"b": layer(x), "a": x}), by_order({"a": layer(x), "b": x})),
+    "keys of several types": lambda x: by_order({1: layer(x), "a": x}),
+    "of a cell": lambda x: nests(layer(x)),
+    "nested in an argument": lambda x: by_pair(Pair({"z": layer(x), "a": {"y": x, "b": x * 2}}, None)),
+    "keywords": lambda x: combine(PARAMETERS, right=layer(x), left=x),
+    "of the program": lambda x: {"b": layer(x), "a": {2: x, "c": layer(x)[0]}},
+}
+
+
+@pytest.mark.parametrize("name", DICTS)
+def test_a_dict_keeps_the_order_of_its_keys(name):
+    run = multifold.batched(DICTS[name], join="list", backend="jax")
+    for found, wanted in zip(run(XS), map(DICTS[name], XS), strict=True):
+        assert re.sub(r"Array[^)]*", "", repr(found)) == re.sub(r"Array[^)]*", "", repr(wanted))
+        for x, y in zip(optree.tree_leaves(found), optree.tree_leaves(wanted), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5)
 
 
 SCALE = 2.0

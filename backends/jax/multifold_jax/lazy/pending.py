@@ -107,8 +107,8 @@ INNER = (*JAX, "multifold", "multifold_jax")
 """Packages whose code knows what a pending array is, or must not take one for an array."""
 
 ARRAYLIKE = "_arraylike"
-"""The function of JAX that tells arrays from all else. Its callers raise a TypeError for the latter, which the
-program may catch."""
+"""The function of JAX that tells arrays from all else. For the latter its callers raise a TypeError, which
+the program may catch."""
 
 IN_A_FUNCTION = "A function of JAX has met an array that is not computed yet, and cannot be recorded."
 

@@ -19,6 +19,7 @@ from multifold.lazy.current import Recording, refusal
 from multifold.lazy.forms import PendingForm
 from multifold.lazy.keeping import KeepingWatch
 from multifold.lazy.operators import CompiledCall, OperatorRecorder
+from multifold_jax.lazy.nesting import flatten, ordered
 from multifold_jax.lazy.pending import IN_A_FUNCTION, PendingJax, SettledJax
 from multifold_jax.lazy.settings import STATES, applied, settings_now
 
@@ -50,6 +51,9 @@ class JaxCall(CompiledCall):
         self.run = jax.jit(self.on_rows)
         self.settings = settings_now()
 
+    def traced(self, *operands: Any) -> Any:
+        return ordered(super().traced(*operands))
+
     def on_rows(self, *operands: Any) -> Any:
         """Run the function under `jax.vmap`; return the leaves of its result, each ``(n, *s)``.
 
@@ -57,7 +61,7 @@ class JaxCall(CompiledCall):
         these whole.
         """
         axes = tuple([None if is_shared else 0 for is_shared in self.shared])
-        return jax.tree.leaves(jax.vmap(self.traced, in_axes=axes)(*operands))
+        return jax.tree.leaves(ordered(jax.vmap(self.traced, in_axes=axes)(*operands)))
 
     def learn(self, recording: Recording, forms: Sequence[PendingForm]) -> tuple[Sequence[Any], Any]:
         specs = [jax.ShapeDtypeStruct(form.shape, form.dtype) for form in forms]
@@ -77,7 +81,7 @@ class JaxCall(CompiledCall):
             watch = KeepingWatch(kept)
             found = traced()
             self.refuse_keeping(kept, watch, traced)
-        results, structure = jax.tree.flatten(found)
+        results, structure = jax.tree.flatten(ordered(found))
         if not results:
             raise RecordError(f"Expected {self.__name__} to return arrays. Received {found!r}.")
         return results, None if found is results[0] else structure
@@ -174,8 +178,7 @@ class JaxRecorder(OperatorRecorder):
         return super().call(recording, fn, rows, args, kwargs)
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
-        leaves, structure = jax.tree.flatten(x, is_leaf=lambda part: part is None)
-        return leaves, structure
+        return flatten(x)
 
     def row_of(self, recording: Recording, x: Any) -> Any:
         return jnp.array(x)[None]
