@@ -343,6 +343,8 @@ TRANSFORMS = {
     "jit": lambda x: jax.jit(lambda y: layer(y))(x),
     "scan": lambda x: jax.lax.scan(lambda y, _: (layer(y), None), x, None, 3)[0],
     "in a cell": lambda x: slope(layer(x)),
+    "cond": lambda x: jax.lax.cond(True, lambda: layer(x), lambda: x),
+    "grad of another": lambda x: jax.grad(lambda y: (y * layer(x)).sum())(x),
 }
 
 
@@ -361,12 +363,23 @@ def decided(x):
     return jax.grad(lambda y: y.sum() if h[0] > 0 else -y.sum())(x)
 
 
+def mixed(x):
+    h = layer(x)
+    return jax.grad(lambda y: combine(PARAMETERS, y, h).sum())(x)
+
+
+def branched(x):
+    h = layer(x)
+    return jax.lax.cond(True, lambda: combine(PARAMETERS, x, h), lambda: x)
+
+
 UNTRANSFORMED = {
     "pending": lambda x: jax.grad(lambda y: jnp.tanh(y).sum())(layer(x)),
-    "pending and traced": lambda x: jax.grad(lambda y: combine(PARAMETERS, y, layer(x)).sum())(x),
+    "pending and traced": mixed,
     "closure": closure,
     "decided": decided,
     "vmap": lambda x: jax.vmap(jnp.sin)(layer(x)),
+    "cond": branched,
 }
 
 
@@ -428,6 +441,12 @@ def test_an_error_of_jax_is_one_of_multifold_that_the_program_does_not_catch(nam
 
     with pytest.raises(RecordError, match="cannot be recorded"):
         multifold.batched(program, backend="jax")(XS)
+
+
+def test_a_cell_that_returns_a_number_too_large_for_jax_is_refused():
+    cell = multifold.cell(lambda x: (x, 2**40))
+    with pytest.raises(RecordError, match="returns 1099511627776, which no array of JAX holds"):
+        multifold.batched(lambda x: cell(x)[0], backend="jax")(XS)
 
 
 class Keeping:

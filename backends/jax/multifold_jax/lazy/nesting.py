@@ -57,7 +57,7 @@ def is_leaf(x: Any) -> bool:
 
 
 def ordered(x: Any) -> Any:
-    """Return a nested value with an `Ordered` in the place of each dict, at any depth whose keys are not sorted."""
+    """Return a nested value with an `Ordered` in the place of each dict whose keys are not sorted."""
     leaves, structure = jax.tree.flatten(x, is_leaf=is_leaf)
     if not any(type(leaf) in DICTS for leaf in leaves):
         return x

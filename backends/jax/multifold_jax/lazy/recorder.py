@@ -52,7 +52,16 @@ class JaxCall(CompiledCall):
         self.settings = settings_now()
 
     def traced(self, *operands: Any) -> Any:
-        return ordered(super().traced(*operands))
+        found = ordered(super().traced(*operands))
+        for x in jax.tree.leaves(found):
+            try:
+                jax.typeof(x)
+            except OverflowError as error:
+                raise refusal(
+                    f"The cell {self.__name__} returns {x}, which no array of JAX holds.",
+                    "return it from the program, or as a float.",
+                ) from error
+        return found
 
     def on_rows(self, *operands: Any) -> Any:
         """Run the function under `jax.vmap`; return the leaves of its result, each ``(n, *s)``.
@@ -170,18 +179,24 @@ class JaxRecorder(OperatorRecorder):
     def call(
         self, recording: Recording, fn: Any, rows: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        leaves = self.flatten((args, kwargs))[0]
-        is_traced = any(isinstance(x, jax.core.Tracer) for x in leaves) and self.is_transformed()
-        if is_traced and not any(isinstance(x, PendingJax) for x in leaves):
+        if self.is_transformed() and not self.meets_pending(args, kwargs):
             with recording.paused():  # inside of a transform it is a function as any other
                 return fn(*args, **kwargs)
         return super().call(recording, fn, rows, args, kwargs)
+
+    def meets_pending(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether a pending array is among the arguments of a call, at any depth."""
+        return any(isinstance(x, PendingJax) for x in self.flatten((args, kwargs))[0])
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         return flatten(x)
 
     def row_of(self, recording: Recording, x: Any) -> Any:
-        return jnp.array(x)[None]
+        row = jnp.array(x)[None]
+        became_traced = isinstance(row, jax.core.Tracer) and not isinstance(x, jax.core.Tracer)
+        if became_traced and self.is_transformed():  # it is unknown outside of that transform
+            raise refusal(IN_A_FUNCTION, self.cells)
+        return row
 
     def computed(self, pending: PendingJax, rows: Any) -> Any:
         return rows[0]
