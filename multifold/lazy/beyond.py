@@ -264,7 +264,9 @@ class Beyond:
                     self.keep_name(owner, table, name, f"attribute {name!r} of {text}")
                     yield table.get(name, NOTHING)
             if isinstance(table, MappingProxyType):  # of a class
-                yield from [part for name, part in table.items() if is_special(name, part)]
+                for name in [name for name, part in table.items() if is_special(name, part)]:
+                    self.keep_name(owner, table, name, f"attribute {name!r} of {text}")
+                    yield table[name]
 
     def tables(self, x: Any) -> Iterator[tuple[Any, str, Any]]:
         """Yield ``(owner, its name, table)`` for where attributes are: an object, its class and bases."""

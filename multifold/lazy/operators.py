@@ -13,7 +13,6 @@ import operator
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import FunctionType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -298,8 +297,8 @@ class OperatorRecorder(LazyRecorder):
             recording = recording_of()
             if seen is None or not seen.is_now() or not self.is_same_beyond(x):
                 seen = self.look_at(recording, x)
-                if type(x) is FunctionType:  # it is compiled with what it finds, whoever changes that
-                    self.beyond[id(x)] = Beyond([x], every_store(), known_to(recording))
+                # It is compiled with what it finds, whoever changes that.
+                self.beyond[id(x)] = Beyond([x], every_store(), known_to(recording))
             seen.look_beyond(beyond_of(recording, [x]))
             self.seen[id(x)] = self.seen_before[id(x)] = seen
         seen.refuse_rebound()

@@ -74,6 +74,8 @@ class Around:
     def __init__(self, function: FunctionType, version_of: Callable[[Any], int | None]) -> None:
         wait_for_others()
         own = function.__globals__
+        self.function = function
+        self.defaults = function.__code__, function.__defaults__, function.__kwdefaults__
         self.version_of = version_of
         self.beyond: Any = None
         self.cells = [(cell, read_cell(cell)) for cell in function.__closure__ or ()]
@@ -81,7 +83,7 @@ class Around:
         found = [x for *_, x in (*self.cells, *self.names)]
         versions = [(x, version_of(x)) for x in found]
         self.versions = [(x, version) for x, version in versions if version is not None]
-        self.entries = [(x, entries_of(x)) for x in found if type(x) in CONTAINERS]
+        self.entries = [(x, entries_of(x)) for x in (*found, self.defaults[2]) if type(x) in CONTAINERS]
 
     def look_beyond(self, beyond: Any) -> None:
         """Keep a `Beyond`, or None; see ``beyond``."""
@@ -89,6 +91,12 @@ class Around:
 
     def is_now(self) -> bool:
         """Return whether variables and names stand for the same objects as at first, unchanged."""
+        function = self.function
+        code, defaults, by_name = self.defaults
+        if function.__defaults__ is not defaults or function.__kwdefaults__ is not by_name:
+            return False
+        if function.__code__ is not code:
+            return False
         # It is asked at each call of a cell, where a loop is quicker than `all`.
         for own, name, value in self.names:
             now = own.get(name, MISSING)
@@ -125,13 +133,14 @@ class Bound:
         self.object = x
         self.of = attributes
         self.around = Around(x, lambda part: None) if isinstance(x, FunctionType) else None
-        self.attributes = dict(self.of(x)) if hasattr(x, "__dict__") else {}
+        self.has_attributes = hasattr(x, "__dict__")
+        self.attributes = dict(self.of(x)) if self.has_attributes else {}
         held = [part for part in (x, *self.attributes.values()) if type(part) in CONTAINERS]
         self.entries = [(part, entries_of(part)) for part in held]
 
     def is_now(self) -> bool:
         """Return whether the names stand for the same objects, with the same entries, as at the start."""
-        now = self.of(self.object) if self.attributes else self.attributes
+        now = self.of(self.object) if self.has_attributes else self.attributes
         return (
             now.keys() == self.attributes.keys()
             and all(map(operator.is_, now.values(), self.attributes.values()))

@@ -258,6 +258,47 @@ def test_a_cell_sees_new_arrays_of_its_object_in_the_next_run():
     np.testing.assert_allclose(run(XS), 5 * jnp.stack(XS))
 
 
+class Scale:
+    """Is called with its factor, one of its class at first."""
+
+    factor = 2.0
+
+    def __call__(self, x):
+        return x * self.factor
+
+    def half(self, x):
+        return x * self.factor / 2
+
+
+def by_default(x, factor=2.0, *, more=1.0):
+    return x * factor * more
+
+
+DEFAULT = multifold.cell(by_default)
+CALLING = multifold.cell(lambda scale, x: scale(x))
+
+TRIPLE = "__call__", lambda self, x: 3 * x
+CHANGES = {  # what makes a program of an object, what is changed, and how
+    "defaults": (lambda scale: DEFAULT, by_default, "__defaults__", (3.0,)),
+    "keyword": (lambda scale: DEFAULT, by_default, "__kwdefaults__", {"more": 1.5}),
+    "call": (lambda scale: multifold.cell(lambda x: scale(x)), Scale, *TRIPLE),
+    "call of an argument": (lambda scale: lambda x: CALLING(scale, x), Scale, *TRIPLE),
+    "class": (multifold.cell, Scale, "factor", 3.0),
+    "object": (multifold.cell, None, "factor", 3.0),
+    "method": (lambda scale: multifold.cell(scale.half), None, "factor", 3.0),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_cell_is_made_of_is_that_of_each_run(name, monkeypatch):
+    make, owner, attribute, value = CHANGES[name]
+    scale = Scale()
+    run = multifold.batched(make(scale), backend="jax")
+    first = run(XS)
+    monkeypatch.setattr(owner or scale, attribute, value)
+    np.testing.assert_allclose(run(XS), 1.5 * first, rtol=1e-6)
+
+
 def test_an_array_of_numpy_is_taken_as_it_is_when_it_is_recorded():
     def program(x):
         own = np.ones(4, np.float32)

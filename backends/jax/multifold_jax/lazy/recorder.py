@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import jax
@@ -15,10 +17,13 @@ import numpy as np
 
 from multifold import trusted
 from multifold.errors import RecordError
+from multifold.lazy.beyond import Beyond, every_store, known_to
 from multifold.lazy.current import Recording, refusal
 from multifold.lazy.forms import PendingForm
 from multifold.lazy.keeping import KeepingWatch
 from multifold.lazy.operators import CompiledCall, OperatorRecorder
+from multifold.lazy.recorder import MANY
+from multifold.lazy.seen import Seen
 from multifold_jax.lazy.nesting import flatten, ordered
 from multifold_jax.lazy.pending import IN_A_FUNCTION, PendingJax, SettledJax
 from multifold_jax.lazy.settings import STATES, applied, settings_now
@@ -142,11 +147,16 @@ class JaxRecorder(OperatorRecorder):
         super().__init__(PendingJax, SettledJax, {}, (settings_now,))
         self.transforms: Any = transforms_now()
         self.outside = settings_now()
+        self.bound: dict[tuple[int, ...], tuple[Seen, Beyond]] = {}
+        self.looked_at = set[tuple[int, ...]]()
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         before = self.transforms, self.outside
         self.transforms, self.outside = transforms_now(), settings_now()
+        self.looked_at = set()
+        if len(self.bound) > MANY:
+            self.bound = {}
         try:
             with super().recording(same):
                 yield
@@ -182,7 +192,27 @@ class JaxRecorder(OperatorRecorder):
         if self.is_transformed() and not self.meets_pending(args, kwargs):
             with recording.paused():  # inside of a transform it is a function as any other
                 return fn(*args, **kwargs)
+        if type(fn) is not FunctionType and hasattr(fn, "__dict__"):
+            self.forget_changed(recording, fn)
         return super().call(recording, fn, rows, args, kwargs)
+
+    def forget_changed(self, recording: Recording, fn: Any) -> None:
+        """Forget the calls of a method or an object if what it has or finds is not what it was before.
+
+        Each run looks at it once.
+        """
+        is_method = isinstance(fn, MethodType)
+        key = (id(fn.__func__), id(fn.__self__)) if is_method else (id(fn),)
+        if key in self.looked_at:
+            return
+        self.looked_at.add(key)
+        found = self.bound.get(key)
+        if found is not None and found[0].is_now() and found[1].change() is None:
+            return
+        same = operator.eq if is_method else operator.is_
+        self.known = {key: kind for key, kind in self.known.items() if not same(kind.call.func, fn)}
+        seen = Seen(fn, recording.reached(fn))
+        self.bound[key] = seen, Beyond([fn], every_store(), known_to(recording))
 
     def meets_pending(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a pending array is among the arguments of a call, at any depth."""
