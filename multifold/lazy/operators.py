@@ -191,8 +191,19 @@ class CompiledCall(LazyCall):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.names: Sequence[str] = ()
         if self.func is call_layer:
             self.__name__ = self.__qualname__ = type(self.leaves[0]).__name__
+
+    def name_in_order(self, names: Iterable[str]) -> None:
+        """Note the keywords in the order of the call, which a function may see; structures sort them."""
+        self.names = tuple(names)
+
+    def arguments(
+        self, operands: Sequence[Any], leaves: Sequence[Any] | None = None
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        args, kwargs = super().arguments(operands, leaves)
+        return args, {name: kwargs[name] for name in self.names}
 
     def traced(self, *operands: Any) -> Any:
         """Run the function on the operands of one example while the framework compiles it.
@@ -361,6 +372,7 @@ class OperatorRecorder(LazyRecorder):
         places = [i for i, x in enumerate(leaves) if isinstance(x, arrays)]
         same = [id(leaves[i]) in self.shared for i in places]
         call = (maker or self.calls[0])(func, structure, leaves, places, same)
+        call.name_in_order(kwargs)
         results, nested = call.learn(recording, [self.forms.of(leaves[i]) for i in places])
         forms = [*map(self.forms.of, results)]
         return KnownCall(call, nested, forms, [None] * len(forms), None, [*leaves, func], False)

@@ -149,6 +149,11 @@ def test_a_variable_that_a_cell_uses_and_that_changes_is_refused():
 
 
 @multifold.cell
+def named_by_order(**found):
+    return by_order(found)
+
+
+@multifold.cell
 def by_order(found):
     return sum(x * 10**i for i, x in enumerate(found.values()))
 
@@ -174,9 +179,10 @@ class Pair(NamedTuple):
 DICTS = {
     "argument": lambda x: (by_order({"b": layer(x), "a": x}), by_order({"a": layer(x), "b": x})),
     "keys of several types": lambda x: by_order({1: layer(x), "a": x}),
+    "keywords": lambda x: (named_by_order(b=layer(x), a=x), named_by_order(a=layer(x), b=x)),
     "of a cell": lambda x: nests(layer(x)),
     "nested in an argument": lambda x: by_pair(Pair({"z": layer(x), "a": {"y": x, "b": x * 2}}, None)),
-    "keywords": lambda x: combine(PARAMETERS, right=layer(x), left=x),
+    "keywords for parameters": lambda x: combine(PARAMETERS, right=layer(x), left=x),
     "of the program": lambda x: {"b": layer(x), "a": {2: x, "c": layer(x)[0]}},
 }
 
