@@ -53,6 +53,8 @@ class Pending(Tensor):
         How often it was changed in place; -1 once a view of it was.
     seen : int
         The version of ``base`` when it was made.
+    written : weak reference
+        To a computed tensor that stands for it, if there is one; else it has no such attribute.
     """
 
     node: Any
@@ -63,9 +65,10 @@ class Pending(Tensor):
     place: tuple[Any, Any] | None
     version: int
     seen: int
+    written: Any
 
     # A dictionary for each would be one more object for Python's collector.
-    __slots__ = ("base", "form", "host", "node", "place", "rows", "seen", "version")
+    __slots__ = ("base", "form", "host", "node", "place", "rows", "seen", "version", "written")
 
     @classmethod
     def __torch_function__(

@@ -47,7 +47,7 @@ from multifold_torch.lazy.transforms import TRANSFORMS
 from multifold_torch.lazy.watching import beginning, tracing
 from multifold_torch.lazy.weights import OtherWeights, Weights
 from multifold_torch.lazy.whole import FoundCall, container_in, known_found, tried
-from multifold_torch.lazy.written import Written, is_pending
+from multifold_torch.lazy.written import Written, give_back, is_pending
 from multifold_torch.trials import modules_in_order
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
@@ -646,6 +646,7 @@ class TorchRecorder(LazyRecorder):
 
     def settle(self, pending: Pending, rows: Any) -> None:
         settle(pending, rows)
+        give_back(pending)
 
     def join(self, values: Sequence[Any], how: str) -> Any:
         if not all(isinstance(x, Tensor) for x in values):

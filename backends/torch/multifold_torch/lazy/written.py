@@ -8,13 +8,15 @@ error. That is right where nothing else sees the memory: no other tensor, and no
 from __future__ import annotations
 
 import itertools
+import weakref
 from typing import Any
 
 import optree
 import torch
 from torch import Tensor
 
-from multifold_torch.lazy.pending import Pending
+from multifold.errors import RecordError
+from multifold_torch.lazy.pending import Pending, Settled
 
 
 class Written(Tensor):
@@ -72,6 +74,25 @@ def let_stand(x: Tensor, found: Pending) -> None:
     torch._C._swap_tensor_impl(x, found.form.new())  # the new one goes, with the memory
     x.__class__ = Written
     x.pending = found
+    found.written = weakref.ref(x)
+
+
+def give_back(found: Settled) -> None:
+    """Let the `Written` tensor that stands for ``found``, if any, be a tensor as any other, with its value.
+
+    What asks for its memory gets that then. It stays as it is where PyTorch keeps its value for a gradient.
+    """
+    x = found.written() if hasattr(found, "written") else None
+    if type(x) is not Written or x.pending is not found:
+        return
+    try:
+        found.own()
+        torch._C._swap_tensor_impl(x, found.value)
+    except (RecordError, RuntimeError):
+        return
+    del x.pending
+    x.__class__ = Tensor
+    found.host = x
 
 
 def is_alone(x: Tensor) -> bool:
