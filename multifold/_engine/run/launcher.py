@@ -9,7 +9,7 @@ A launch is *square* if it has as many rows as one of its arrays has entries alo
 there may broadcasting lay rows along that dimension without any error, as ``x * s`` does for three rows of
 width 3 and three numbers. Trials of other launches tell nothing of a square one
 (`multifold._engine.ops.trial`). Nor do trials of nodes that have one member each, or as many as each other,
-tell of others: see `look` of `PreparedLaunch`.
+tell of others: see `case` of `PreparedLaunch`.
 """
 
 from __future__ import annotations
@@ -117,15 +117,15 @@ class Launcher:
         outcome = None if classes is None else known.get(classes)
         trial = None
         spent = 0.0
-        look: Hashable = False
+        case: Hashable = False
         square = due = False
         if rows > 1 and self.tries:
             square = outcome is not None and rows in outcome.sizes
-            look = launch.look(square)
-            if (launch.signature, classes, look) not in trials.passed:
-                due = not trials.has_passed(launch, look)
-                if due and (outcome is not None or not trials.has_passed(launch, launch.look(True))):
-                    trial, spent = trials.trial_of(launch, look)
+            case = launch.case(square)
+            if (launch.signature, classes, case) not in trials.passed:
+                due = not trials.has_passed(launch, case)
+                if due and (outcome is not None or not trials.has_passed(launch, launch.case(True))):
+                    trial, spent = trials.trial_of(launch, case)
         called = perf_counter()
         result = self.call(launch)
         returned = perf_counter()
@@ -137,15 +137,15 @@ class Launcher:
             if classes is not None:
                 known[classes] = outcome
         if rows > 1 and self.tries and (rows in outcome.sizes) != square:
-            look = launch.look(not square)  # by the columns that the op has made
-            due = not trials.has_passed(launch, look)
+            case = launch.case(not square)  # by the columns that the op has made
+            due = not trials.has_passed(launch, case)
         if not due:
             trial = None
-        elif trial is None and (launch.signature, classes, look) not in trials.passed:
+        elif trial is None and (launch.signature, classes, case) not in trials.passed:
             # Its modules had no parameters before the launch, or that it is square shows only now.
-            trial, spent = trials.trial_of(launch, look, late=True)
+            trial, spent = trials.trial_of(launch, case, late=True)
         if trial is not None:
-            after = trials.judge(launch, trial, result, look)
+            after = trials.judge(launch, trial, result, case)
             spent += after
             called += after
             returned += after

@@ -29,7 +29,7 @@ from multifold._engine.compiled.arrays import Integers, ranges, starts
 from multifold._engine.ops.trial import ENOUGH, Untried
 from multifold._engine.ops.values import Values, leaves_of, opened
 from multifold._engine.record.lines import warn_user
-from multifold._engine.run.launch import UNEVEN, Look, PreparedLaunch
+from multifold._engine.run.launch import UNEVEN, Case, PreparedLaunch
 from multifold._engine.run.trial_book import TrialBook
 from multifold.backend import Ragged
 from multifold.errors import LaunchError
@@ -92,10 +92,10 @@ class Settling:
         began = perf_counter()
         try:
             for square in (False, True):
-                look = Look(square, UNEVEN) if launch.signature.ragged else square
-                if not is_settled(trials, launch, look):
+                case = Case(square, UNEVEN) if launch.signature.ragged else square
+                if not is_settled(trials, launch, case):
                     rows = self.rows_for(trials.values, launch, result, sizes, square)
-                    try_often(trials, launch, square, look, rows)
+                    try_often(trials, launch, square, case, rows)
         except LaunchError as error:
             self.refused.add(name)
             warn_user(f"Launches of other sizes than those of multifold.Server.warm would fail. {error}")
@@ -117,13 +117,13 @@ class Settling:
         return min(found, key=lambda rows: (rows < ENOUGH, abs(rows - ENOUGH)), default=0)
 
 
-def is_settled(trials: TrialBook, launch: PreparedLaunch, look: Hashable) -> bool:
-    """Return whether launches like this one, of this look, need no trial any more."""
-    return (launch.signature, launch.classes, look) in trials.passed or trials.has_passed(launch, look)
+def is_settled(trials: TrialBook, launch: PreparedLaunch, case: Hashable) -> bool:
+    """Return whether launches like this one, of this case, need no trial any more."""
+    return (launch.signature, launch.classes, case) in trials.passed or trials.has_passed(launch, case)
 
 
-def try_often(trials: TrialBook, launch: PreparedLaunch, square: bool, look: Hashable, rows: int) -> None:
-    """Try the op of a launch on ``rows`` of its rows at a time, until launches of ``look`` are settled.
+def try_often(trials: TrialBook, launch: PreparedLaunch, square: bool, case: Hashable, rows: int) -> None:
+    """Try the op of a launch on ``rows`` of its rows at a time, until launches of ``case`` are settled.
 
     It ends before that if the op fails, or if a trial could not tell. Each trial has the next rows of the
     launch, from the first one again after the last; so few rows are tried several times, as they are in
@@ -132,10 +132,10 @@ def try_often(trials: TrialBook, launch: PreparedLaunch, square: bool, look: Has
     for first in range(0, rows * ENOUGH, max(rows, 1)):
         chosen = np.arange(first, first + rows) % launch.rows
         repeated = with_rows(trials.values, launch, chosen)
-        if repeated.look(square) != look:
+        if repeated.case(square) != case:
             repeated = with_rows(trials.values, launch, chosen, twice=np.arange(rows) % 2 == 1)
-        own_look = repeated.look(square)
-        trial, _ = trials.trial_of(repeated, own_look, late=True)
+        own_case = repeated.case(square)
+        trial, _ = trials.trial_of(repeated, own_case, late=True)
         if trial is None:
             return
         try:
@@ -144,10 +144,10 @@ def try_often(trials: TrialBook, launch: PreparedLaunch, square: bool, look: Has
             return
         if isinstance(result, Exception):  # it may take no such rows, which is for a real launch to say
             return
-        trials.judge(repeated, trial, result, own_look)
+        trials.judge(repeated, trial, result, own_case)
         # From one state an op draws the same numbers for the same rows again, which shows nothing new.
-        stuck = own_look != look or (trial.draws and launch.rows <= rows)
-        if is_settled(trials, launch, look) or not trial.telling or stuck:
+        stuck = own_case != case or (trial.draws and launch.rows <= rows)
+        if is_settled(trials, launch, case) or not trial.telling or stuck:
             return
 
 

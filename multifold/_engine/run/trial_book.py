@@ -23,7 +23,7 @@ from multifold._engine.ops.writes import OperandChanged
 from multifold._engine.record.lines import warn_user
 from multifold._engine.record.population import Population
 from multifold._engine.record.signature import LazyOp, Signature
-from multifold._engine.run.launch import UNEVEN, Look, PreparedLaunch, naming
+from multifold._engine.run.launch import UNEVEN, Case, PreparedLaunch, naming
 from multifold.marks import mark_of
 
 ONE_DRAW = (
@@ -50,7 +50,7 @@ class TrialBook:
     Attributes
     ----------
     passed : set of (Signature, Hashable, Hashable)
-        The launches that need no trial any more, by signature, classes of rows and look: see `look` of
+        The launches that need no trial any more, by signature, classes of rows and case: see `case` of
         `PreparedLaunch`.
         `multifold._engine.ops.verdicts` knows of all launches of the process, but takes longer to ask.
     untried : dict of str to str
@@ -76,19 +76,19 @@ class TrialBook:
         self.compares = self.backend.writeable and not (counts or protects)
 
     def trial_of(
-        self, launch: PreparedLaunch, look: Hashable, late: bool = False
+        self, launch: PreparedLaunch, case: Hashable, late: bool = False
     ) -> tuple[Trial | None, float]:
         """Return a new trial of a launch, and the seconds that making it took; None if it can't be tried.
 
         None and 0.0 if the backend says that the op cannot run again, which `leave_untried` notes with a
         warning. The same, without a note, if modules have no parameters yet, and make them in this launch:
-        then the launcher asks once more after it, with ``late``. ``look`` is that of the launch.
+        then the launcher asks once more after it, with ``late``. ``case`` is that of the launch.
         """
         began = perf_counter()
         owners = owners_of(self.backend, self.model, self.ops[launch.signature])
         reason = self.backend.untried(owners)  # no walrus, which AutoGraph warns of
         if reason is not None:
-            self.leave_untried(launch, look, reason)
+            self.leave_untried(launch, case, reason)
             return None, 0.0
         if not late and not self.backend.is_built(owners):
             return None, 0.0
@@ -114,7 +114,7 @@ class TrialBook:
             self.model,
         )
 
-    def has_passed(self, launch: PreparedLaunch, look: Hashable) -> bool:
+    def has_passed(self, launch: PreparedLaunch, case: Hashable) -> bool:
         """Return whether a launch needs no trial: its op has passed enough, or is marked by its author.
 
         If so, that is noted for launches of the same signature and classes of rows (`believe`); an op that
@@ -125,33 +125,33 @@ class TrialBook:
         # A call of code as it stands is marked by us, and runs each row as the loop does: that is no news.
         if mark is not None and not isinstance(op, LazyOp):
             self.untried[launch.signature.name] = f"it is marked by multifold.{mark}"
-        passed = mark is not None or self.is_known(launch, look)
+        passed = mark is not None or self.is_known(launch, case)
         if not passed and isinstance(op, Population):
             passed = not op.can_be_tried(launch.leaves[-1])
         if passed:
-            self.believe(launch, look)
+            self.believe(launch, case)
         return passed
 
-    def is_known(self, launch: PreparedLaunch, look: Hashable) -> bool:
+    def is_known(self, launch: PreparedLaunch, case: Hashable) -> bool:
         """Return whether `VERDICTS` counts `ENOUGH` rows or more for launches like this one, in any run.
 
         Such are launches of the same op and kinds of operands, with operands of the same ranks and dtypes,
-        that look like this one; or, which tells as much, whose nodes differ in their numbers of members. If
+        in the same case; or, which tells as much, whose nodes differ in their numbers of members. If
         the op was believed without a trial, the reason is noted in ``untried``.
         """
         known, own = self.verdicts_of(launch.signature)
         if known is None:
             return False
-        alike = own, launch.classes, look
+        alike = own, launch.classes, case
         if launch.classes is None or alike not in known.alike:
-            if known.counts[own, self.ranks(launch), look] < ENOUGH:
-                uneven = look._replace(members=UNEVEN) if isinstance(look, Look) else look
-                if uneven == look or not self.is_known(launch, uneven):
+            if known.counts[own, self.ranks(launch), case] < ENOUGH:
+                uneven = case._replace(members=UNEVEN) if isinstance(case, Case) else case
+                if uneven == case or not self.is_known(launch, uneven):
                     return False
-                look = uneven
+                case = uneven
             known.alike.add(alike)
         if known.untried:
-            reason = known.untried.get((own, self.ranks(launch), look))
+            reason = known.untried.get((own, self.ranks(launch), case))
             if reason is not None:
                 self.untried[launch.signature.name] = reason
         return True
@@ -164,7 +164,7 @@ class TrialBook:
     def verdicts_of(self, signature: Signature) -> tuple[Known | None, Hashable]:
         """Return the verdicts on the op of a signature (`Known`), and a part of their keys.
 
-        A whole key is (this part, `ranks` of the launch, its look). The part holds `key_of` the
+        A whole key is (this part, `ranks` of the launch, its case). The part holds `key_of` the
         signature and the modes of modules, such as that they are trained. Both are looked up once for each
         signature; None in place of verdicts for an op that cannot be known again.
         """
@@ -187,10 +187,10 @@ class TrialBook:
         """What decides how the model's modules compute (`Backend.modes`): that they train, say."""
         return self.backend.modes([self.model])
 
-    def judge(self, launch: PreparedLaunch, trial: Trial, result: Any, look: Hashable) -> float:
+    def judge(self, launch: PreparedLaunch, trial: Trial, result: Any, case: Hashable) -> float:
         """Run a trial and note what it shows; return the seconds that took.
 
-        ``result`` is what the op returned in the launch, and ``look`` that of the launch. An op that can't
+        ``result`` is what the op returned in the launch, and ``case`` that of the launch. An op that can't
         be tried after all is believed, with a warning (`leave_untried`).
 
         Raises
@@ -209,12 +209,12 @@ class TrialBook:
         try:
             what = trial.deviation(result if launch.rows_of is None else launch.rows_of(result))
         except Untried as reason:
-            self.leave_untried(launch, look, str(reason))
+            self.leave_untried(launch, case, str(reason))
             return perf_counter() - began
         if what is not None and trial.draws and isinstance(op, Population):
             # Its modules are called one after the other: what a row draws depends on those of the others.
             op.part()
-            self.leave_untried(launch, look, "its modules draw random numbers in turn")
+            self.leave_untried(launch, case, "its modules draw random numbers in turn")
             return perf_counter() - began
         if what is not None:
             text = f"mixes its rows, and would return wrong values: {what.text}"
@@ -224,12 +224,12 @@ class TrialBook:
             warn_user(f"{where}, {ONE_DRAW}")
         if trial.has_values:
             untold = "" if trial.telling else f"the rows of its first {ENOUGH} launches could not tell"
-            self.note(launch, look, trial.worth, untold)
+            self.note(launch, case, trial.worth, untold)
         elif trial.telling:
-            self.believe(launch, look)
+            self.believe(launch, case)
         return perf_counter() - began
 
-    def note(self, launch: PreparedLaunch, look: Hashable, passed: int, untried: str = "") -> None:
+    def note(self, launch: PreparedLaunch, case: Hashable, passed: int, untried: str = "") -> None:
         """Add ``passed`` rows to the verdict on the op of a launch, for launches of its kind (`is_known`).
 
         ``untried`` says why there was no telling trial. With `ENOUGH` rows at once, or for an op that can't
@@ -238,27 +238,27 @@ class TrialBook:
         """
         known, own = self.verdicts_of(launch.signature)
         if known is not None:
-            known.add((own, self.ranks(launch), look), passed, untried)
+            known.add((own, self.ranks(launch), case), passed, untried)
         if passed >= ENOUGH or known is None:  # what is never known again is tried once in a run
-            self.believe(launch, look)
+            self.believe(launch, case)
             if untried:
                 self.untried[launch.signature.name] = untried
 
-    def believe(self, launch: PreparedLaunch, look: Hashable) -> None:
-        """Let launches of this signature, classes of rows and ``look`` need no trial in this run.
+    def believe(self, launch: PreparedLaunch, case: Hashable) -> None:
+        """Let launches of this signature, classes of rows and ``case`` need no trial in this run.
 
         Classes are what the rows of each operand have in common (`Values.class_of`). Nothing is noted if
         the launch has none.
         """
         if launch.classes is not None:
-            self.passed.add((launch.signature, launch.classes, look))
+            self.passed.add((launch.signature, launch.classes, case))
 
-    def leave_untried(self, launch: PreparedLaunch, look: Hashable, reason: str) -> None:
+    def leave_untried(self, launch: PreparedLaunch, case: Hashable, reason: str) -> None:
         """Warn the user that an op has no trial, for ``reason``, and believe that it keeps rows apart.
 
         That counts as `ENOUGH` rows (`note`), so launches like this one need no trial in later runs,
         either, if the op is known again.
         """
-        self.note(launch, look, ENOUGH, reason)
+        self.note(launch, case, ENOUGH, reason)
         where = naming(launch.signature, launch.calls, launch.site)
         warn_user(f"{where}, {BELIEVED}: {reason}.")
