@@ -195,6 +195,24 @@ def test_a_cell_that_cannot_be_vectorized_runs_row_by_row_and_says_so():
     assert "row by row" in str(run.explain())
 
 
+UNFIT = {
+    "a roll": lambda x: tf.roll(layer(x), 1, -1),
+    "a transpose": lambda x: tf.transpose(layer(x) > 0, [-1, 0]),
+    "padding": lambda x: tf.pad(layer(x), [[0, 0], [0, 1]], constant_values=-9.0),
+    "text": lambda x: tf.strings.to_number(tf.strings.format("{}", layer(x)[0, 0])),
+    "an array": multifold.cell(lambda x: tf.TensorArray("float", 4).unstack((x @ WEIGHTS)[0]).gather([1, 2])),
+    "an entry": multifold.cell(lambda x: tf.TensorArray("float", 4).unstack(x[0]).read(tf.argmax(x[0]))),
+    "a function": multifold.cell(lambda x: tf.function(lambda y: steep(y), autograph=False)(x @ WEIGHTS)),
+    "a branch": multifold.cell(lambda x: tf.cond(x[0, 0] > 0, lambda: steep(x @ WEIGHTS), lambda: x)),
+    "a loop": multifold.cell(lambda x: tf.map_fn(steep, x @ WEIGHTS)),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_tensorflow_gets_wrong_on_rows_runs_row_by_row(name):
+    assert "row by row" in str(as_loop(UNFIT[name], XS, [WEIGHTS]).explain())
+
+
 def test_a_recurrent_cell_of_keras_is_one_call():
     cell = keras.layers.LSTMCell(4)
 

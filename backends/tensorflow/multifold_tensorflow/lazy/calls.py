@@ -7,7 +7,6 @@ The graph takes any number of rows, so it is made once for each kind of call. It
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,8 +21,8 @@ from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.forms import PendingForm
 from multifold.lazy.keeping import KeepingWatch
 from multifold.lazy.operators import CompiledCall
+from multifold_tensorflow.lazy.graphs import assigned_by, is_random, refuse_unfit
 from multifold_tensorflow.trials import (
-    SEEDS,
     apart,
     global_attribute,
     layers_of,
@@ -141,15 +140,14 @@ class TensorCall(CompiledCall):
     def body(self, rows: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
         """Run the function for one example, as `tensors`, while `tf.vectorized_map` draws it.
 
-        Raises `NotImplementedError` if it draws by a seed of Keras or has a custom gradient: then the
-        examples cannot run together.
+        Raises `NotImplementedError` if it draws by a seed of Keras, or has operations that TensorFlow does
+        not run as it should for all examples: then they cannot run together.
         """
         found = self.tensors(rows, operands)
         graph = tf.compat.v1.get_default_graph()
-        if assigned_by(self.__name__, graph) or any(
-            op.type == "IdentityN" and "CustomGradient" in str(op.node_def) for op in graph.get_operations()
-        ):
-            raise NotImplementedError("All rows would get the numbers of one seed, or no custom gradient.")
+        if assigned_by(self.__name__, graph):
+            raise NotImplementedError("All rows would get the numbers of one seed.")
+        refuse_unfit(graph)
         return found
 
     def batched(self, operands: Sequence[Any]) -> tuple[Any, ...]:
@@ -165,7 +163,7 @@ class TensorCall(CompiledCall):
             try:
                 with quiet():
                     self.run = graph_of(self.together, specs)
-            except (ValueError, NotImplementedError, TypeError) as error:
+            except (ValueError, NotImplementedError, TypeError, AssertionError) as error:
                 if isinstance(error, RecordError):
                     raise
                 if not self.results:  # something is wrong with the call itself
@@ -312,18 +310,6 @@ def quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-RANDOM = re.compile("Random|Multinomial|TruncatedNormal|^Stateful|^Rng|NonDeterministicInts")
-"""What the types of stateful operations have in them that draw random numbers."""
-
-
-def is_random(graph: Any) -> bool:
-    """Return whether a graph draws by a state: of TensorFlow, of Keras, or of a generator."""
-    functions = graph.as_graph_def().library.function
-    types = [*[op.type for op in graph.get_operations()], *[x.op for f in functions for x in f.node_def]]
-    has_seed = any(SEEDS in x.name for x in graph.variables)
-    return has_seed or any(RANDOM.search(x) and not x.startswith("Stateless") for x in types)
-
-
 def refuse_own_draws(recording: Recording, name: str) -> None:
     """Raise `RecordError` for a call that draws in a program with seeds; ``name`` is that of the call."""
     hint = "draw outside of it, as tf.random.uniform(x.shape), and pass what was drawn; or do not seed."
@@ -333,27 +319,3 @@ def refuse_own_draws(recording: Recording, name: str) -> None:
             hint,
         )
     refuse_reseeded(recording, name, hint)
-
-
-ASSIGNMENTS = "Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply"
-"""How the types of operations begin that change a variable."""
-
-
-def assigned_by(name: str, graph: Any) -> bool:
-    """Return whether a graph assigns states of Keras's seeds.
-
-    Raises `RecordError` if it assigns other variables; ``name`` is what the error calls the function.
-    """
-    seeds = [x.handle for x in getattr(graph, "_watched_variables", ()) if SEEDS in x.name]
-    known = [id(inner) for outer, inner in graph.captures if any(outer is x for x in seeds)]
-    changes = [op for op in graph.get_operations() if op.type.startswith(ASSIGNMENTS)]
-    inner = [node.op for function in graph.as_graph_def().library.function for node in function.node_def]
-    if any(id(op.inputs[0]) not in known for op in changes) or any(
-        x.startswith(ASSIGNMENTS) for x in inner
-    ):
-        raise RecordError(
-            f"{name} assigns a variable, as batch normalisation does in training. Recorded calls run "
-            "later, and in another order.",
-            "assign it after the run, or write a cell for the rows of all: multifold.op.",
-        )
-    return bool(changes)
