@@ -120,6 +120,11 @@ PROGRAMS = {
     "parts": lambda x: (layer(x)[0], layer(x)[0, -2:], layer(x)[..., None], [*layer(x)[0]]),
     "gather": lambda x: (tf.gather(layer(x)[0], tf.argmax(layer(x)[0])), WEIGHTS[tf.argmax(layer(x)[0])]),
     "attributes": lambda x: (tuple(layer(x).shape), layer(x).ndim, len(layer(x)), layer(x).dtype.name),
+    "one part": lambda x: (
+        tf.unstack(layer(x))[0],
+        *tf.split(layer(x), 1),
+        *multifold.op(lambda y: [y])(x),
+    ),
     "kinds": lambda x: (isinstance(layer(x), tf.Tensor), tf.is_tensor(layer(x))),
     "structures": lambda x: {"a": layer(x), "b": [tf.reduce_sum(layer(x)), 3, None]},
     "reads": lambda x: (
@@ -201,7 +206,9 @@ UNFIT = {
     "padding": lambda x: tf.pad(layer(x), [[0, 0], [0, 1]], constant_values=-9.0),
     "text": lambda x: tf.strings.to_number(tf.strings.format("{}", layer(x)[0, 0])),
     "an array": multifold.cell(lambda x: tf.TensorArray("float", 4).unstack((x @ WEIGHTS)[0]).gather([1, 2])),
-    "an entry": multifold.cell(lambda x: tf.TensorArray("float", 4).unstack(x[0]).read(tf.argmax(x[0]))),
+    "an entry": multifold.cell(
+        lambda x: tf.TensorArray("float", 4).unstack(x[0]).read(tf.cast(x[0, 0] > 0, "int32"))
+    ),
     "a function": multifold.cell(lambda x: tf.function(lambda y: steep(y), autograph=False)(x @ WEIGHTS)),
     "a branch": multifold.cell(lambda x: tf.cond(x[0, 0] > 0, lambda: steep(x @ WEIGHTS), lambda: x)),
     "a loop": multifold.cell(lambda x: tf.map_fn(steep, x @ WEIGHTS)),

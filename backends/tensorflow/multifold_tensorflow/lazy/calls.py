@@ -216,7 +216,7 @@ class TensorCall(CompiledCall):
             found = [x[:1] for x in self.run(*operands)]
         else:
             found = self.run(*operands)
-        return found[0] if len(found) == 1 else tuple(found)
+        return found[0] if self.nested is None else tuple(found)
 
 
 class TensorCell(TensorCall):
@@ -248,7 +248,7 @@ class TensorRows(TensorCell):
     def __call__(self, *operands: Any) -> Any:
         with self.modes.applied():
             found = [x[:, None] for x in self.checked(self.one(*self.mapped(self.as_rows, operands)))]
-        return found[0] if len(found) == 1 else tuple(found)
+        return found[0] if self.nested is None else tuple(found)
 
 
 MASKS = "_dropout_mask", "_recurrent_dropout_mask"

@@ -77,8 +77,8 @@ def refuse_unfit(graph: Any) -> None:
 def operations_of(graph: Any) -> list[Any]:
     """Return the operations of a graph, and of the functions that it calls, at any depth."""
     functions = [graph._get_function(x.signature.name) for x in graph.as_graph_def().library.function]
-    inner = [x.graph for x in functions if x.graph is not None]
-    return [op for part in (graph, *inner) for op in part.get_operations()]
+    inner = [getattr(x, "graph", None) for x in functions]
+    return [op for part in (graph, *inner) if part is not None for op in part.get_operations()]
 
 
 def is_negative(op: Any, place: int, unless_known: bool) -> bool:
