@@ -205,11 +205,13 @@ UNFIT = {
     "a transpose": lambda x: tf.transpose(layer(x) > 0, [-1, 0]),
     "padding": lambda x: tf.pad(layer(x), [[0, 0], [0, 1]], constant_values=-9.0),
     "text": lambda x: tf.strings.to_number(tf.strings.format("{}", layer(x)[0, 0])),
-    "an array": multifold.cell(lambda x: tf.TensorArray("float", 4).unstack((x @ WEIGHTS)[0]).gather([1, 2])),
+    "an array": multifold.cell(
+        lambda x: tf.TensorArray("float", 4).unstack((x @ WEIGHTS)[0]).gather([1, 2])
+    ),
     "an entry": multifold.cell(
         lambda x: tf.TensorArray("float", 4).unstack(x[0]).read(tf.cast(x[0, 0] > 0, "int32"))
     ),
-    "a function": multifold.cell(lambda x: tf.function(lambda y: steep(y), autograph=False)(x @ WEIGHTS)),
+    "a function": multifold.cell(lambda x: tf.function(steep, autograph=False)(x @ WEIGHTS)),
     "a branch": multifold.cell(lambda x: tf.cond(x[0, 0] > 0, lambda: steep(x @ WEIGHTS), lambda: x)),
     "a loop": multifold.cell(lambda x: tf.map_fn(steep, x @ WEIGHTS)),
 }
@@ -362,6 +364,7 @@ REFUSED = {
     "a tape": (lambda x: watched(layer(x)), "put the tape around the run"),
     "a cell that reads": (multifold.cell(lambda x: x if tf.reduce_sum(x) > 0 else -x), "looks at a value"),
     "a cell of numbers": (multifold.cell(lambda x: (x, 1.0)), "to return tensors"),
+    "an attribute": (lambda x: hasattr(layer(x), "device"), "no attribute 'device'"),
 }
 
 
@@ -378,6 +381,37 @@ def test_what_cannot_be_recorded_is_refused_with_a_hint(name):
     with pytest.raises(RecordError, match=match) as raised:
         multifold.batched(program, backend="tensorflow")(XS)
     assert "\n\nHint: " in str(raised.value)
+
+
+CAUGHT = {
+    "a map": lambda y: tf.map_fn(lambda t: t * 2, y),
+    "a range": lambda y: tf.range(tf.argmax(y[0])),
+    "a constant": tf.constant,
+    "a graph": lambda y: tf.function(lambda: y * 2)(),
+    "a tape": watched,
+    "a mask": lambda y: MASKED(tf.argmax(y, 1)),
+    "a cell": multifold.cell(lambda y: y if tf.reduce_sum(y) > 0 else -y),
+    "a cell of numbers": multifold.cell(lambda y: (y, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_what_is_refused_stays_refused_where_the_program_catches_it(name):
+    def program(x):
+        try:
+            return CAUGHT[name](layer(x))
+        except Exception:  # noqa: BLE001
+            return x
+
+    with pytest.raises(RecordError, match="has caught an error of multifold"):
+        multifold.batched(program, backend="tensorflow", join="list")(XS)
+
+
+def test_what_tensorflow_catches_and_records_is_not_refused():
+    def program(x):
+        return tf.einsum("ij,kj->ik", layer(x), x), tf.image.flip_left_right(layer(x)[..., None])
+
+    as_loop(program, XS, [WEIGHTS])
 
 
 def test_an_index_out_of_range_is_an_error_of_tensorflow_where_it_is_known():

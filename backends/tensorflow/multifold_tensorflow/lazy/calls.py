@@ -22,6 +22,7 @@ from multifold.lazy.forms import PendingForm
 from multifold.lazy.keeping import KeepingWatch
 from multifold.lazy.operators import CompiledCall
 from multifold_tensorflow.lazy.graphs import assigned_by, is_random, refuse_unfit
+from multifold_tensorflow.lazy.pending import refused
 from multifold_tensorflow.trials import (
     apart,
     global_attribute,
@@ -71,7 +72,7 @@ def modes() -> Any:
     program draws another graph than the one that its run began in.
     """
     if graph_now() is not recording_of().recorder.graph:
-        raise RecordError(
+        raise refused(
             "A tf.function of the program has met a tensor that is not computed yet.",
             "make a cell of it by multifold.cell or cells=[...], or put tf.function around the run.",
         )
@@ -108,14 +109,14 @@ class TensorCall(CompiledCall):
         """
         results, structure = optree.tree_flatten(found)
         if not results or not all(map(tf.is_tensor, results)):
-            raise RecordError(
+            raise refused(
                 f"Expected {self.__name__} to return tensors. Received {found!r}.",
                 "return the rest outside of the cell.",
             )
         for x in results:
             refuse_mask(x)
         if not all(x.shape.is_fully_defined() for x in results):
-            raise RecordError(
+            raise refused(
                 f"{self.__name__} cannot be recorded: the shape of its result depends on values.",
                 "give it values that are read, as x.numpy().",
             )
@@ -172,7 +173,7 @@ class TensorCall(CompiledCall):
                 self.run = graph_of(self.one_by_one, specs)
                 self.runs_by_rows()
             finally:
-                self.refuse_masks(recording)
+                self.refuse_kept(recording)
             self.refuse_keeping(kept, watch, lambda: graph_of(self.one_by_one, specs))
         self.variables = self.run.graph.variables
         if is_random(self.run.graph):
@@ -193,18 +194,18 @@ class TensorCall(CompiledCall):
             with recording.paused(), apart(), self.modes.applied():
                 self.one(*ones(forms))
 
-    def refuse_masks(self, recording: Recording) -> None:
+    def refuse_kept(self, recording: Recording) -> None:
         """Reset masks of dropout that cells of Keras kept for the next call.
 
-        Raise `RecordError` if any did.
+        Raise `RecordError` if there were any.
         """
-        parts = [x for owner in self.owners() for x in recording.reached(owner)]
-        kept = [x for x in layers_of(parts) if any(map(is_symbolic, map(vars(x).get, MASKS)))]
+        layers = layers_of([x for owner in self.owners() for x in recording.reached(owner)])
+        kept = [x for x in layers if any(map(is_symbolic, map(vars(x).get, MASKS)))]
         for layer in kept:
             layer.reset_dropout_mask()
             layer.reset_recurrent_dropout_mask()
         if kept:
-            raise RecordError(
+            raise refused(
                 f"{self.__name__} keeps a mask of dropout, which its next call would use, too.",
                 "let keras.layers.RNN call it, or drop inputs and states by keras.layers.Dropout.",
             )
@@ -264,7 +265,7 @@ def is_symbolic(x: Any) -> bool:
 def refuse_mask(x: Any) -> None:
     """Raise `RecordError` if ``x`` has a mask of Keras, which recorded calls do not hand on."""
     if getattr(x, "_keras_mask", None) is not None:
-        raise RecordError(
+        raise refused(
             "A layer of Keras, as Embedding(mask_zero=True), makes a mask for the layers after it.",
             "make a cell of a function that calls all of them, or pass mask= to the layer that needs it.",
         )
@@ -292,7 +293,7 @@ def graph_of(function: Any, specs: Sequence[tf.TensorSpec]) -> Any:
     except (TypeError, AttributeError, NotImplementedError) as error:
         if "symbolic" not in str(error).lower():
             raise
-        raise RecordError(
+        raise refused(
             "A cell looks at a value, which is another one for each example.",
             "read it outside of the cell, or use tf.where or tf.cond in it.",
         ) from error

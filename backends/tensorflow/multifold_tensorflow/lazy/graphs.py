@@ -1,4 +1,4 @@
-"""Graphs of calls: what is looked for among their operations, those of the functions inside of them, too."""
+"""Graphs of calls: what is looked for among their operations, also in functions inside of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from multifold.errors import RecordError
+from multifold_tensorflow.lazy.pending import refused
 from multifold_tensorflow.trials import SEEDS
 
 RANDOM = re.compile("Random|Multinomial|TruncatedNormal|^Stateful|^Rng|NonDeterministicInts")
@@ -38,7 +38,7 @@ def assigned_by(name: str, graph: Any) -> bool:
     if any(id(op.inputs[0]) not in known for op in changes) or any(
         x.startswith(ASSIGNMENTS) for x in inner
     ):
-        raise RecordError(
+        raise refused(
             f"{name} assigns a variable, as batch normalisation does in training. Recorded calls run "
             "later, and in another order.",
             "assign it after the run, or write a cell for the rows of all: multifold.op.",

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from multifold.errors import RecordError
+from multifold.lazy.current import after_run, refusal
 from multifold.lazy.operators import (
     OperatorRecorder,
     PendingOperators,
@@ -62,7 +63,7 @@ class PendingTensor(PendingOperators):
 
     def _read(self) -> Any:
         # A function of TensorFlow may be in the middle of compiled code, where no example can wait.
-        if is_from_tensorflow(sys._getframe(2).f_globals):
+        if is_from(sys._getframe(2).f_globals, OUTER):
             refuse_inside()
         return super()._read()
 
@@ -75,12 +76,14 @@ class PendingTensor(PendingOperators):
     @property
     def _id(self) -> NoReturn:
         """Raise `RecordError`: a `tf.GradientTape` asks for this number to watch a tensor."""
-        raise RecordError(
+        raise refused(
             "A tf.GradientTape inside of the program has met a tensor that is not computed yet.",
             "put the tape around the run, or into a cell.",
         )
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name[0] != "_" and not is_from(sys._getframe(1).f_globals, INNER):
+            refuse_attribute(name)
         raise AttributeError(f"'PendingTensor' object has no attribute {name!r}")
 
 
@@ -97,20 +100,55 @@ class SettledTensor(SettledOperators, PendingTensor):
         return tf.convert_to_tensor(self.value, dtype)
 
 
-def is_from_tensorflow(variables: dict[str, Any]) -> bool:
-    """Return whether code whose global variables these are belongs to TensorFlow or Keras.
+OUTER = "tensorflow.", "keras."
+INNER = (*OUTER, "multifold.", "multifold_")
+"""How the names of modules begin, each followed by a dot: of the framework, and of all but the program."""
+
+
+def is_from(variables: dict[str, Any], beginnings: tuple[str, ...]) -> bool:
+    """Return whether code whose global variables these are belongs to one of some packages.
 
     ``variables["__name__"]`` says so.
     """
-    return str(variables.get("__name__")).partition(".")[0] in ("tensorflow", "keras")
+    return f"{variables.get('__name__')}.".startswith(beginnings)
 
 
 def refuse_inside() -> NoReturn:
     """Raise `RecordError`: a function of TensorFlow has asked a pending tensor for its value."""
-    raise RecordError(
+    raise refused(
         IN_A_FUNCTION,
         f"give it a number that is read, as float(x) or x.numpy(); or {OperatorRecorder.cells}",
     )
+
+
+def refuse_attribute(name: str) -> None:
+    """Raise `RecordError` if tensors that are computed have an attribute, which a pending one lacks."""
+    if hasattr(tf.constant(0), name):
+        raise refusal(f"A tensor that is not computed yet has no attribute {name!r}.", after_run())
+
+
+def refused(message: str, hint: str) -> RecordError:
+    """Return a `RecordError` to be raised where a pending tensor cannot be recorded.
+
+    The program must not catch it, as any `refusal`. Where TensorFlow catches it, since `Unlisted` is asked
+    to record a function around, it is not noted.
+    """
+    return (RecordError if is_recorded_around(sys._getframe(1)) else refusal)(message, hint)
+
+
+def is_recorded_around(frame: Any) -> bool:
+    """Return whether TensorFlow catches an error of this frame and asks `Unlisted` to record a function.
+
+    It does so in frames of `op_dispatch_handler`, unless `Unlisted` records that function already.
+    """
+    inner = ""
+    while frame is not None and is_from(frame.f_globals, INNER):
+        if frame.f_code.co_name == "op_dispatch_handler" and inner != "dispatch":
+            found = frame.f_locals
+            if is_unlisted(found["op_dispatch_handler"], found["args"], found["kwargs"]):
+                return True
+        inner, frame = frame.f_code.co_name, frame.f_back
+    return False
 
 
 def like(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,14 +204,17 @@ class Unlisted(tf.__internal__.dispatch.GlobalOpDispatcher):
 
         Functions that have a table are left to it.
         """
-        if hasattr(op, private(WHERE, "TYPE_BASED_DISPATCH_ATTR")) or not is_pending(
-            [*args, *kwargs.values()]
-        ):
-            return self.NOT_SUPPORTED
-        return record(op, *args, **kwargs)
+        return record(op, *args, **kwargs) if is_unlisted(op, args, kwargs) else self.NOT_SUPPORTED
 
 
 WHERE = "tensorflow.python.util.dispatch"
+
+
+def is_unlisted(op: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether a function of TensorFlow has no table, and an argument of it is pending."""
+    return not hasattr(op, private(WHERE, "TYPE_BASED_DISPATCH_ATTR")) and is_pending(
+        [*args, *kwargs.values()]
+    )
 
 
 def record_functions() -> None:
