@@ -93,14 +93,20 @@ def apart() -> Iterator[None]:
     """Return a context in which no tape records, and no operation joins the graph that is drawn."""
     if tf.executing_eagerly():
         stop_recording = private("tensorflow.python.eager.record", "stop_recording")
-        is_taped = private("tensorflow.python.eager.record", "could_possibly_record")
-        is_stopped = stop_recording is not None and (is_taped is None or is_taped())
-        with stop_recording() if is_stopped else contextlib.nullcontext():
+        with stop_recording() if stop_recording and is_taped() else contextlib.nullcontext():
             yield
     else:
         graph = private("tensorflow.python.framework.func_graph", "FuncGraph")
         with graph("trial").as_default():  # what is drawn here never runs
             yield
+
+
+could_record = private("tensorflow.python.eager.record", "could_possibly_record")
+
+
+def is_taped() -> bool:
+    """Return whether a tape may record in this thread now."""
+    return could_record is None or bool(could_record())
 
 
 @contextlib.contextmanager

@@ -414,6 +414,20 @@ def test_what_tensorflow_catches_and_records_is_not_refused():
     as_loop(program, XS, [WEIGHTS])
 
 
+@pytest.mark.parametrize("program", [lambda x: layer(layer(x)), DENSE, lambda x: float(layer(x)[0, 0])])
+def test_a_tape_that_a_program_stops_is_refused(program):
+    with tf.GradientTape() as tape:
+
+        def stops(x):
+            y = layer(x)
+            with tape.stop_recording():
+                return program(x), y
+
+        with pytest.raises(RecordError, match="has stopped the tf"):
+            multifold.batched(stops, backend="tensorflow", join="list")(XS)
+    as_loop(lambda x: (layer(x), float(layer(x)[0, 0])), XS, [WEIGHTS])
+
+
 def test_an_index_out_of_range_is_an_error_of_tensorflow_where_it_is_known():
     with pytest.raises(tf.errors.InvalidArgumentError, match="out of bounds"):
         multifold.batched(lambda x: layer(x)[4], backend="tensorflow")(XS)

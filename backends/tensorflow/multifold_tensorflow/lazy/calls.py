@@ -22,7 +22,7 @@ from multifold.lazy.forms import PendingForm
 from multifold.lazy.keeping import KeepingWatch
 from multifold.lazy.operators import CompiledCall
 from multifold_tensorflow.lazy.graphs import assigned_by, is_random, refuse_unfit
-from multifold_tensorflow.lazy.pending import refused
+from multifold_tensorflow.lazy.pending import refuse_stopped, refused
 from multifold_tensorflow.trials import (
     apart,
     global_attribute,
@@ -69,8 +69,9 @@ def modes() -> Any:
     """Return a hashable that two calls of one kind must have in common, besides their arguments.
 
     It is None outside of layers, and ``LayerModes().key`` inside of one. Raises `RecordError` if the
-    program draws another graph than the one that its run began in.
+    program draws another graph than the one that its run began in, or has stopped a tape.
     """
+    refuse_stopped()
     if graph_now() is not recording_of().recorder.graph:
         raise refused(
             "A tf.function of the program has met a tensor that is not computed yet.",

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from multifold.errors import RecordError
-from multifold.lazy.current import after_run, refusal
+from multifold.lazy.current import CURRENT, after_run, refusal
 from multifold.lazy.operators import (
     OperatorRecorder,
     PendingOperators,
@@ -25,7 +25,7 @@ from multifold.lazy.operators import (
     is_pending,
     record,
 )
-from multifold_tensorflow.trials import private
+from multifold_tensorflow.trials import is_taped, private
 
 TENSOR: Any = tf.Tensor
 
@@ -65,6 +65,7 @@ class PendingTensor(PendingOperators):
         # A function of TensorFlow may be in the middle of compiled code, where no example can wait.
         if is_from(sys._getframe(2).f_globals, OUTER):
             refuse_inside()
+        refuse_stopped()
         return super()._read()
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> NoReturn:
@@ -125,6 +126,16 @@ def refuse_attribute(name: str) -> None:
     """Raise `RecordError` if tensors that are computed have an attribute, which a pending one lacks."""
     if hasattr(tf.constant(0), name):
         raise refusal(f"A tensor that is not computed yet has no attribute {name!r}.", after_run())
+
+
+def refuse_stopped() -> None:
+    """Raise `RecordError` if the program has stopped a tape that recorded when its run began."""
+    recording = CURRENT.recording
+    if recording is not None and recording.recorder.is_taped and not is_taped():
+        raise refused(
+            "The program has stopped the tf.GradientTape around the run, but recorded calls run later.",
+            "use tf.stop_gradient(x) in the place of tape.stop_recording().",
+        )
 
 
 def refused(message: str, hint: str) -> RecordError:

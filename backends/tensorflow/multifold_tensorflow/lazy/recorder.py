@@ -28,7 +28,7 @@ from multifold_tensorflow.lazy.layers import SEEN
 from multifold_tensorflow.lazy.pending import ANSWERS, IN_A_FUNCTION, PendingTensor, SettledTensor
 from multifold_tensorflow.lazy.scopes import Scopes
 from multifold_tensorflow.lazy.tracing import FromVariables
-from multifold_tensorflow.trials import RESERVED, SEEDS, layers_of, make_generator
+from multifold_tensorflow.trials import RESERVED, SEEDS, is_taped, layers_of, make_generator
 
 
 class TensorflowRecorder(OperatorRecorder):
@@ -64,6 +64,7 @@ class TensorflowRecorder(OperatorRecorder):
         self.scopes = Scopes()
         self.from_variables = FromVariables()
         self.graph: Any = None
+        self.is_taped = False
         self.used: dict[int, Any] = {}
 
     @contextlib.contextmanager
@@ -71,13 +72,13 @@ class TensorflowRecorder(OperatorRecorder):
         graph = graph_now()
         if graph is not self.graph:  # calls hold tensors of the graph in which they were recorded
             self.graph, self.known, self.seen_before, self.beyond = graph, {}, {}, {}
-        before = self.outside, self.scopes
-        self.outside, self.scopes = LayerModes(), Scopes()
+        before = self.outside, self.scopes, self.is_taped
+        self.outside, self.scopes, self.is_taped = LayerModes(), Scopes(), is_taped()
         try:
             with super().recording(same):
                 yield
         finally:
-            self.outside, self.scopes = before
+            self.outside, self.scopes, self.is_taped = before
 
     def tracing(self, recording: Recording) -> contextlib.AbstractContextManager[Any]:
         parts = recording.reached(self.program)
