@@ -365,7 +365,9 @@ REFUSED = {
     "a cell that reads": (multifold.cell(lambda x: x if tf.reduce_sum(x) > 0 else -x), "looks at a value"),
     "a cell of numbers": (multifold.cell(lambda x: (x, 1.0)), "to return tensors"),
     "an attribute": (lambda x: hasattr(layer(x), "device"), "no attribute 'device'"),
+    "a loss": (lambda x: REGULAR(layer(x)), "adds to the losses of"),
 }
+REGULAR = keras.layers.Dense(4, activity_regularizer="l2")
 
 
 def watched(x):
@@ -426,6 +428,14 @@ def test_a_tape_that_a_program_stops_is_refused(program):
         with pytest.raises(RecordError, match="has stopped the tf"):
             multifold.batched(stops, backend="tensorflow", join="list")(XS)
     as_loop(lambda x: (layer(x), float(layer(x)[0, 0])), XS, [WEIGHTS])
+
+
+def test_a_loss_that_a_layer_keeps_is_not_left_in_it():
+    REGULAR(XS[0])
+    for _ in range(2):
+        with pytest.raises(RecordError, match="adds to the losses of"):
+            multifold.batched(REGULAR, backend="tensorflow")(XS)
+        assert not any(map(tf.is_symbolic_tensor, REGULAR.losses))
 
 
 def test_an_index_out_of_range_is_an_error_of_tensorflow_where_it_is_known():

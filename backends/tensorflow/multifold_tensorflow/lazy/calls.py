@@ -196,11 +196,19 @@ class TensorCall(CompiledCall):
                 self.one(*ones(forms))
 
     def refuse_kept(self, recording: Recording) -> None:
-        """Reset masks of dropout that cells of Keras kept for the next call.
+        """Reset masks of dropout that cells of Keras kept for the next call, and losses that layers keep.
 
         Raise `RecordError` if there were any.
         """
         layers = layers_of([x for owner in self.owners() for x in recording.reached(owner)])
+        losing = [x for x in layers if any(map(is_symbolic, x._losses))]
+        for layer in losing:
+            layer._losses.clear()
+        if losing:
+            raise refused(
+                f"{self.__name__} adds to the losses of {losing[0].name}, which has those of one call.",
+                "return what it adds, as regularizer(y), in the place of activity_regularizer or add_loss.",
+            )
         kept = [x for x in layers if any(map(is_symbolic, map(vars(x).get, MASKS)))]
         for layer in kept:
             layer.reset_dropout_mask()

@@ -106,9 +106,11 @@ class TensorflowRecorder(OperatorRecorder):
     def learn(self, recording: Recording, *call: Any) -> KnownCall:
         make_generator()
         kept = [seen for seen in self.seen.values() if seen.is_now()]
-        found = super().learn(recording, *call)
-        for seen in kept:
-            seen.look()  # layers are built when they first run
+        try:
+            found = super().learn(recording, *call)
+        finally:
+            for seen in kept:
+                seen.look()  # layers are built when they first run
         self.used.update({id(x): x for x in found.call.variables})
         return found
 
