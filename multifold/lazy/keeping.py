@@ -39,7 +39,7 @@ from multifold._engine.ops.state import NOTHING, KeptState
 from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend
 from multifold.lazy.current import refusal
-from multifold.lazy.watched import Watched, WatchedPlace, same
+from multifold.lazy.watched import Resources, Watched, WatchedPlace, same
 from multifold.lazy.writes import functions_in, named_by
 
 Entry = tuple[Any, Any, Any]
@@ -102,6 +102,7 @@ class Arrays(NamedTuple):
 
     pending: type
     version_of: Callable[[Any], Any]
+    resources: Resources = {}  # noqa: RUF012
 
 
 class WatchedByCell(Watched):

@@ -29,6 +29,7 @@ from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
 from multifold.lazy.frames import OpenFrames
 from multifold.lazy.pending_array import with_reads
+from multifold.lazy.watched import Resources
 from multifold.lazy.writes import Settings
 from multifold.marks import mark_of as mark_of
 
@@ -94,6 +95,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         The framework's makers of contexts that no other example sees, as ``torch.no_grad``; see `apart`.
     settings : dict
         Settings of the framework that code changes by functions; see `multifold.lazy.writes`.
+    resources : dict
+        Types of its objects that cannot be asked for what they hold, and methods that change it.
     frames : OpenFrames
         Tells whether the code of an example may be left where it stands.
     stores : dict
@@ -123,6 +126,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     by_hand: ClassVar[tuple[str, str]] = ("Calls of fold.add are recorded for less.", AFTER)
     own_contexts: ClassVar[tuple[Any, ...]] = ()
     settings: ClassVar[Settings] = {}
+    resources: ClassVar[Resources] = {}
 
     def __init__(
         self,

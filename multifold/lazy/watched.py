@@ -61,6 +61,9 @@ OWN_COPY = (
 OWN_VARIABLE = "make it inside of the function that takes an example, or pass each example its own."
 """What to do about what examples share: an object, or a variable around a function."""
 
+Resources = Mapping[type, frozenset[str]]
+"""Types of objects of a framework that cannot be asked for what they hold, and methods that change it."""
+
 Reading = Sequence[Any]
 """What was found in one place: objects, compared by identity, and values, compared as such."""
 
@@ -104,7 +107,8 @@ class Watched:
         The adapter of the framework, which knows the attributes that the framework keeps for itself, and
         how often its arrays were changed.
     recorder : LazyRecorder
-        Has the class of pending values, each of which has a ``version``, and tells that of others.
+        Has the class of pending values, each of which has a ``version``, and tells that of others. Its
+        ``resources`` say which objects of the framework cannot be asked for what they hold.
     functions : sequence of function
         The functions of the program.
     settings : dict
@@ -128,6 +132,7 @@ class Watched:
         self.backend = backend
         self.pending: Any = recorder.pending
         self.version_of: Callable[[Any], int] = recorder.version_of
+        self.resources: Resources = recorder.resources
         self.named = [(function, [*named_by(function)]) for function in functions]
         self.places: list[WatchedPlace] = []
         self.seen: dict[tuple[int, str], Any] = {}
@@ -271,6 +276,8 @@ class Watched:
                     self.add_object(part, root, text)
         elif is_iterator(x):  # how far it has come cannot be asked
             self.add(f"{text}, an iterator", "", OWN_VARIABLE, lambda: (object(),))
+        elif self.is_resource(x):  # no more can what it holds
+            self.add(f"{text}, a {type(x).__name__}", "", OWN_VARIABLE, lambda: (object(),))
         else:
             self.add_own(x, root)
 
@@ -298,6 +305,10 @@ class Watched:
         """Return whether something is a container, or an array, pending or computed."""
         return isinstance(x, (*HOLDERS, np.ndarray)) or self.backend.owns(x)
 
+    def is_resource(self, x: Any) -> bool:
+        """Return whether something is one of the framework's ``resources``, which code may change."""
+        return any(isinstance(x, kind) and names & self.called for kind, names in self.resources.items())
+
     def add_attributes(self, x: Any, root: str | None) -> None:
         """Look at the attributes that code may give an object, class, function or Python module."""
         is_object = not isinstance(x, (FunctionType, ModuleType, type))
@@ -318,7 +329,8 @@ class Watched:
             self.add(f"an attribute of {whose}", "", OWN_COPY, lambda: all_attributes(x))
         for name in own.keys() & self.called:
             part = own[name]
-            if self.is_changeable(part) or is_iterator(part) or is_written_here(module_of(kind_of(part))):
+            is_watched = self.is_changeable(part) or is_iterator(part) or self.is_resource(part)
+            if is_watched or is_written_here(module_of(kind_of(part))):
                 self.add_object(own[name], None, f"attribute {name!r} of {whose}")
 
     def table_of(self, x: Any) -> Mapping[str, Any]:

@@ -683,3 +683,33 @@ def test_a_variable_that_examples_share_is_seen_as_the_loop_sees_it():
         return fn
 
     assert multifold.batched(program(), join="list", may_loop=False)(XS) == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+TABLE = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+QUEUE = tf.queue.FIFOQueue(100, tf.float32)
+
+
+def counts(x):
+    count = TABLE.lookup(tf.constant([1], tf.int64))
+    bool(tf.reduce_sum(layer(x)) > 0)
+    TABLE.insert(tf.constant([1], tf.int64), count + 1)
+    return int(count[0])
+
+
+def queues(x):
+    QUEUE.enqueue(x[0, 0])
+    bool(tf.reduce_sum(layer(x)) > 0)
+    return int(QUEUE.size()) - 1
+
+
+@pytest.mark.parametrize("program", [counts, queues])
+def test_tables_and_queues_that_examples_share_are_seen_as_the_loop_sees_them(program):
+    run = multifold.batched(program, join="list", backend="tensorflow", may_loop=False)
+    assert [*run(XS), *run(XS)] == [*range(10)]
+
+
+def test_a_cell_that_changes_a_table_or_queue_is_refused():
+    for change in (lambda x: TABLE.insert([1], [2]), lambda x: QUEUE.enqueue(x[0, 0])):
+        cell = multifold.cell(lambda x, change=change: (change(x), x)[1])
+        with pytest.raises(RecordError, match="changes a table or queue"):
+            multifold.batched(cell, backend="tensorflow")(XS)

@@ -22,14 +22,23 @@ def is_random(graph: Any) -> bool:
     return has_seed or any(RANDOM.search(x) and not x.startswith("Stateless") for x in types)
 
 
-ASSIGNMENTS = "Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply"
-"""How the types of operations begin that change a variable."""
+VARIABLES = "Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply"
+ASSIGNMENTS = (
+    *VARIABLES,
+    "LookupTableInsert",
+    "LookupTableRemove",
+    "LookupTableImport",
+    "QueueE",
+    "QueueD",
+)
+"""How the types of operations begin that change a variable, a table or a queue."""
 
 
 def assigned_by(name: str, graph: Any) -> bool:
     """Return whether a graph assigns states of Keras's seeds.
 
-    Raises `RecordError` if it assigns other variables; ``name`` is what the error calls the function.
+    Raises `RecordError` if it assigns other variables, or changes a table or queue; ``name`` is what the
+    error calls the function.
     """
     seeds = [x.handle for x in getattr(graph, "_watched_variables", ()) if SEEDS in x.name]
     known = [id(inner) for outer, inner in graph.captures if any(outer is x for x in seeds)]
@@ -39,8 +48,8 @@ def assigned_by(name: str, graph: Any) -> bool:
         x.startswith(ASSIGNMENTS) for x in inner
     ):
         raise refused(
-            f"{name} assigns a variable, as batch normalisation does in training. Recorded calls run "
-            "later, and in another order.",
+            f"{name} assigns a variable, as batch normalisation does in training, or changes a table or "
+            "queue. Recorded calls run later, and in another order.",
             "assign it after the run, or write a cell for the rows of all: multifold.op.",
         )
     return bool(changes)

@@ -52,6 +52,11 @@ class TensorflowRecorder(OperatorRecorder):
         "set_dtype_policy": keras.config.dtype_policy,
         "set_global_policy": keras.config.dtype_policy,
     }
+    resources = {  # noqa: RUF012
+        tf.lookup.experimental.MutableHashTable: frozenset({"insert", "remove"}),
+        tf.lookup.experimental.DenseHashTable: frozenset({"insert", "insert_or_assign", "erase", "remove"}),
+        tf.queue.QueueBase: frozenset(x for x in dir(tf.queue.QueueBase) if "queue" in x),
+    }
     arrays = (tf.Tensor,)
     calls = TensorCall, TensorCell, TensorRows
     replaced = SEEN
