@@ -22,14 +22,9 @@ def is_random(graph: Any) -> bool:
     return has_seed or any(RANDOM.search(x) and not x.startswith("Stateless") for x in types)
 
 
-VARIABLES = "Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply"
 ASSIGNMENTS = (
-    *VARIABLES,
-    "LookupTableInsert",
-    "LookupTableRemove",
-    "LookupTableImport",
-    "QueueE",
-    "QueueD",
+    *("Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply"),
+    *("LookupTableInsert", "LookupTableRemove", "LookupTableImport", "QueueEnqueue", "QueueDequeue"),
 )
 """How the types of operations begin that change a variable, a table or a queue."""
 
