@@ -500,6 +500,10 @@ def test_what_an_example_keeps_stands_for_its_value_afterwards():
         np.testing.assert_allclose(h.numpy(), layer(x), rtol=1e-6)
         np.testing.assert_allclose(h + 1, layer(x) + 1, rtol=1e-6)
         np.testing.assert_allclose(tf.tanh(h), tf.tanh(layer(x)), rtol=1e-6)
+    with tf.GradientTape() as tape:
+        multifold.batched(lambda x: kept.append(layer(x)), backend="tensorflow", join="list")(XS)
+        loss = tf.reduce_sum(kept[-1] * 2)
+    np.testing.assert_allclose(tape.gradient(loss, kept[-1]), 2 * tf.ones((1, 4)))
 
 
 def test_a_program_runs_inside_of_a_tf_function():

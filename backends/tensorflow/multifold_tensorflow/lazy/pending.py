@@ -100,6 +100,11 @@ class SettledTensor(SettledOperators, PendingTensor):
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
         return tf.convert_to_tensor(self.value, dtype)
 
+    @property
+    def _id(self) -> Any:
+        """The number of the value, for which a `tf.GradientTape` asks."""
+        return self.value._id
+
 
 OUTER = "tensorflow.", "keras."
 INNER = (*OUTER, "multifold.", "multifold_")
