@@ -214,7 +214,7 @@ class CompiledCall(LazyCall):
         before = drawn()
         found = self.one(*operands)
         if drawn() != before:
-            raise RecordError(
+            raise refusal(
                 f"{self.__name__} draws random numbers of Python or NumPy, and is compiled with them.",
                 "draw them outside of the cell, and pass them; or use those of the framework.",
             )

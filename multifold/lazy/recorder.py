@@ -25,7 +25,6 @@ from multifold._engine.compiled import Stamp as Stamp
 from multifold._engine.compiled import are_as_seen as are_as_seen
 from multifold._engine.compiled import tables_hold as tables_hold
 from multifold._engine.record.freezing import freeze
-from multifold.errors import RecordError
 from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
 from multifold.lazy.frames import OpenFrames
 from multifold.lazy.pending_array import with_reads
@@ -282,7 +281,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         try:
             hash(x)
         except TypeError:
-            raise RecordError(
+            raise refusal(
                 f"Expected arguments that can be compared with those of other examples. Received {x!r}.",
                 "a tuple or a frozenset says the same, and cannot change before the call runs.",
             ) from None

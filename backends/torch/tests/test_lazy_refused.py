@@ -135,6 +135,21 @@ def test_a_refusal_that_the_program_catches_is_an_error(waits):
         run(fn)
 
 
+@pytest.mark.parametrize("cell", [lambda y: float(len(y)), lambda y: y.add_(1)], ids=["number", "in place"])
+def test_a_refusal_of_a_cell_that_the_program_catches_is_an_error(cell):
+    cell = multifold.cell(cell)
+
+    def fn(x):
+        y = LIN(x)
+        try:
+            return y * cell(y)
+        except Exception:  # noqa: BLE001 - as programs have it
+            return y
+
+    with pytest.raises(RecordError, match="has caught an error of multifold"):
+        run(fn)
+
+
 def test_a_shape_that_does_not_fit_is_the_error_of_the_loop():
     with pytest.raises(RuntimeError, match=r"shape '\[3, 3\]' is invalid"):
         run(lambda x: LIN(x).view(3, 3))

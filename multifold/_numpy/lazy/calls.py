@@ -23,7 +23,7 @@ from multifold._numpy.lazy.pending import ArrayForm, PendingArray, form_of, is_b
 from multifold._numpy.lazy.rules import of_arrays, on_rows
 from multifold.errors import RecordError
 from multifold.lazy.calls import LazyCall
-from multifold.lazy.current import Recording
+from multifold.lazy.current import Recording, refusal
 from multifold.lazy.keeping import AS_IT_DRAWS, KeepingWatch, draws_own, keeps, refuse_draws
 from multifold.marks import mark_of, trusted
 
@@ -147,7 +147,7 @@ class ArrayCell(ArrayCall):
         found = super().learn(recording, own)
         pairs = zip(map(np.asarray, stand_ins), map(np.asarray, own), strict=True)
         if any(x.tobytes() != y.tobytes() for x, y in pairs):
-            raise RecordError(
+            raise refusal(
                 f"The cell {self.__name__} changes an array in place that is an argument of it.",
                 "return what is new: x = x + 1 in place of x += 1.",
             )
@@ -167,7 +167,7 @@ class ArrayCell(ArrayCall):
     def choose_way(self, args: Sequence[Any], kwargs: Mapping[str, Any], stand_ins: Sequence[Any]) -> None:
         results = optree.tree_leaves(self.forms)
         if not results:
-            raise RecordError(f"Expected the cell {self.__name__} to return arrays.")
+            raise refusal(f"Expected the cell {self.__name__} to return arrays.")
         self.rule = self.func
 
     def by_rule(self, operands: Sequence[Any], rows: int) -> list[Any] | None:

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from multifold import trusted
-from multifold.errors import RecordError
 from multifold.lazy.beyond import Beyond, every_store, known_to
 from multifold.lazy.current import Recording, refusal
 from multifold.lazy.forms import PendingForm
@@ -97,7 +96,7 @@ class JaxCall(CompiledCall):
             self.refuse_keeping(kept, watch, traced)
         results, structure = jax.tree.flatten(ordered(found))
         if not results:
-            raise RecordError(f"Expected {self.__name__} to return arrays. Received {found!r}.")
+            raise refusal(f"Expected {self.__name__} to return arrays. Received {found!r}.")
         return results, None if found is results[0] else structure
 
     def __call__(self, *operands: Any) -> Any:

@@ -442,7 +442,7 @@ class CellCall(RowCall):
             )
         results = optree.tree_leaves(found)
         if not results or not all(isinstance(x, Tensor) for x in results):
-            raise RecordError(
+            raise refusal(
                 f"Expected the cell {self.__name__} to return tensors. Received {found!r} for ones.",
                 "return the rest outside of the cell.",
             )
