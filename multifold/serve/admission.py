@@ -15,6 +15,9 @@ from multifold.errors import LaunchError, Overloaded
 from multifold.serve.requests import Request
 from multifold.serve.statistics import Tally
 
+LONGEST = 3600.0
+"""So many seconds the thread of a server sleeps at most: a system knows no time without end."""
+
 
 class Admission:
     """The queue in which requests wait to be taken, and whether more of them may come.
@@ -152,7 +155,7 @@ class Admission:
                 if not self._idle or left <= 0 or not self._open:
                     self._idle = False
                     return True
-                self._changed.wait(left)
+                self._changed.wait(min(left, LONGEST))
             return busy and self._draining
 
     def take(self, most: int, now: float) -> list[Request]:

@@ -68,6 +68,9 @@ LONG = 32
 While its last requests end, it and the next one have rounds of their own, which many calls make rare.
 """
 
+MOST = 1 << 17
+"""Room for more calls than that is made when they come, and not at once."""
+
 GONE = 4
 """Results of ended requests are dropped once these had a fourth of the calls that a round has room for."""
 
@@ -152,7 +155,7 @@ class Engine(Rounds):
         self.steps = steps
         if steps:
             # Requests under way record some more calls after the engine was left for the next one.
-            self.table.reserve((LONG + 4) * calls)
+            self.table.reserve((LONG + 4) * min(calls, MOST))
         if before is not None:
             self.store = Store(self.table, in_place=in_place, before=before.store)
             self.gathers = Gathers(self.table, self.store)
@@ -189,7 +192,10 @@ class Engine(Rounds):
         self._open.close()
         self.store.clear()
         self.recorder.reset()
-        return None if self.loop is None else HandedOn(self.loop, self.store)
+        if self.loop is None:
+            return None
+        self.loop.launcher.forget_if_many()
+        return HandedOn(self.loop, self.store)
 
     def step(
         self, interrupts: Callable[[], bool], in_pieces: bool = False

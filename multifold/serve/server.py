@@ -214,6 +214,7 @@ class Server:
     def _submit(
         self, example: Any, timeout: Any, priority: int, waiter: Any, inbox: Inbox | None = None
     ) -> Request:
+        refuse_wrong(priority=priority)
         if timeout is None:
             timeout = self.timeout
         else:
@@ -390,12 +391,17 @@ def is_time(x: Any) -> bool:
 
     It may be negative or infinite.
     """
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and x == x  # not nan
+    return is_integer(x) or (isinstance(x, float) and x == x)  # not nan
+
+
+def is_integer(x: Any) -> bool:
+    """Return whether ``x`` is an integer of at most 53 bits, which a float holds, and no bool."""
+    return isinstance(x, int) and not isinstance(x, bool) and abs(x) < 1 << 53
 
 
 def is_count(x: Any) -> bool:
-    """Return whether ``x`` is a positive integer, and no bool."""
-    return isinstance(x, int) and not isinstance(x, bool) and x > 0
+    """Return whether ``x`` is a positive integer, as `is_integer` says."""
+    return is_integer(x) and x > 0
 
 
 SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -403,8 +409,9 @@ SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "queue": (is_count, "a positive integer"),
     "wait": (lambda x: is_time(x) and x >= 0, "0 s or more"),
     "timeout": (lambda x: is_time(x) and x > 0, "more than 0 s"),
+    "priority": (is_integer, "an integer"),
 }
-"""What values of arguments of `Server` are right, and how a message says that."""
+"""What values of arguments of `Server` and its methods are right, and how a message says that."""
 
 
 def refuse_wrong(**given: Any) -> None:
@@ -414,5 +421,5 @@ def refuse_wrong(**given: Any) -> None:
         if not is_right(x):
             raise RecordError(
                 f"Expected {name} of multifold.Server to be {what}. Received {x!r}.",
-                "calls=8192, wait=0.002, queue=1000 and timeout=None are the defaults.",
+                "calls=8192, wait=0.002, queue=1000, timeout=None and priority=0 are the defaults.",
             )

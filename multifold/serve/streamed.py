@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import types
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any, Self, final
 
 import optree
@@ -31,6 +33,9 @@ from multifold._engine.rounds.awaitables import Unawaited
 from multifold._engine.rounds.tasks import copied
 from multifold.errors import RecordError
 from multifold.operands import each
+
+MANY = 64
+"""After so many items of one request the callers get theirs, and it may end by its deadline."""
 
 PLAIN = frozenset([int, float, bool, str, bytes, type(None)])
 """Classes of items that are sent as they are."""
@@ -139,7 +144,7 @@ def is_generator(fn: Any) -> bool:
 
 async def send_items(
     fn: Callable[[Any, Any], AsyncGenerator[Any, Any]],
-    inbox: Inbox | None,
+    request: Any,
     fresh: list[Inbox],
     fold: Any,
     example: Any,
@@ -147,39 +152,48 @@ async def send_items(
     """Run an async generator to its end, and put what it yields into an inbox.
 
     Return None, or all items in a list if there is no inbox, as `multifold.each`. An item with nodes, or
-    with values that were not awaited, is refused by a `RecordError` at its ``yield``.
+    with values that were not awaited, is refused by a `RecordError` at its ``yield``. A generator that
+    awaits nothing lets nobody else go on, so items are handed out on the way, and it ends with its request.
 
     Parameters
     ----------
     fn : callable
         ``fn(fold, example)`` is the generator.
-    inbox : Inbox or None
-        Of the request.
+    request : Request
+        Its inbox gets the items, if it has one.
     fresh : list of Inbox
         Those with items that were not handed out; the one of the request is appended if it gets some.
     fold, example : object
         What ``fn`` is called with.
     """
     generator = fn(fold, example)
+    inbox: Inbox | None = request.inbox
     found: list[Any] = []
     step: Any = generator.__anext__()
-    while True:
+    for count in itertools.count(1):
         try:
             item = await whole(step)
         except StopAsyncIteration:
-            return each(found if inbox is None else None)
+            break
         try:
-            item = checked(item)
+            item = checked(item, fold)
         except RecordError as error:
             step = generator.athrow(error)
             continue
         step = generator.__anext__()
         if inbox is None:
             found.append(item)
-            continue
-        if not inbox.fresh:
-            fresh.append(inbox)
-        inbox.fresh.append(item)
+        else:
+            if not inbox.fresh:
+                fresh.append(inbox)
+            inbox.fresh.append(item)
+        if count % MANY == 0:
+            hand_out(fresh)
+            if request.cancelled() or monotonic() >= request.deadline:
+                step.close()
+                await whole(generator.aclose())
+                raise request.late(monotonic())
+    return each(found if inbox is None else None)
 
 
 @types.coroutine
@@ -205,8 +219,8 @@ def whole(step: Any) -> Generator[Any, Any, Any]:
             method = step.throw
 
 
-def checked(item: Any) -> Any:
-    """Return what a generator has yielded, with copies of its NumPy arrays.
+def checked(item: Any, fold: Any) -> Any:
+    """Return what a generator has yielded, with copies of its arrays.
 
     Raise a `RecordError` if there is a node in it, or something that was not awaited.
     """
@@ -214,6 +228,9 @@ def checked(item: Any) -> Any:
         return item
     item = copied(item)
     leaves = [item] if isinstance(item, Node) else optree.tree_leaves(item)
+    backend = fold._backend
+    if backend is not None and any(map(backend.owns, leaves)):
+        item = optree.tree_map(lambda x: backend.copy(x) if backend.owns(x) else x, item)
     refused = next((leaf for leaf in leaves if isinstance(leaf, (Node, Unawaited))), None)
     if refused is not None:
         what = "a node" if isinstance(refused, Node) else "a value that was not awaited"

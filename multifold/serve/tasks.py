@@ -78,7 +78,7 @@ class ServedTasks(Tasks):
         if isinstance(given, Trace):
             fn = record_again
         elif streams:
-            fn = partial(send_items, fn, request.inbox, self.fresh)
+            fn = partial(send_items, fn, request, self.fresh)
         self.start(fn, given)
         # All calls that were recorded since the last note are of this example.
         self.owners.note(example)

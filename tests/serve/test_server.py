@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import math
 import sys
@@ -710,6 +711,84 @@ def test_rounds_of_requests_to_come_have_room_for_another_number_of_calls():
     most = [max(map(int, x.split())) for x in served]
     assert most[0] == most[2] == 8
     assert most[1] <= 2
+
+
+@pytest.mark.parametrize("large", [{"wait": math.inf}, {"wait": 1e12}, {"calls": 10**9}], ids=str)
+def test_settings_may_be_large(large):
+    with Server(make_model(), chain, backend="numpy") as server:
+        server.change(**large)
+        future = server.submit(("half", 1.0))
+        server.change(wait=0.0)  # which wakes a server that waits for company
+        assert future.result(30).item() == 0.5
+
+
+def test_a_wrong_priority_is_refused_and_harms_nobody(busy):
+    waits = busy.submit(("half", 1.0))
+    with pytest.raises(RecordError, match=r"Expected priority of multifold\.Server to be an integer"):
+        busy.submit(("half", 1.0), priority=None)
+    assert len(busy._admission) == 1 and not waits.done()
+
+
+class Mute(Exception):
+    """An error whose text cannot be told."""
+
+    def __str__(self):
+        return self.what
+
+
+def nested(depth):
+    return functools.reduce(lambda inner, _: [inner], range(depth), 1.0)
+
+
+class Uncopied(np.ndarray):
+    def copy(self, *_, **__):
+        raise ValueError("no copies")
+
+
+@pytest.mark.parametrize("bad", ["mute", "deep", "uncopied"])
+def test_what_a_request_returns_or_raises_ends_that_request_alone(bad):
+    def fn(fold, x):
+        if x == bad:
+            if x == "mute":
+                raise Mute
+            return nested(3000) if x == "deep" else np.zeros(2).view(Uncopied)
+        return fold.add("half", x)
+
+    with Server(make_model(), fn, backend="numpy", wait=0.05) as server:
+        futures = [server.submit(x) for x in (1.0, bad, 2.0)]
+        assert [futures[i].result(30).item() for i in (0, 2)] == [0.5, 1.0]
+        assert futures[1].exception(30) is not None
+
+
+@pytest.mark.parametrize("how", ["deadlines", "stop"])
+def test_what_ends_a_process_does_not_end_a_server_where_a_request_is_closed(how):
+    async def fn(fold, x):
+        try:
+            while True:
+                await fold.value(fold.add("half", 1.0))
+                if not x:
+                    return fold.add("half", 1.0)
+        finally:
+            if x:
+                raise SystemExit
+
+    with Server(make_model(), fn, backend="numpy", wait=0) as server:
+        futures = [server.submit(x, timeout=0.1 if x and how == "deadlines" else None) for x in (1, 1, 0)]
+        assert futures[2].result(30).item() == 0.5
+        if how == "stop":
+            server.stop(drain=False)
+        assert not wait(futures, 30).not_done
+
+
+def test_ops_that_are_objects_are_forgotten_after_a_while(monkeypatch):
+    monkeypatch.setattr("multifold._engine.run.launcher.MANY", 8)
+    op = Gate()
+    op.go.set()
+    with Server({}, lambda fold, x: fold.add(op, x), backend="numpy", wait=0) as server:
+        for _ in range(60):
+            server.submit(1.0).result(30)
+        known = server._worker.learned[1] or server._worker.engines[-1]
+        assert len(known.loop.launcher.ops) <= 10
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import threading
 import types
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -339,10 +341,40 @@ def test_a_generator_is_closed_with_its_coroutine_whoever_holds_it():
 
     closed = []
     generator = waits()
-    coroutine = send_items(lambda fold, x: generator, None, [], None, None)
+    coroutine = send_items(lambda fold, x: generator, SimpleNamespace(inbox=None), [], None, None)
     assert coroutine.send(None) == "waits"
     coroutine.close()
     assert closed == [True]
+
+
+def test_a_generator_that_awaits_nothing_is_read_on_the_way_and_ends_with_its_request():
+    async def counting(fold, x):
+        for i in itertools.count():
+            yield i
+
+    async def main():
+        async with serving(counting) as server:
+            return await items_of(server.stream([], timeout=0.3))
+
+    items, error = asyncio.run(main())
+    assert items[:100] == [*range(100)] and isinstance(error, DeadlineExceeded)
+
+
+def test_what_is_yielded_is_copied_in_each_framework(backend, seam, array, to_numpy):
+    if not seam.writeable:
+        return
+
+    async def filled(fold, x):
+        buffer = array([0.0])
+        for _ in range(3):
+            buffer += 1
+            yield buffer
+
+    async def main():
+        async with Server({}, filled, backend=backend) as server:
+            return [to_numpy(x).item() async for x in server.stream(1)]
+
+    assert asyncio.run(main()) == [1.0, 2.0, 3.0]
 
 
 def test_a_deadline_ends_a_stream_after_its_items():

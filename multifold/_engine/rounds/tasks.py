@@ -353,13 +353,13 @@ class Tasks(compiled.TasksBase):
     def _example_returned(self, example: int, result: Any) -> None:
         try:
             self.results[example] = copied(result)
-        except RecordError as error:
+        except Exception as error:  # noqa: BLE001 - objects of the user may raise anything
             self._example_failed(example, error)
 
     def _example_failed(self, example: int, error: Exception) -> None:
         add_note(error, f"Raised by {self.named(example)}.")
         for words, hint in PYTHON_SAYS.items():
-            if words in str(error) and not isinstance(error, RecordError):
+            if not isinstance(error, RecordError) and words in said_by(error):
                 add_note(error, f"Hint: {hint}")
         if not self.collect:
             raise error
@@ -374,10 +374,11 @@ class Tasks(compiled.TasksBase):
             del self._open[task]
             try:
                 task.context.run(task.coroutine.close)
-            except Exception as error:  # noqa: BLE001 - whatever the user's cleanup raises
-                if str(error) == "coroutine ignored GeneratorExit":
+            except BaseException as raised:  # noqa: BLE001 - whatever the user's cleanup raises
+                if said_by(raised) == "coroutine ignored GeneratorExit":
                     return
-                said = f"{type(error).__name__}: {error}".rstrip(": ")
+                error = self.ends(task.example, raised)
+                said = f"{type(error).__name__}: {said_by(error)}".rstrip(": ")
                 add_note(reason, f"While it was closed, {self.named(task.example)} raised {said}.")
             finally:
                 self._note(task)
@@ -395,6 +396,14 @@ def with_left_open(example: str) -> RecordError:
         "leave the `with` before `await`, or open it around all of fold.run: calls are run there, "
         "wherever they were recorded.",
     )
+
+
+def said_by(error: BaseException) -> str:
+    """Return the text of an exception; "" for one that fails to tell it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a class of the user
+        return ""
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -42,6 +42,9 @@ from multifold.marks import mark_of
 
 LOG = getLogger("multifold")
 
+MANY = 1024
+"""So many ops are kept from one graph of a server to the next."""
+
 
 @dataclass
 class Launcher:
@@ -91,6 +94,12 @@ class Launcher:
         self.watches = self.debug and (backend.counts_changes or backend.writeable)
         self.counts = backend.counts_changes and not self.debug
         self.trials = TrialBook(self.values, self.model, self.ops, self.before)
+
+    def forget_if_many(self) -> None:
+        """Forget which ops there were if they are very many: each new graph has new ones of objects."""
+        if len(self.ops) > MANY:
+            self.ops.clear()
+            self.trials.forget()
 
     def settle_by(self, settling: Settling) -> None:
         """Let ``settling`` make all trials of ops that run, while it is on."""

@@ -75,6 +75,11 @@ class TrialBook:
         counts, protects = self.backend.counts_changes, self.backend.protects
         self.compares = self.backend.writeable and not (counts or protects)
 
+    def forget(self) -> None:
+        """Forget the launches that this book knows to need no trial: verdicts tell of them again."""
+        self.passed.clear()
+        self.verdicts.clear()
+
     def trial_of(
         self, launch: PreparedLaunch, case: Hashable, late: bool = False
     ) -> tuple[Trial | None, float]:
