@@ -139,7 +139,7 @@ ONE, EVEN, UNEVEN = range(3)
 """How many members the nodes of ragged operands have: one each, as many as each other, or else."""
 
 
-class Case(NamedTuple):
+class RaggedCase(NamedTuple):
     """What tells launches with ragged operands apart for trials: an op may be right for some of them."""
 
     square: bool
@@ -184,7 +184,7 @@ class PreparedLaunch(NamedTuple):
     whose: Callable[[int], str] | None = None
 
     def case(self, square: bool) -> Hashable:
-        """Return what trials tell launches apart by: ``square``, or a `Case` if an operand is ragged.
+        """Return what trials tell launches apart by: ``square``, or a `RaggedCase` if an operand is ragged.
 
         ``square`` says whether there are as many rows as an array has entries along another axis.
         """
@@ -192,7 +192,7 @@ class PreparedLaunch(NamedTuple):
             return square
         ends = {(own.min(), own.max()) for own in self.lengths().values()}
         members = ONE if ends == {(1, 1)} else EVEN if all(a == b for a, b in ends) else UNEVEN
-        return Case(square, members)
+        return RaggedCase(square, members)
 
     def error(self, what: str, hint: str | None = None, culprit: int | None = None) -> LaunchError:
         """Return a new error that says which launch failed, on which operands, and where it was recorded.

@@ -29,7 +29,7 @@ from multifold._engine.compiled.arrays import Integers, ranges, starts
 from multifold._engine.ops.trial import ENOUGH, Untried
 from multifold._engine.ops.values import Values, leaves_of, opened
 from multifold._engine.record.lines import warn_user
-from multifold._engine.run.launch import UNEVEN, Case, PreparedLaunch
+from multifold._engine.run.launch import UNEVEN, PreparedLaunch, RaggedCase
 from multifold._engine.run.trial_book import TrialBook
 from multifold.backend import Ragged
 from multifold.errors import LaunchError
@@ -92,7 +92,7 @@ class Settling:
         began = perf_counter()
         try:
             for square in (False, True):
-                case = Case(square, UNEVEN) if launch.signature.ragged else square
+                case = RaggedCase(square, UNEVEN) if launch.signature.ragged else square
                 if not is_settled(trials, launch, case):
                     rows = self.rows_for(trials.values, launch, result, sizes, square)
                     try_often(trials, launch, square, case, rows)

@@ -23,7 +23,7 @@ from multifold._engine.ops.writes import OperandChanged
 from multifold._engine.record.lines import warn_user
 from multifold._engine.record.population import Population
 from multifold._engine.record.signature import LazyOp, Signature
-from multifold._engine.run.launch import UNEVEN, Case, PreparedLaunch, naming
+from multifold._engine.run.launch import UNEVEN, PreparedLaunch, RaggedCase, naming
 from multifold.marks import mark_of
 
 ONE_DRAW = (
@@ -150,7 +150,7 @@ class TrialBook:
         alike = own, launch.classes, case
         if launch.classes is None or alike not in known.alike:
             if known.counts[own, self.ranks(launch), case] < ENOUGH:
-                uneven = case._replace(members=UNEVEN) if isinstance(case, Case) else case
+                uneven = case._replace(members=UNEVEN) if isinstance(case, RaggedCase) else case
                 if uneven == case or not self.is_known(launch, uneven):
                     return False
                 case = uneven
