@@ -406,6 +406,41 @@ def test_a_reentrant_checkpoint_keeps_the_gradients(as_loop):
     as_loop(fn, [*torch.randn(4, 4)], parameters=[*first.parameters(), *second.parameters()])
 
 
+class Times(torch.autograd.Function):
+    """A linear layer without a bias, as one writes it."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x)
+        return nn.functional.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx, slope):
+        return None, slope[:, None] * ctx.saved_tensors[0]
+
+
+class OfComputed(nn.Module):
+    """A model that begins with a function of autograd, which gets computed tensors."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.first, self.second, self.how = nn.Linear(4, 3), nn.Linear(3, 3), how
+
+    def forward(self, x):
+        if self.how == "checkpoint":
+            return self.second(checkpoint(self.first, x.requires_grad_(), use_reentrant=True))
+        h = Times.apply(x, self.first.weight)
+        return h * 2 if self.how == "read" and h.sum() > 0 else h * 3
+
+
+@pytest.mark.parametrize("how", ["function", "read", "checkpoint"])
+def test_what_a_function_computes_of_computed_tensors_keeps_its_gradients(as_loop, how):
+    model = OfComputed(how)
+    run = multifold.batched(model, join="list", may_loop=False)
+    for _ in range(3):
+        as_loop(model, [*torch.randn(6, 4)], parameters=[*model.parameters()], run=run)
+
+
 class Again(torch.autograd.Function):
     """Computes a layer again in the backward pass, which adds to the gradients of its parameters."""
 

@@ -94,11 +94,14 @@ def seen_apply(apply: Any) -> Any:
 
     def function_apply(cls: Any, *args: Any) -> Any:
         recording = CURRENT.recording
-        if recording is None or not (any(map(is_pending, args)) or has_parameters(recording, args)):
+        if recording is None:
             return apply.__func__(cls, *args)
         if (cls.__module__, cls.__name__) == CHECKPOINT:  # what it saves is not kept here, either
             code, _, *own = args
             return code(*own)
+        if not (any(map(is_pending, args)) or has_parameters(recording, args)):
+            with recording.paused():  # calls recorded inside of it would have no gradients
+                return apply.__func__(cls, *args)
         function: Any = Applied(cls, apply.__func__)
         return recording.recorder.call(recording, function, False, args, {})
 
