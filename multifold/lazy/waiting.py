@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -119,6 +119,23 @@ def can_wait(recorder: Any) -> bool:
     marked, as compiled code does on some systems; see `compiled.ends_stacks`.
     """
     return greenlet is not None and (compiled.ends_stacks or not recorder.walks_stacks)
+
+
+@contextlib.contextmanager
+def staying(recording: Recording, reason: str) -> Iterator[None]:
+    """Return a context in which reads are computed at once, where code cannot be left; see `alone`.
+
+    Where a trace is made, reads are refused, as elsewhere.
+    """
+    if recording.is_trace:
+        yield
+        return
+    made, wait = recording.made, recording.wait
+    recording.goes_on(made, partial(alone, recording, reason))
+    try:
+        yield
+    finally:
+        recording.goes_on(made, wait)
 
 
 def unforeseen(recording: Recording, sharing: Sharing, nodes: Sequence[Any]) -> list[Any]:

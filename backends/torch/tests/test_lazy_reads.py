@@ -762,3 +762,21 @@ def test_rows_that_need_no_gradient_are_numbers_beside_rows_that_need_one(as_loo
         return torch.clamp(y, 0.01, number(y)) + torch.clamp(x, 0.01, number(y))
 
     as_loop(fn, XS, parameters=PARAMETERS)
+
+
+OPERATORS = {
+    "a number": lambda y: y * torch.ops.aten.item(y.sum()),
+    "places": lambda y: torch.ops.aten.nonzero(y > 0),
+    "some": lambda y: torch.ops.aten.masked_select(y, y > 0),
+    "a condition": lambda y: y if torch.ops.aten.is_nonzero((y > 0).sum()) else -y,
+    "no read": torch.ops.aten.tanh,
+}
+
+
+@pytest.mark.parametrize("how", OPERATORS)
+def test_functions_of_torch_ops_read_at_once(how):
+    run = multifold.batched(lambda x: OPERATORS[how](LIN(x)), join="list", may_loop=False)
+    with torch.no_grad():
+        for _ in range(3):
+            for found, x in zip(run(XS), XS, strict=True):
+                torch.testing.assert_close(found, OPERATORS[how](LIN(x)))

@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import Any
 
 import optree
+import torch
 
 from multifold.errors import RecordError
 from multifold.lazy.current import recording_of, refusal
@@ -24,6 +25,10 @@ from multifold_torch.lazy.pending import Pending, needs_gradient
 
 class ValuesNeeded(RecordError):
     """A call cannot be recorded, since the values of its operands have to be known."""
+
+
+OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+"""Types of functions in ``torch.ops``."""
 
 
 def computed_by_values(
@@ -41,7 +46,8 @@ def computed_by_values(
         return inside(*args, **kwargs)
     operands = [x for x in optree.tree_leaves((args, kwargs)) if isinstance(x, Pending)]
     if any(map(is_a_number, operands)):
-        with contextlib.suppress(TypeError):  # a function may take tensors only
+        # A function may take tensors only.
+        with contextlib.suppress(TypeError, *[RuntimeError] * (type(func) in OPERATORS)):
             return func(*with_numbers(args), **with_numbers(kwargs))
     if needs_gradient(operands):
         raise refusal(error.message, error.hint) from error

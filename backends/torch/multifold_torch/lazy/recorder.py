@@ -25,6 +25,7 @@ from multifold.lazy.current import CURRENT, REFUSALS, Recording, recording_of, r
 from multifold.lazy.recorder import ADVISED, FEW_NUMBERS, MANY, KnownCall, LazyRecorder, Stamp, known_call
 from multifold.lazy.sequence import CellReads
 from multifold.lazy.straight import Crooked, changers_of
+from multifold.lazy.waiting import staying
 from multifold_torch.lazy.answers import ANSWERS
 from multifold_torch.lazy.backward import time_backward
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
@@ -39,7 +40,7 @@ from multifold_torch.lazy.changes import (
 )
 from multifold_torch.lazy.forms import Modes, TensorForm, form_of, form_of_tensor
 from multifold_torch.lazy.in_place import changed, out_of_place, written_to
-from multifold_torch.lazy.numbers import ValuesNeeded, computed_by_values
+from multifold_torch.lazy.numbers import OPERATORS, ValuesNeeded, computed_by_values
 from multifold_torch.lazy.patches import PATCHES
 from multifold_torch.lazy.pending import Pending, Settled, first_of, settle
 from multifold_torch.lazy.sequences import NotASequence
@@ -285,6 +286,9 @@ class TorchRecorder(LazyRecorder):
                 )
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if type(func) in OPERATORS:
+            with staying(recording_of(), IN_OPERATOR):
+                return self.glue(func, args, kwargs)
         if kwargs.get("out") is not None:
             return written_to(func, args, kwargs)
         if kwargs.get("inplace"):
@@ -653,6 +657,8 @@ class TorchRecorder(LazyRecorder):
             return [*values]
         return torch.stack(list(values)) if how == "stack" else torch.cat(list(values))
 
+
+IN_OPERATOR = "a function of torch.ops reads the value: no example may leave compiled code of its kind"
 
 NUMBERS: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
 """The numbers that modules have in the modes of traces."""
