@@ -27,6 +27,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import multifold
 from multifold import RecordError
@@ -524,3 +527,29 @@ def test_weights_that_autocast_has_cast_are_not_kept_from_run_to_run(way):
         found.append(run(xs) if way == "run" else run.replay(traces))
         wanted.append([layer(x) for x in xs])
     torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.05, check_dtype=False)
+
+
+class AddsToTanh(TorchFunctionMode):
+    def __torch_function__(self, func, kinds, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        return found + 1 if func is torch.tanh else found
+
+
+class Dispatches(TorchDispatchMode):
+    def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [AddsToTanh, Dispatches, lambda: torch.device("cpu")])
+def test_modes_around_a_run_see_what_they_see_in_the_loop(as_loop, mode):
+    with mode():
+        as_loop(lambda x: torch.tanh(LIN(x)), XS, parameters=[*LIN.parameters()])
+
+
+def test_forward_derivatives_around_a_run_are_those_of_the_loop():
+    run = multifold.batched(lambda x: torch.tanh(LIN(x)), join="list", backend="torch")
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(x, torch.ones(4)) for x in XS]
+        for found, x in zip(run(duals), duals, strict=True):
+            wanted = forward_ad.unpack_dual(torch.tanh(LIN(x))).tangent
+            torch.testing.assert_close(forward_ad.unpack_dual(found).tangent, wanted)

@@ -16,6 +16,8 @@ import optree
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch as functorch
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
 from multifold.backend import owner_of
@@ -233,8 +235,12 @@ class TorchRecorder(LazyRecorder):
             refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
 
     def must_loop(self) -> bool:
-        """Return whether this runs inside of ``torch.func.grad`` or the like, whose tensors are wrapped."""
-        return functorch.peek_interpreter_stack() is not None
+        """Return whether this runs inside of what sees each function of a program, or wraps its tensors.
+
+        That is ``torch.func.grad`` and the like, forward-mode derivatives, and a `TorchFunctionMode`.
+        """
+        is_wrapped = functorch.peek_interpreter_stack() is not None
+        return is_wrapped or forward_ad._current_level >= 0 or sees_functions()
 
     def time_backward(
         self,
@@ -656,6 +662,12 @@ class TorchRecorder(LazyRecorder):
         if not all(isinstance(x, Tensor) for x in values):
             return [*values]
         return torch.stack(list(values)) if how == "stack" else torch.cat(list(values))
+
+
+def sees_functions() -> bool:
+    """Return whether a `TorchFunctionMode` is entered, other than those of default devices."""
+    places = range(torch._C._len_torch_function_stack())
+    return any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in places)
 
 
 IN_OPERATOR = "a function of torch.ops reads the value: no example may leave compiled code of its kind"
