@@ -270,6 +270,8 @@ class TorchBackend(Backend):
         yield from modules_in_order(owners)
 
     def reserved(self, owner: Any) -> Collection[str]:
+        if isinstance(owner, torch.jit.ScriptModule):  # it keeps each method that was asked for
+            return {*RESERVED, *owner._c._method_names()}
         return RESERVED if isinstance(owner, torch.nn.Module) else ()
 
     def apart(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:

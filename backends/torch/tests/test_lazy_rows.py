@@ -233,3 +233,20 @@ def test_packing_is_refused_with_a_hint():
 
     with pytest.raises(RecordError, match="needs no packing"):
         multifold.batched(packed, backend="torch")(XS)
+
+
+LIN = nn.Linear(4, 4)
+FROZEN = torch.jit.freeze(torch.jit.script(nn.Linear(4, 4).eval()))
+OPERANDS = {
+    "sparse": (lambda x: torch.sparse.mm(x, LIN(x.to_dense())), lambda: torch.eye(4).to_sparse()),
+    "meta": (nn.Linear(4, 4, device="meta"), lambda: torch.empty(4, device="meta")),
+    "frozen": (lambda x: FROZEN(LIN(x)), lambda: torch.randn(4)),
+}
+
+
+@pytest.mark.parametrize("kind", OPERANDS)
+def test_what_numpy_cannot_hold_may_be_an_operand(kind):
+    fn, make = OPERANDS[kind]
+    xs = [make() for _ in range(3)]
+    for found, x in zip(multifold.batched(fn, join="list", may_loop=False)(xs), xs, strict=True):
+        assert found.shape == fn(x).shape and (found.is_meta or torch.allclose(found, fn(x), atol=1e-5))

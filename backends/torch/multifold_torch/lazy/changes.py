@@ -262,7 +262,7 @@ class Called:
         self.__name__ = type(module).__name__
         self.__self__ = module
         self.sets = ATTRIBUTE_SETS.total
-        self.mode = tuple([x.training for x in module.modules()])
+        self.mode = tuple([getattr(x, "training", False) for x in module.modules()])
         self.changes = ATTRIBUTE_SETS.within(module)
         self.reads = read_by(module)
         VERSIONS.note(module)

@@ -346,7 +346,7 @@ class TorchRecorder(LazyRecorder):
             [
                 (
                     number_of(module),
-                    module.training,
+                    getattr(module, "training", False),
                     *module._forward_hooks,
                     None,
                     *module._forward_pre_hooks,
@@ -464,9 +464,10 @@ class TorchRecorder(LazyRecorder):
             if recording.takes_host is None:
                 recording.note_takes_host(computes_on_cpu(recording.fold))
             if recording.takes_host and type(x) is Tensor and x.dtype in OF_NUMPY and not x.requires_grad:
-                if x.dtype in AS_NUMBERS and x.numel() == 1:
-                    return x.item()  # it needs no memory of its own, which takes half of the time of a leaf
-                return x.numpy()[None]  # the fold copies arrays of NumPy itself
+                with contextlib.suppress(TypeError, RuntimeError):  # a sparse tensor, or one without values
+                    if x.dtype in AS_NUMBERS and x.numel() == 1:
+                        return x.item()  # it needs no memory of its own, half of the time of a leaf
+                    return x.numpy()[None]  # the fold copies arrays of NumPy itself
             return torch.stack((x,))  # a copy, with one axis more, in one step
         if x.requires_grad:
             refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
