@@ -121,6 +121,7 @@ class Server:
         self._cancel = self._admission.cancel  # one method for all requests
         self._worker = Worker(self._admission, self._tally, model, fn, backend, calls, host, mode, join)
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
         self._numbers = count()
         self._spans = find_spans()
 
@@ -339,15 +340,17 @@ class Server:
 
         Raise a `LaunchError` if it runs already.
         """
-        if self._thread is not None:
-            raise LaunchError(
-                "Expected a multifold.Server that does not run yet. Received one that runs.",
-                "start it once: `with server:` does so as well.",
-            )
-        self._admission.open()
-        # A daemon, so that a server that is never stopped does not keep the process alive.
-        self._thread = threading.Thread(target=self._worker.serve, name="multifold.Server", daemon=True)
-        self._thread.start()
+        with self._starting:
+            if self._thread is not None:
+                raise LaunchError(
+                    "Expected a multifold.Server that does not run yet. Received one that runs.",
+                    "start it once: `with server:` does so as well.",
+                )
+            self._admission.open()
+            # A daemon, so that a server that is never stopped does not keep the process alive.
+            thread = threading.Thread(target=self._worker.serve, name="multifold.Server", daemon=True)
+            thread.start()
+            self._thread = thread  # only now may others wait for its end
         return self
 
     def stop(self, drain: bool = True) -> None:
@@ -366,7 +369,8 @@ class Server:
         # An op may stop its own server, and a thread can't wait for itself.
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-            self._thread = None
+            if self._thread is thread:  # another one may have been started meanwhile
+                self._thread = None
 
     def __enter__(self) -> Self:
         return self.start()

@@ -713,6 +713,29 @@ def test_rounds_of_requests_to_come_have_room_for_another_number_of_calls():
     assert most[1] <= 2
 
 
+def test_any_thread_may_start_and_stop_it():
+    server, wrong = Server(make_model(), chain, backend="numpy"), []
+
+    def work():
+        for _ in range(50):
+            try:
+                server.start()
+            except LaunchError:
+                pass
+            except Exception as error:  # noqa: BLE001 - there must be none
+                wrong.append(error)
+            server.stop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    with server:
+        assert server.submit(("half", 1.0)).result(30).item() == 0.5
+    assert not wrong
+
+
 @pytest.mark.parametrize("large", [{"wait": math.inf}, {"wait": 1e12}, {"calls": 10**9}], ids=str)
 def test_settings_may_be_large(large):
     with Server(make_model(), chain, backend="numpy") as server:
