@@ -406,7 +406,8 @@ class Batched:
             made: list[Any] = []
             try:
                 result, pending = await run.example(arguments, partial(fn, *arguments, **shared), made)
-            except Exception as error:  # noqa: BLE001 - whatever the program raises
+            except Exception as found:  # noqa: BLE001 - whatever the program raises
+                error = raised_by_code(found)
                 error.add_note(f"Raised by example {number} of the batched program{self.given}.")
                 # The others go on: in the loop, the first example that fails is the one that raises.
                 raised[number] = error
@@ -716,6 +717,17 @@ class LazyTrace(NamedTuple):
     result: Any
     pending: Sequence[Any]
     modes: Hashable
+
+
+def raised_by_code(error: Exception) -> Exception:
+    """Return what the code of an example has raised, given what its coroutine did.
+
+    Python lets no coroutine raise `StopIteration`, and raises another error from it.
+    """
+    cause = error.__cause__
+    if isinstance(cause, StopIteration) and str(error) == "coroutine raised StopIteration":
+        return cause
+    return error
 
 
 def computed(recorder: Any, pending: Sequence[Any], rows: Sequence[Any]) -> dict[int, Any]:

@@ -539,6 +539,15 @@ def test_an_error_that_a_program_makes_of_a_refusal_is_the_refusal():
         multifold.batched(program)(XS)
 
 
+def test_an_example_may_raise_stop_iteration():
+    with pytest.raises(StopIteration, match="at the end"):
+        multifold.batched(lambda x: layer(x) if x[0] > 9 else next(ends()), may_loop=False)(XS)
+
+
+def ends():
+    raise StopIteration("at the end")
+
+
 def test_what_an_example_keeps_stands_for_its_value_afterwards():
     kept = []
 
