@@ -95,6 +95,7 @@ class SeenModules:
         self.own = [*map(vars, modules)]
         self.tables = [own[name] for own in self.own for name in TABLES]
         self.parts = [part for own in self.own for part in own["_modules"].values()]
+        self.classes = [*map(type, self.parts)]
         self.kinds = [seen_kind(module) for module in modules]
 
     @classmethod
@@ -105,6 +106,7 @@ class SeenModules:
             found.own += other.own
             found.tables += other.tables
             found.parts += other.parts
+            found.classes += other.classes
             found.kinds += some[0].kinds  # equal to its own, and in the caches of the processor
         return found
 
@@ -112,7 +114,8 @@ class SeenModules:
         """Return whether nothing has changed; the sizes of parameters are not looked at."""
         from multifold.lazy.recorder import are_as_seen  # which who has no populations need not wait for
 
-        return are_as_seen(self.own, self.kinds, TABLES, self.tables, TABLES.index("_modules"), self.parts)
+        parts = TABLES.index("_modules"), self.parts, self.classes
+        return are_as_seen(self.own, self.kinds, TABLES, self.tables, *parts)
 
 
 def seen_kind(module: torch.nn.Module) -> tuple[int, tuple[str, ...], list[Any], list[tuple[str, ...]]]:
@@ -146,7 +149,8 @@ class TorchForm(ModuleForm):
         self.crowd = CROWD / math.sqrt(self.numbers) if tensors and tensors[0].is_cpu else math.inf
 
     def holds(self) -> bool:
-        return self.kind not in DRAWN and self.seen.holds() and self.sizes_now() == self.sizes
+        is_own = type(self.module()) is self.kind and self.kind not in DRAWN
+        return is_own and self.seen.holds() and self.sizes_now() == self.sizes
 
     def sizes_now(self) -> list[Hashable]:
         """Return shape, dtype and device of each parameter and buffer; None for one that is gone."""

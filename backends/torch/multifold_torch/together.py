@@ -146,12 +146,14 @@ class TorchTogether(Together):
         self.module = forms[0].module
         self.spare: list[Skeleton] = []
         self.kind = forms[0].kind
+        self.modules = [form.module for form in forms]
         self.places = [
             ([form.places[i][0] for form in forms], name) for i, (_, name) in enumerate(forms[0].places)
         ]
 
     def holds(self) -> bool:
-        return self.seen.holds()
+        kind = self.kind
+        return all(type(module()) is kind for module in self.modules) and self.seen.holds()
 
     def __call__(self, operands: Sequence[Any], static: Mapping[str, Any]) -> Any | None:
         stacked = self.stacked()

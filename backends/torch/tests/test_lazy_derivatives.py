@@ -441,6 +441,39 @@ def test_what_a_function_computes_of_computed_tensors_keeps_its_gradients(as_loo
         as_loop(model, [*torch.randn(6, 4)], parameters=[*model.parameters()], run=run)
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_reentrant_checkpoint_of_what_needs_no_gradient_has_none(as_loop):
+    layer = nn.Linear(4, 4)
+
+    def fn(x):
+        return checkpoint(layer, x, use_reentrant=True) * 2 + layer(x)
+
+    as_loop(fn, [*torch.randn(4, 4)], parameters=[*layer.parameters()])
+
+
+class Called(torch.autograd.Function):
+    """Calls a function that holds weights."""
+
+    @staticmethod
+    def forward(ctx, x, function):
+        return function(x)
+
+    @staticmethod
+    def backward(ctx, slope):
+        return slope, None
+
+
+def test_a_trace_sees_new_weights_inside_of_a_function_of_autograd():
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    model = nn.ModuleList([first, second])
+    model.forward = lambda x: Called.apply(x, first) + second(x)
+    run, xs = multifold.batched(model, keep=True), [*torch.randn(3, 4)]
+    for _ in range(3):
+        torch.testing.assert_close(run(xs), run.loop(xs))
+        with torch.no_grad():
+            first.weight.mul_(2)
+
+
 class Again(torch.autograd.Function):
     """Computes a layer again in the backward pass, which adds to the gradients of its parameters."""
 

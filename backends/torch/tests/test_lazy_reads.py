@@ -770,6 +770,8 @@ OPERATORS = {
     "some": lambda y: torch.ops.aten.masked_select(y, y > 0),
     "a condition": lambda y: y if torch.ops.aten.is_nonzero((y > 0).sum()) else -y,
     "no read": torch.ops.aten.tanh,
+    "in place": lambda y: (z := y * 1, torch.ops.aten.add_(z, 1.0))[0],
+    "in place and returned": lambda y: torch.ops.aten.relu_(y * 1),
 }
 
 

@@ -677,6 +677,18 @@ def test_layers_that_are_replaced_for_all_are_called(monkeypatch: Any) -> None:
     torch.testing.assert_close(folded(fold, modules, [*range(9)], xs), results(modules, [*range(9)], xs))
 
 
+@pytest.mark.parametrize("part", [None, 1])
+def test_a_layer_may_become_one_of_another_class(part: int | None) -> None:
+    modules = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)) for _ in range(9)]
+    modules = modules if part else [nn.Tanh() for _ in range(9)]
+    xs, fold = [*torch.randn(9, 1, 4)], Fold(backend="torch")
+    for _ in range(3):
+        folded(fold, modules, [*range(9)], xs)
+    for module in modules:
+        (module[part] if part else module).__class__ = nn.Sigmoid
+    torch.testing.assert_close(folded(fold, modules, [*range(9)], xs), results(modules, [*range(9)], xs))
+
+
 def test_layers_of_a_chain_may_change_places() -> None:
     chains = [nn.Sequential() for _ in range(10)]
     for chain in chains:

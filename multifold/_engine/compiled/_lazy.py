@@ -816,7 +816,7 @@ def tables_hold(tables: list, objects: list) -> bool:
 
 
 def are_as_seen(
-    owns: list, kinds: list, names: tuple, tables: list, deep: columns.Int, parts: list
+    owns: list, kinds: list, names: tuple, tables: list, deep: columns.Int, parts: list, classes: list
 ) -> bool:
     """Return whether objects, and dictionaries that are attributes of them, are as they were seen.
 
@@ -835,15 +835,15 @@ def are_as_seen(
         These very dictionaries, as many for each object.
     deep : int
         The number of the name whose dictionaries hold these very ``parts``.
-    parts : list
-        What they hold, one dictionary after another.
+    parts, classes : list
+        What they hold, one dictionary after another, and the class of each.
 
     >>> inner = {"a": 1}
     >>> own, kind = {"x": 3, "table": inner}, (2, ("x",), [3], [("a",)])
-    >>> are_as_seen([own], [kind], ("table",), [inner], 0, [1])
+    >>> are_as_seen([own], [kind], ("table",), [inner], 0, [1], [int])
     True
     >>> inner["a"] = 2
-    >>> are_as_seen([own], [kind], ("table",), [inner], 0, [1])
+    >>> are_as_seen([own], [kind], ("table",), [inner], 0, [1], [int])
     False
     """
     count: cython.Py_ssize_t = len(names)
@@ -870,7 +870,7 @@ def are_as_seen(
                     return False
                 if k == deep:
                     for x in table.values():
-                        if x is not parts[part]:
+                        if x is not parts[part] or type(x) is not classes[part]:
                             return False
                         part += 1
         if kind[1] and not are_equal(own_table, kind[1], kind[2]):

@@ -98,9 +98,13 @@ def seen_apply(apply: Any) -> Any:
             return apply.__func__(cls, *args)
         if (cls.__module__, cls.__name__) == CHECKPOINT:  # what it saves is not kept here, either
             code, _, *own = args
-            return code(*own)
+            # It has gradients only if one of its arguments has.
+            needed = any(isinstance(x, Tensor) and x.requires_grad for x in own)
+            with contextlib.nullcontext() if needed else torch.no_grad():
+                return code(*own)
         if not (any(map(is_pending, args)) or has_parameters(recording, args)):
-            with recording.paused():  # calls recorded inside of it would have no gradients
+            # Calls recorded inside of it would have no gradients; a trace needs them to see weights change.
+            with contextlib.nullcontext() if recording.is_trace else recording.paused():
                 return apply.__func__(cls, *args)
         function: Any = Applied(cls, apply.__func__)
         return recording.recorder.call(recording, function, False, args, {})

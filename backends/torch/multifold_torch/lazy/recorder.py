@@ -292,9 +292,12 @@ class TorchRecorder(LazyRecorder):
                 )
 
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if type(func) in OPERATORS:
-            with staying(recording_of(), IN_OPERATOR):
-                return self.glue(func, args, kwargs)
+        is_operator = type(func) in OPERATORS
+        with staying(recording_of(), IN_OPERATOR) if is_operator else contextlib.nullcontext():
+            return self.dispatch_new(func, args, kwargs)
+
+    def dispatch_new(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do what `dispatch_unknown` does, of which this is the body."""
         if kwargs.get("out") is not None:
             return written_to(func, args, kwargs)
         if kwargs.get("inplace"):
