@@ -44,6 +44,8 @@ class PendingOperators(PendingNumbers):
 
     __slots__ = ("__weakref__", "base", "form", "host", "node", "place", "seen", "value", "version")
 
+    __array_priority__ = 1000  # NumPy leaves its operators to what stands on the right
+
     form: PendingForm
     host: Any
     node: Any

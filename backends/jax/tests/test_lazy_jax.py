@@ -587,3 +587,13 @@ def test_gradients_of_the_examples_own_inputs_have_their_shapes():
     found, wanted = jax.grad(lambda xs: run(xs).sum())(examples), jax.grad(total)(examples)
     assert jax.tree.structure(found) == jax.tree.structure(wanted)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4, 1e-6), found, wanted)
+
+
+def test_a_number_of_numpy_on_the_left_keeps_the_gradient():
+    def program(x, parameters):
+        return layer(x) + np.float32(2) * combine(parameters, layer(x), x)
+
+    run = multifold.batched(program, backend="jax")
+    found = jax.grad(lambda own: run(XS, parameters=own).sum())(PARAMETERS)
+    wanted = jax.grad(lambda own: sum(program(x, own).sum() for x in XS))(PARAMETERS)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4, 1e-5), found, wanted)

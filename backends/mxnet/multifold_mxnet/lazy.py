@@ -10,6 +10,7 @@ Any other function that meets a pending array is refused.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
@@ -49,13 +50,27 @@ class PendingMxnet(PendingOperators):
 
     __slots__ = ()
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        if package_of(sys._getframe(1)) in INNER:
+            return type(self)
+        return mx.np.ndarray if mx.util.is_np_array() else mx.nd.NDArray
+
     def asnumpy(self) -> Any:
-        """Return the value as a NumPy array; the example waits until it is computed."""
-        return np.asarray(self._read())
+        """Return a copy of the value as a NumPy array; the example waits until it is computed."""
+        return np.array(self._read())
 
     def asscalar(self) -> Any:
-        """Return the only number of the array; the example waits until it is computed."""
-        return self.asnumpy().item()
+        """Return the only number of the array, of its dtype; the example waits until it is computed."""
+        found = self.asnumpy()
+        found.item()  # an error if there are more
+        return found.reshape(-1)[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        # MXNet, as in `out[:] = x`, would take the value for a constant, which has no gradient.
+        if autograd.is_recording() and package_of(sys._getframe(1)) == "mxnet":
+            raise refusal(IN_A_FUNCTION, CELLS)
+        return PendingOperators.__array__(self, dtype, copy)
 
     def __iadd__(self, other: Any) -> NoReturn:
         raise refusal(
@@ -74,6 +89,18 @@ class SettledMxnet(SettledOperators, PendingMxnet):
     """A pending array after its run: it stands for its value, an array of MXNet."""
 
     __slots__ = ()
+
+    def _read(self) -> Any:
+        return self.value.asnumpy()
+
+
+INNER = ("mxnet", "multifold", "multifold_mxnet")
+"""Packages whose code must not take a pending array for one of MXNet."""
+
+
+def package_of(frame: Any) -> str:
+    """Return the name of the package that the code of a frame is from."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def modes() -> tuple[bool, bool]:
@@ -103,8 +130,11 @@ class MxnetCell(CompiledCall):
     def learn(self, recording: Recording, forms: Sequence[PendingForm]) -> tuple[Sequence[Any], Any]:
         own = mx.np if mx.util.is_np_array() else mx.nd
         kinds = [own.ones if np.dtype(form.dtype).kind == "f" else own.zeros for form in forms]
-        ones = [make(form.shape, dtype=form.dtype) for make, form in zip(kinds, forms, strict=True)]
         owners = [self.func, *self.leaves]
+        places = [place for x in owners if (place := recording.backend.device(x)) is not None]
+        options = {"ctx": places[0]} if places else {}
+        pairs = zip(kinds, forms, strict=True)
+        ones = [make(form.shape, dtype=form.dtype, **options) for make, form in pairs]
         with recording.aside(owners) as kept, autograd.pause(self.modes[1]):
             watch = KeepingWatch(kept)
             found = self.one(*ones)

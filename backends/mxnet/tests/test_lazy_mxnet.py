@@ -182,3 +182,56 @@ def test_a_cell_that_counts_is_refused():
 
     with pytest.raises(RecordError, match="counts changes a dict"):
         multifold.batched(counts, backend="mxnet")(XS)
+
+
+def as_it_reads(x):
+    h = DENSE(x)
+    copied = h.asnumpy()
+    copied -= copied.max()
+    return h * float(h.asnumpy().max())
+
+
+PROGRAMS = {
+    "a copy of the value": as_it_reads,
+    "a number of NumPy on the left": lambda x: DENSE(x) + np.sqrt(2.0) * DENSE(x * 2),
+    "its class": lambda x: h * 2 if isinstance(h := DENSE(x), nd.NDArray) else h * 3,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_have_the_values_and_gradients_of_the_loop(name):
+    run = batched(PROGRAMS[name], cells=[gluon.nn.Dense])
+    answers = []
+    for way in (run, lambda xs: nd.concat(*map(PROGRAMS[name], xs), dim=0)):
+        with autograd.record():
+            found = way(XS)
+        found.backward()
+        answers.append([found, *[x.grad().copy() for x in DENSE.collect_params().values()]])
+    for x, y in zip(*answers, strict=True):
+        close(x, y)
+
+
+def test_what_mxnet_would_take_for_a_constant_is_refused_where_gradients_are_recorded():
+    def program(x):
+        out = nd.zeros((1, 4))
+        out[:] = DENSE(x)
+        return out
+
+    run = batched(program, cells=[gluon.nn.Dense])
+    close(run(XS), nd.concat(*map(program, XS), dim=0))
+    with autograd.record(), pytest.raises(RecordError, match="cannot be recorded"):
+        run(XS)
+
+
+def test_what_a_program_keeps_has_its_value_afterwards():
+    kept = []
+    batched(lambda x: kept.append(DENSE(x)) or kept[-1], cells=[gluon.nn.Dense])(XS)
+    np.testing.assert_allclose(kept[0].asnumpy(), DENSE(XS[0]).asnumpy(), rtol=1e-5)
+    assert isinstance(kept[0], nd.NDArray)
+
+
+def test_a_model_may_be_on_another_device_than_the_current_one():
+    block = gluon.nn.Dense(4, in_units=4)
+    block.initialize(ctx=mx.cpu(1))
+    xs = [x.as_in_context(mx.cpu(1)) for x in XS]
+    assert batched(block, cells=[gluon.nn.Dense], device=mx.cpu(1))(xs).context == mx.cpu(1)

@@ -39,8 +39,6 @@ class PendingTensor(PendingOperators):
 
     __slots__ = ("_keras_logits",)  # Keras notes there of what a sigmoid was taken
 
-    __array_priority__ = 100  # NumPy leaves its operators to what stands on the right
-
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return TENSOR
