@@ -380,7 +380,8 @@ class Batched:
         """Run all examples at once; return the results of those that did not fail, and the failures.
 
         The results are in the order of the examples. ``examples`` has a tuple of arguments for each, and
-        ``shared`` the keywords for all. With a seed the streams are those of examples from ``first`` on.
+        ``shared`` the keywords for all. ``first`` is the number of the first example, by which, with a
+        seed, its random streams begin; the others are counted on from it.
         Failures are exceptions by the number of the example, from 0; with ``on_error="raise"`` the first
         one is raised. Examples that are kept are replayed.
         """

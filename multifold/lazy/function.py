@@ -335,7 +335,8 @@ class LazyRun:
     count : int
         How many examples there are, 0 if that is not known.
     first : int
-        The number of the first one, from which those of the others follow.
+        The number of the first example; the others are counted on from it. With a seed, the number of an
+        example says which random numbers it draws.
 
     Attributes
     ----------

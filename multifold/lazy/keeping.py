@@ -126,7 +126,7 @@ def places_of(kept: KeptState) -> list[WatchedPlace]:
     functions = [*functions_in(kept.owners, lambda module: True)]
     if not functions:
         return []
-    watched = WatchedByCell(backend, Arrays(Arrays, backend.version), functions, {})
+    watched = WatchedByCell(backend, Arrays(Arrays, partial(version_of, backend)), functions, {})
     watched.add_objects(
         [x for x in kept.owners if hasattr(x, "__dict__") and not isinstance(x, FunctionType)]
     )
@@ -155,7 +155,12 @@ def mark_of(backend: Backend, x: Any) -> Any:
         return operator.length_hint(x, -1)
     if not backend.owns(x):
         return None
-    return backend.version(x) if backend.counts_changes else id(x)
+    return version_of(backend, x) if backend.counts_changes else id(x)
+
+
+def version_of(backend: Backend, x: Any) -> Any:
+    """Return how often an array was changed in place; a pending one, which has a node, counts it itself."""
+    return x.version if getattr(x, "node", None) is not None else backend.version(x)
 
 
 def is_same(one: Entry, other: Entry) -> bool:

@@ -119,6 +119,16 @@ class SettledOperators(PendingOperators):
         return self.value.__reduce_ex__(protocol)
 
 
+def asking_package(frame: Any) -> str:
+    """Return the name of the package whose code, in a frame, asks something of a pending array.
+
+    Frames of the module ``abc``, which answer `isinstance`, stand for those that have called them.
+    """
+    while frame.f_globals.get("__name__") == "abc":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
 def value_of(x: Any) -> Any:
     """Return an argument with values in the place of settled arrays, also inside of lists and tuples."""
     if isinstance(x, SettledOperators):

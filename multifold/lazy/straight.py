@@ -118,7 +118,8 @@ def crooked(code: CodeType) -> str | None:
         return f"it stores to {store.name!r} at {store.where}"
     if wrote.imports:
         return f"it imports {wrote.imports[0].name!r}"
-    # What ``x += 1`` changes is recorded as any change in place, so names count as those of numbers.
+    # That ``x += 1`` changes an array in place shows when the function is tried. So each local variable may
+    # stand for a number here.
     steps, fresh, names = Steps.of(code), fresh_names(code), frozenset(code.co_varnames)
     own = code.co_varnames[0] if arguments_of(code) else None
     for number, step in enumerate(steps.steps):

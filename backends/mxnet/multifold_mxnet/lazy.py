@@ -31,6 +31,7 @@ from multifold.lazy.operators import (
     OperatorRecorder,
     PendingOperators,
     SettledOperators,
+    asking_package,
     call_layer,
     is_pending,
 )
@@ -52,7 +53,7 @@ class PendingMxnet(PendingOperators):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        if package_of(sys._getframe(1)) in INNER:
+        if asking_package(sys._getframe(1)) in INNER:
             return type(self)
         return mx.np.ndarray if mx.util.is_np_array() else mx.nd.NDArray
 
@@ -68,7 +69,7 @@ class PendingMxnet(PendingOperators):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         # MXNet, as in `out[:] = x`, would take the value for a constant, which has no gradient.
-        if autograd.is_recording() and package_of(sys._getframe(1)) == "mxnet":
+        if autograd.is_recording() and asking_package(sys._getframe(1)) == "mxnet":
             raise refusal(IN_A_FUNCTION, CELLS)
         return PendingOperators.__array__(self, dtype, copy)
 
@@ -96,11 +97,6 @@ class SettledMxnet(SettledOperators, PendingMxnet):
 
 INNER = ("mxnet", "multifold", "multifold_mxnet")
 """Packages whose code must not take a pending array for one of MXNet."""
-
-
-def package_of(frame: Any) -> str:
-    """Return the name of the package that the code of a frame is from."""
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def modes() -> tuple[bool, bool]:

@@ -41,7 +41,6 @@ from multifold_torch.trials import (
     advice,
     apart,
     copy,
-    has_no_values,
     is_unsized,
     like,
     modules_in_order,
@@ -191,8 +190,6 @@ class TorchBackend(Backend):
         return torch.is_grad_enabled(), *map(torch.get_autocast_dtype, ("cpu", "cuda"))
 
     def version(self, x: torch.Tensor) -> int | None:
-        if has_no_values(x):
-            return x.version
         return None if x.is_inference() else x._version  # tensors made in inference mode keep no count
 
     def versions(self, xs: Sequence[Any]) -> list[Any]:

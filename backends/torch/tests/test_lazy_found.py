@@ -468,6 +468,13 @@ def test_a_found_cell_may_belong_to_an_object_that_keeps_pending_values():
         torch.testing.assert_close(run(xs), torch.stack([model(layer(x)) for x in xs]))
 
 
+def test_a_named_cell_of_an_object_that_keeps_pending_values_is_told_of_the_change():
+    layer, model = nn.Linear(4, 4), Table()
+    run = multifold.batched(lambda x: model(layer(x)), cells=[Table.norm], may_loop=False)
+    with pytest.raises(multifold.LaunchError, match="An attribute of Table was set after its cell norm"):
+        run([*torch.randn(3, 4)])
+
+
 def test_finding_a_cell_is_no_write_of_the_program():
     class Reading(Table):
         def configure(self, options):

@@ -684,7 +684,7 @@ def test_a_layer_may_become_one_of_another_class(part: int | None) -> None:
     xs, fold = [*torch.randn(9, 1, 4)], Fold(backend="torch")
     for _ in range(3):
         folded(fold, modules, [*range(9)], xs)
-    for module in modules:
+    for module in modules[1:]:
         (module[part] if part else module).__class__ = nn.Sigmoid
     torch.testing.assert_close(folded(fold, modules, [*range(9)], xs), results(modules, [*range(9)], xs))
 

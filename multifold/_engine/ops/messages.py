@@ -17,11 +17,19 @@ NAMED = 10
 """How many calls a note looks at: it names the examples that recorded them."""
 
 
+def said_by(error: BaseException) -> str:
+    """Return the text of an exception; "" for one of the user that fails to tell it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever its `__str__` raises
+        return ""
+
+
 def error_text(error: Exception) -> str:
     """Return the type and text of an error, without a full stop: ``"ValueError: no such row"``."""
     # As a string, an error of multifold ends with its hint, which would stand in the middle of the new
     # text.
-    text = error.message if isinstance(error, MultifoldError) else error
+    text = error.message if isinstance(error, MultifoldError) else said_by(error)
     return f"{type(error).__name__}: {text}".rstrip(". :")
 
 

@@ -21,6 +21,7 @@ import optree
 
 from multifold._engine import compiled
 from multifold._engine.compiled.forms import own
+from multifold._engine.ops.messages import said_by
 from multifold._engine.record.freezing import refuse_itself
 from multifold._engine.record.node import Node
 from multifold._engine.rounds import collector
@@ -396,14 +397,6 @@ def with_left_open(example: str) -> RecordError:
         "leave the `with` before `await`, or open it around all of fold.run: calls are run there, "
         "wherever they were recorded.",
     )
-
-
-def said_by(error: BaseException) -> str:
-    """Return the text of an exception; "" for one that fails to tell it."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - a class of the user
-        return ""
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -87,7 +87,7 @@ class TrialBook:
 
         None and 0.0 if the backend says that the op cannot run again, which `leave_untried` notes with a
         warning. The same, without a note, if modules have no parameters yet, and make them in this launch:
-        then the launcher asks once more after it, with ``late``. ``case`` is that of the launch.
+        then the launcher asks once more after it, with ``late``. ``case`` is what `case_of` returns for it.
         """
         began = perf_counter()
         owners = owners_of(self.backend, self.model, self.ops[launch.signature])
@@ -118,6 +118,16 @@ class TrialBook:
             signature.static,
             self.model,
         )
+
+    def case_of(self, launch: PreparedLaunch, square: bool) -> Hashable:
+        """Return the `case` of a launch with a ragged operand, or one that is known to tell of it, too.
+
+        Then nobody looks at how many members the nodes have.
+        """
+        uneven = RaggedCase(square, UNEVEN)
+        if (launch.signature, launch.classes, uneven) in self.passed:
+            return uneven
+        return launch.case(square)
 
     def has_passed(self, launch: PreparedLaunch, case: Hashable) -> bool:
         """Return whether a launch needs no trial: its op has passed enough, or is marked by its author.
@@ -195,8 +205,8 @@ class TrialBook:
     def judge(self, launch: PreparedLaunch, trial: Trial, result: Any, case: Hashable) -> float:
         """Run a trial and note what it shows; return the seconds that took.
 
-        ``result`` is what the op returned in the launch, and ``case`` that of the launch. An op that can't
-        be tried after all is believed, with a warning (`leave_untried`).
+        ``result`` is what the op returned in the launch, and ``case`` what `case_of` returns for it. An op
+        that can't be tried after all is believed, with a warning (`leave_untried`).
 
         Raises
         ------

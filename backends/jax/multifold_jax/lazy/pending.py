@@ -15,7 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from multifold.lazy.current import recording_of, refusal
-from multifold.lazy.operators import OperatorRecorder, PendingOperators, SettledOperators, record
+from multifold.lazy.operators import (
+    OperatorRecorder,
+    PendingOperators,
+    SettledOperators,
+    asking_package,
+    record,
+)
 from multifold.lazy.pending_array import METHODS, method
 
 
@@ -81,24 +87,14 @@ class SettledJax(SettledOperators, PendingJax):
         return self.value.T
 
 
-def package_of(frame: Any) -> str:
-    """Return the name of the package that the code of a frame is from.
-
-    Frames of the module ``abc``, which answer `isinstance`, stand for those that have called them.
-    """
-    while frame.f_globals.get("__name__") == "abc":
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
-
-
 def is_asked_by_program(frame: Any) -> bool:
     """Return whether a frame is one of a program; JAX itself must not take a pending array for its own."""
-    return package_of(frame) not in INNER
+    return asking_package(frame) not in INNER
 
 
 def refuse_jax(frame: Any) -> None:
     """Raise a `RecordError` if a frame is one of JAX, which asks for what it cannot use."""
-    if package_of(frame) in JAX:
+    if asking_package(frame) in JAX:
         raise refusal(IN_A_FUNCTION, OperatorRecorder.cells)
 
 

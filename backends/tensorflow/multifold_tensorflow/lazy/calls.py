@@ -165,6 +165,7 @@ class TensorCall(CompiledCall):
             try:
                 with quiet():
                     self.run = graph_of(self.together, specs)
+            # What `tf.vectorized_map` cannot convert raises any of these.
             except (ValueError, NotImplementedError, TypeError, AssertionError) as error:
                 if isinstance(error, RecordError):
                     raise
