@@ -738,10 +738,11 @@ def test_any_thread_may_start_and_stop_it():
 
 @pytest.mark.parametrize("large", [{"wait": math.inf}, {"wait": 1e12}, {"calls": 10**9}], ids=str)
 def test_settings_may_be_large(large):
-    with Server(make_model(), chain, backend="numpy") as server:
+    with Server(make_model(), steps, backend="numpy") as server:
         server.change(**large)
         future = server.submit(("half", 1.0))
-        server.change(wait=0.0)  # which wakes a server that waits for company
+        time.sleep(0.1)  # so that the server waits for company, from which the next change wakes it
+        server.change(wait=0.0)
         assert future.result(30).item() == 0.5
 
 
