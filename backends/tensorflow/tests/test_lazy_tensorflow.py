@@ -659,6 +659,16 @@ def test_with_a_seed_a_call_that_draws_is_refused(draw):
         multifold.batched(draw, seed=0, backend="tensorflow")(XS)
 
 
+COMPILED = tf.function(DENSE)
+of_compiled = multifold.cell(lambda x: COMPILED(x) * 2)
+
+
+def test_a_compiled_function_with_variables_draws_nothing():
+    run = multifold.batched(lambda x: of_compiled(layer(x)), seed=0, join="list", backend="tensorflow")
+    for found, x in zip(run(XS), XS, strict=True):
+        np.testing.assert_allclose(found, DENSE(layer(x)) * 2, rtol=1e-5)
+
+
 def test_a_cell_that_counts_is_refused():
     state = {"n": 0}
 

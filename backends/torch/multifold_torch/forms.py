@@ -112,7 +112,7 @@ class SeenModules:
 
     def holds(self) -> bool:
         """Return whether nothing has changed; the sizes of parameters are not looked at."""
-        from multifold.lazy.recorder import are_as_seen  # which who has no populations need not wait for
+        from multifold.lazy.recorder import are_as_seen  # late: most programs have no populations
 
         parts = TABLES.index("_modules"), self.parts, self.classes
         return are_as_seen(self.own, self.kinds, TABLES, self.tables, *parts)
@@ -159,7 +159,7 @@ class TorchForm(ModuleForm):
 
 
 def form_of(module: Any) -> TorchForm | None:
-    """Return the form of a module, None if it has none."""
+    """Return the form of a module; None for large ones, tied tensors, and where `part_form` is None."""
     if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
         return None
     if type(module) in DRAWN:
@@ -288,7 +288,7 @@ def computes(kind: type[torch.nn.Module], training: bool) -> bool:
 
 
 def hands_on(code: CodeType) -> bool:
-    """Return whether a method takes its module for anything else than an attribute of it.
+    """Return whether a method uses ``self`` for anything else than to reach an attribute.
 
     It may tell the module from others then: ``helper(self, x)``, ``self in chosen``, ``self is best``.
     """

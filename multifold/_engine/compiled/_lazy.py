@@ -818,7 +818,7 @@ def tables_hold(tables: list, objects: list) -> bool:
 def are_as_seen(
     owns: list, kinds: list, names: tuple, tables: list, deep: columns.Int, parts: list, classes: list
 ) -> bool:
-    """Return whether objects, and dictionaries that are attributes of them, are as they were seen.
+    """Return whether objects have the dictionaries, keys, parts and values that they were seen with.
 
     An adapter asks it of the modules of a launch. They may be thousands, so each is looked at once.
 
@@ -832,9 +832,9 @@ def are_as_seen(
     names : tuple of str
         The attributes that are dictionaries.
     tables : list of dict
-        These very dictionaries, as many for each object.
+        Those dictionaries themselves: all of the first object, then all of the second, and so on.
     deep : int
-        The number of the name whose dictionaries hold these very ``parts``.
+        Which of ``names``, counted from 0, is the one whose dictionaries hold ``parts``.
     parts, classes : list
         What they hold, one dictionary after another, and the class of each.
 

@@ -136,7 +136,8 @@ class Outcomes:
 
 
 ONE, EVEN, UNEVEN = range(3)
-"""How many members the nodes of ragged operands have: one each, as many as each other, or else."""
+"""How many members the nodes of ragged operands have: one each; equally many in each operand; or different
+numbers in some operand."""
 
 
 class RaggedCase(NamedTuple):

@@ -9,11 +9,12 @@ launch, repeated to as many as are needed:
 =========  ============================================================
 launch     rows of its trials, if the widths of its arrays are 2 and 64
 =========  ============================================================
-any        16
+not square 16
 square     64, as the smallest width that shows enough at once
 =========  ============================================================
 
-Nodes of ragged operands that all have as many members have them twice in every other row.
+If all nodes of a ragged operand have equally many members, a trial gives every other node its members
+twice, so that the numbers differ.
 """
 
 from __future__ import annotations

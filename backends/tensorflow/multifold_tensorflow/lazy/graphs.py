@@ -1,4 +1,7 @@
-"""Graphs of calls: what is looked for among their operations, also in functions inside of them."""
+"""Graphs of calls: random draws, assignments, and what cannot run on all rows, among their operations.
+
+Functions inside of a graph are looked through as well.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ import tensorflow as tf
 from multifold_tensorflow.lazy.pending import refused
 from multifold_tensorflow.trials import SEEDS
 
-RANDOM = re.compile("Random|Multinomial|TruncatedNormal|^Stateful|^Rng|NonDeterministicInts")
-"""What the types of stateful operations have in them that draw random numbers."""
+RANDOM = re.compile(
+    "Random|Multinomial|TruncatedNormal|^Stateful(?!PartitionedCall)|^Rng|NonDeterministicInts"
+)
+"""Found in the types of operations that draw random numbers from a state."""
 
 
 def is_random(graph: Any) -> bool:
@@ -26,14 +31,14 @@ ASSIGNMENTS = (
     *("Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply"),
     *("LookupTableInsert", "LookupTableRemove", "LookupTableImport", "QueueEnqueue", "QueueDequeue"),
 )
-"""How the types of operations begin that change a variable, a table or a queue."""
+"""Beginnings of the types of operations that change a variable, a table or a queue."""
 
 
 def assigned_by(name: str, graph: Any) -> bool:
     """Return whether a graph assigns states of Keras's seeds.
 
-    Raises `RecordError` if it assigns other variables, or changes a table or queue; ``name`` is what the
-    error calls the function.
+    Raises `RecordError` if it assigns other variables, or changes a table or queue, or if a function inside
+    of it does any of this; ``name`` is what the error calls the function.
     """
     seeds = [x.handle for x in getattr(graph, "_watched_variables", ()) if SEEDS in x.name]
     known = [id(inner) for outer, inner in graph.captures if any(outer is x for x in seeds)]
@@ -67,9 +72,9 @@ they count as negative where they are not known. A wrong transpose fails when it
 
 
 def refuse_unfit(graph: Any) -> None:
-    """Raise `NotImplementedError` if a graph has operations that `tf.vectorized_map` gets wrong.
+    """Raise `NotImplementedError` for operations that `tf.vectorized_map` gets wrong.
 
-    It also loses the custom gradients of functions.
+    The same for custom gradients, which it loses.
     """
     for op in operations_of(graph):
         if op.type in UNFIT or (op.type in AXES and is_negative(op, *AXES[op.type])):
