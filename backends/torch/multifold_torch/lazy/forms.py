@@ -31,7 +31,10 @@ class TensorForm(PendingForm):
         requires_grad: bool,
         strides: tuple[int, ...] | None = None,
     ) -> None:
-        new = partial(Tensor._make_wrapper_subclass, Pending, shape, dtype=dtype, device=device)
+        # PyTorch reads arguments without names in half of the time; the three are strides, offset, layout.
+        new = partial(
+            Tensor._make_wrapper_subclass, Pending, shape, None, None, None, dtype, torch.strided, device
+        )
         super().__init__(new, shape, dtype)
         self.device = device
         self.requires_grad = requires_grad
