@@ -400,10 +400,10 @@ class Batched:
 
         async def run_one(fold: Fold, numbered: tuple[int, tuple[Any, ...]]) -> Any:
             number, arguments = numbered
-            fn = own_copy(self.fn, shared_arrays) if self.own else function.program
             run = function.run_of(
                 fold, shared.values(), self.seed, examples, own=self.own, count=len(examples), first=first
             )
+            fn = own_copy(self.fn, shared_arrays) if self.own else function.program_now
             made: list[Any] = []
             try:
                 result, pending = await run.example(arguments, partial(fn, *arguments, **shared), made)
@@ -489,7 +489,7 @@ class Batched:
             run = function.run_of(recorder, shared.values(), self.seed, count=len(examples))
             modes = function.modes() if not taken else taken[0][2]
             result, pending = await run.example(
-                arguments, partial(function.program, *arguments, **shared), []
+                arguments, partial(function.program_now, *arguments, **shared), []
             )
             taken.append((result, pending, modes))
             return each(tuple([x.node for x in pending]))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
 from types import (
@@ -59,6 +59,12 @@ MOST = 1024
 NAMING = NAMELESS | {"patch", "monkeypatch"}
 """Names in code which may store to any name."""
 
+SETTERS = {"train": "training", "eval": "training", "requires_grad_": "requires_grad"}
+"""Methods that set an attribute of another name."""
+
+OF_CLASSES = {"__class__", "setLevel"}
+"""Names of what changes how an object behaves, whatever attributes of it code names."""
+
 
 class ProgramStores:
     """What the code of a program may store, outside of its cells: those are looked at when they are tried.
@@ -71,17 +77,23 @@ class ProgramStores:
         Takes the name of a module; returns whether it is one of Python or the framework.
     everything : bool
         Whether it is taken to store to everything.
+    settings : collection of str
+        Names of functions that change settings of the framework.
 
     Attributes
     ----------
     names : frozenset of str
         Attributes, globals and variables that it stores to.
+    modes : frozenset of str
+        Attributes that methods of other names set, which it calls.
     any_name : bool
         Whether it may store to other names, too, as by ``setattr``.
     contents : bool
         Whether it changes what a container or an array holds.
     variables : bool
         Whether it sets context variables.
+    settings : bool
+        Whether it changes settings of the framework, or how an object behaves.
     seeds : bool
         Whether it may seed a random generator of the framework.
     """
@@ -92,12 +104,15 @@ class ProgramStores:
         is_known: Callable[[str], bool] = lambda _: False,
         *,
         everything: bool = False,
+        settings: Collection[str] = (),
     ) -> None:
         functions = [*functions_in(roots, is_known, is_cell)]
         found = [written_by(x.__code__) for x in functions]
         stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
         called = frozenset[str]().union(*[one.names for one in found])
         self.names = frozenset([store.name for one in stores for store in one])
+        self.modes = frozenset([name for method, name in SETTERS.items() if method in called])
+        self.settings = everything or not (self.names | called).isdisjoint({*settings, *OF_CLASSES})
         self.any_name = everything or not NAMING.isdisjoint(called)
         self.contents = everything or any(one.contents for one in found)
         self.variables = everything or not called.isdisjoint({"set", "reset", "run"})
@@ -329,7 +344,8 @@ def stores_of(recording: Recording) -> ProgramStores:
         known = recording.recorder.stores
         key = tuple(map(type, recording.program))
         if not recording.program or key not in known:
-            known[key] = ProgramStores(roots_of(recording), known_to(recording))
+            settings = recording.recorder.settings
+            known[key] = ProgramStores(roots_of(recording), known_to(recording), settings=settings)
         recording.note_stores(known[key])
     stores: ProgramStores = recording.stores
     return stores

@@ -136,9 +136,17 @@ def function_of(code: CodeType) -> FunctionType | None:
         for name in names:
             found = getattr(found, "__dict__", {}).get(name)
         found = attribute_of(found, "__func__", found)  # of a static method
-        if isinstance(found, FunctionType) and any(x is code for x in codes_in(found.__code__)):
+        if isinstance(found, FunctionType) and any(
+            are_of_one_place(x, code) for x in codes_in(found.__code__)
+        ):
             return found if is_found(found) else None
     return None
+
+
+def are_of_one_place(code: CodeType, other: CodeType) -> bool:
+    """Return whether two code objects are one, or one of them that of the other's function with pieces."""
+    places = [(x.co_filename, x.co_firstlineno, x.co_qualname) for x in (code, other)]
+    return code is other or places[0] == places[1]
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:

@@ -49,7 +49,7 @@ class Recording:
         If given, each example has random streams of its own; see `Sharing`.
     takes_host : bool or None
         Whether computed operands may be handed to the fold as arrays of NumPy; None while that is unknown.
-    found : dict of function to FoundCell, or None
+    found : FoundCells or None
         The functions that may be recorded whole in this run; None if none are.
     inside : object
         The model whose own calls are recorded, though it is a cell; None for all others.
@@ -80,7 +80,7 @@ class Recording:
         is_block: bool = False,
         seed: int | None = None,
         takes_host: bool | None = None,
-        found: dict[Any, Any] | None = None,
+        found: Any = None,
         inside: Any = None,
     ) -> None:
         self.recorder = recorder

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from types import FunctionType
+from collections.abc import Callable, Collection, Iterator, Sequence
+from types import FunctionType, MethodType
 from typing import Any
 
 from multifold._engine.ops.reach import FOUND, module_of
@@ -19,10 +19,16 @@ from multifold.errors import RecordError
 from multifold.lazy.candidates import codes_of
 from multifold.lazy.cells import CELLS, Cells, NamePlace, is_found, places_of, replaced
 from multifold.lazy.current import CELL, CURRENT
+from multifold.lazy.divided import Divided
 from multifold.lazy.straight import crooked, is_recursive
-from multifold.lazy.writes import functions_in, is_written_here
+from multifold.lazy.taken_out import Names
+from multifold.lazy.writes import functions_in, is_of_user, is_written_here
 
 LOG = logging.getLogger("multifold")
+
+FEW_CALLS = "its launches had few rows; the functions inside of it may have more"
+OTHER_KINDS = "its calls differ in numbers, or in the forms of arrays"
+"""Why a function is given up though it is straight; so are its pieces, and it is not divided."""
 
 CALLS_ITSELF = "it calls itself"
 """Why a function is not recorded whole whose calls lie inside of one another."""
@@ -100,7 +106,7 @@ class FoundCell:
         """Count a kind of call; give the function up if there are fewer than four calls of each."""
         self.kinds += 1
         if self.kinds > FEW_KINDS and self.kinds * 4 > self.total + self.calls:
-            self.give_up("its calls differ in numbers, or in the forms of arrays")
+            self.give_up(OTHER_KINDS)
 
     def give_up(self, reason: str) -> None:
         """Record no call of it as one from now on, for a reason, which is a phrase."""
@@ -127,36 +133,97 @@ class FoundCells:
     ----------
     cells : dict of function to FoundCell
         The functions that were looked at.
+    divided : dict of function to Divided
+        Those that are not straight, and their pieces, which are among ``cells``.
+    parts : dict of function to function
+        What runs in their place in this run: the rest of each, which calls its pieces.
+    program : list of function
+        The functions that are the program itself, which is not recorded whole.
+    placed : set of function
+        Those of all these that names find, so that others can stand in their place.
+    names : Names
+        What the names in the program tell.
     looked : bool
         Whether a run was looked at.
     """
 
     def __init__(self) -> None:
         self.cells: dict[FunctionType, FoundCell] = {}
+        self.divided: dict[FunctionType, Divided] = {}
+        self.parts: dict[FunctionType, FunctionType] = {}
+        self.program: list[FunctionType] = []
+        self.placed: set[FunctionType] = set()
+        self.names = Names((), (), ())
         self.looked = False
 
-    def look(self, roots: Sequence[Any], cells: Sequence[Any]) -> None:
-        """Look for straight functions among those of a program.
+    def look(
+        self, program: Any, objects: Sequence[Any], cells: Sequence[Any], methods: Collection[str]
+    ) -> None:
+        """Look for straight functions among those of a program, and divide the others.
 
-        ``roots`` are the program, and objects whose methods it may call; ``cells`` are cells already.
+        ``objects`` are what the program reaches, whose methods it may call; ``cells`` are cells already.
+        ``methods`` are the names of methods of arrays.
         """
         self.looked = True
-        of_program = {id(code) for code in codes_of(roots[0])}
+        of_program = {id(code) for code in codes_of(program)}
+        roots = [program, *{type(x): x for x in objects}.values()]
+        users = set[str]()
         for function in functions_in(roots, lambda _: True, tables=False):
-            is_users = is_written_here(module_of(function)) and id(function.__code__) not in of_program
-            is_cell = function in cells or hasattr(function, CELL)
+            if not is_written_here(module_of(function)):
+                continue
+            users.add(function.__name__)
+            if function in cells or hasattr(function, CELL) or len(self.cells) >= MOST:
+                continue
             is_special = function.__name__.startswith("__") and function.__name__ != "__call__"
-            if is_users and not (is_cell or is_special) and len(self.cells) < MOST and is_found(function):
+            if id(function.__code__) in of_program:
+                self.program.append(function)
+                if is_found(function):
+                    self.placed.add(function)
+            elif not is_special and is_found(function):
+                self.placed.add(function)
                 cell = self.cells[function] = FoundCell(function)
                 if cell.reason is None:
                     LOG.info("%s (%s) is recorded whole from now on", cell.name, cell.place)
+        attributes = [pair for x in objects for pair in attributes_of(x)]
+        users.update([name for name, x in attributes if is_of_user(x) or holds_code(x)])
+        self.names = Names(users, (), {*methods, *[name for name, _ in attributes]} - users)
+        self.divide()
+
+    def divide(self) -> None:
+        """Divide what is not recorded whole into pieces, and those that were given up further."""
+        as_they_are = None, FEW_CALLS, OTHER_KINDS
+        given_up = {fn for fn, cell in self.cells.items() if cell.reason not in as_they_are}
+        crooked_ones = [fn for fn in (*self.program, *self.cells) if fn in self.program or fn in given_up]
+        names = self.names._replace(crooked={fn.__name__ for fn in crooked_ones})
+        for function in crooked_ones:
+            if function not in self.divided and (function in self.placed or function in self.program):
+                self.divided[function] = Divided(function, names)
+        self.parts.clear()
+        for function, one in self.divided.items():
+            one.divide([x for x in one.pieces if x.function in given_up])
+            for piece in one.pieces[: MOST - len(self.cells)]:
+                self.cells.setdefault(piece.function, FoundCell(piece.function))
+            part = one.function_now(found_of)
+            if part is not None:
+                self.parts[function] = part
+
+    def program_now(self, program: Any) -> Any:
+        """Return what runs as the program: with pieces, if it is a function or method that has any."""
+        own = getattr(program, "__func__", program)
+        part = self.parts.get(own) if isinstance(own, FunctionType) else None
+        if part is None:
+            return program
+        return part if own is program else MethodType(part, program.__self__)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Return a context in which the functions are recorded whole, wherever their names find them."""
+        if self.looked:
+            self.divide()
         for cell in self.cells.values():
             cell.begin_run()
-        with APPLIED.applied([function for function, cell in self.cells.items() if cell.reason is None]):
+        whole = {fn for fn, cell in self.cells.items() if cell.reason is None}
+        with APPLIED.applied([fn for fn in self.placed if fn in whole or fn in self.parts]):
             yield
 
     def settle(self, examples: int) -> None:
@@ -169,7 +236,26 @@ class FoundCells:
             if not cell.calls + cell.total:
                 cell.note_idle()
             elif examples >= MANY_EXAMPLES and cell.calls < FEW_ROWS * cell.launches:
-                cell.give_up("its launches had few rows; the functions inside of it may have more")
+                cell.give_up(FEW_CALLS)
+
+
+def attributes_of(x: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of the attributes of an object, and of those in dictionaries that it has.
+
+    A framework keeps layers in a dictionary, where attributes find them.
+    """
+    own = getattr(x, "__dict__", {})
+    for table in (own, *[part for part in own.values() if isinstance(part, dict)]):
+        yield from [(name, part) for name, part in [*table.items()] if isinstance(name, str)]
+
+
+def holds_code(x: Any) -> bool:
+    """Return whether something is a function, or has one in a dictionary, as a layer has hooks."""
+    tables = [part for part in getattr(x, "__dict__", {}).values() if isinstance(part, dict)]
+    return any(
+        isinstance(part, (FunctionType, MethodType, functools.partial))
+        for part in (x, *[part for table in tables for part in [*table.values()]])
+    )
 
 
 def found_of(fn: FunctionType) -> Callable[..., Any]:
@@ -178,9 +264,12 @@ def found_of(fn: FunctionType) -> Callable[..., Any]:
     @functools.wraps(fn)
     def found(*args: Any, **kwargs: Any) -> Any:
         recording = CURRENT.recording
-        if recording is None or recording.found is None or fn not in recording.found:
+        if recording is None or recording.found is None:
             return fn(*args, **kwargs)
-        return recording.recorder.found_call(recording, fn, args, kwargs)
+        cell = recording.found.cells.get(fn)
+        if cell is not None and cell.reason is None:
+            return recording.recorder.found_call(recording, fn, args, kwargs)
+        return recording.found.parts.get(fn, fn)(*args, **kwargs)
 
     setattr(found, FOUND, fn)
     return found

@@ -187,6 +187,11 @@ class LazyFunction:
             self.thread.keep(self.backend.lazy_recorder(self.fn))
         return self.thread.recorder
 
+    @property
+    def program_now(self) -> Any:
+        """What runs as the program in a batched run: it may call pieces of itself."""
+        return self.found.program_now(self.program)
+
     def backend_for(self, *arguments: Any) -> Backend:
         """Return the backend of the program; if it is not known yet, find it in ``arguments`` and store it.
 
@@ -235,8 +240,11 @@ class LazyFunction:
 
         A run has begun in this thread: what functions of the framework are is known inside of it.
         """
-        if self.finds and not self.found.looked:
-            self.found.look(self.roots(), self.cells)
+        if self.finds and self.recorder.finds_cells and not self.found.looked:
+            methods = {
+                x for x in dir(self.recorder.pending) if not x.endswith("_")
+            }  # those change no array
+            self.found.look(self.fn, reached_by(self.backend_for(), self.fn), self.cells, methods)
             self.thread.around.enter_context(self.found.applied())
 
     def roots(self) -> list[Any]:
@@ -310,7 +318,7 @@ class LazyFunction:
             self.backend = getattr(fold, "_backend", None)
         self.backend_for(example)
         run = self.run_of(fold)
-        result, pending = await run.example((example,), partial(self.program, example), [])
+        result, pending = await run.example((example,), partial(self.program_now, example), [])
         run.recording.handed.update(run.recorder.returned(result))
         return run.as_outputs(result, pending)
 
@@ -367,7 +375,7 @@ class LazyRun:
             fold,
             is_trace=isinstance(fold, TraceRecorder),
             seed=seed,
-            found=None if own or seed is not None else function.found.cells,
+            found=None if own or seed is not None else function.found,
         )
         self.sharing = Sharing(backend, self.recorder, function.fn, seed, same, own=own)
         self.recorder.alone.clear()

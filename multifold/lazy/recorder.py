@@ -85,6 +85,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         Names in the code of a program that asks for gradients by itself, as ``backward``.
     times_backward : bool
         Whether `time_backward` tells how long a backward pass has taken.
+    finds_cells : bool
+        Whether calls of functions that are not named can be recorded whole; see `find`.
     hint_if_slow : str
         What to do about a program that is slower than its loop, where no run of it is taken there; "" to
         say nothing.
@@ -121,6 +123,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     has_gradients: ClassVar[bool] = True
     names_of_gradients: ClassVar[frozenset[str]] = frozenset()
     times_backward: ClassVar[bool] = False
+    finds_cells: ClassVar[bool] = False
     hint_if_slow: ClassVar[str] = ""
     by_hand: ClassVar[tuple[str, str]] = ("Calls of fold.add are recorded for less.", AFTER)
     own_contexts: ClassVar[tuple[Any, ...]] = ()

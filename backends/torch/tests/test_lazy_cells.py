@@ -21,10 +21,10 @@ torch.manual_seed(0)
     [
         ([], 9),
         # The first example shows which other cells there are, so some of its calls run by themselves.
-        ([Block], 10),
-        ([Model.compose], 10),
-        ([MODEL.compose], 10),
-        ([Model.squared, doubled], 11),
+        ([Block], 8),
+        ([Model.compose], 8),
+        ([MODEL.compose], 8),
+        ([Model.squared, doubled], 10),
         ([Block, Model.compose, doubled], 5),
     ],
 )

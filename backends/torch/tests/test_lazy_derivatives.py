@@ -143,7 +143,7 @@ PROGRAMS = {
     "of two arguments": (lambda x: torch.stack(grad(MODEL.of, argnums=(0, 1))(x, NET(x))), 5),
     "of a dictionary": (lambda x: grad(lambda d: (d["b"] * NET(d["a"])).sum())({"b": x, "a": NET(x)}), 4),
     "of a function of PyTorch": (lambda x: grad(torch.sum)(NET(x)), 4),
-    "with more": (forces_and_steps, 8),
+    "with more": (forces_and_steps, 9),
     "made before": (lambda x: FORCE(NET(x)), 4),
     "leaps": (leaps, None),
     "twice inside": (twice_inside, 4),

@@ -176,7 +176,7 @@ def test_the_text_has_at_most_25_lines_and_the_rest_is_asked_for():
     assert len(brief) <= 25 < len(full) and brief[-1] == "explain(all=True) tells the rest."
     assert (
         brief[0]
-        == f"11 examples: {len(run.run.fold)} calls in {len(run.explain())} launches, 7.3 rows each"
+        == f"11 examples: {len(run.run.fold)} calls in {len(run.explain())} launches, 4.7 rows each"
     )
 
 

@@ -463,7 +463,7 @@ class LazyRecorderBase:
             found = self.whole[key] = own(self).find(recording, key, func, args, kwargs, operands)
         if found is None or not (found[1] or self.any_pending(operands)):
             return func(*args, **kwargs)
-        recording.found[func].note_call()
+        recording.found.cells[func].note_call()
         return self.again(recording, found[0], operands)
 
     @cython.cfunc

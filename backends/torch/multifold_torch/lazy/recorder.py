@@ -156,6 +156,7 @@ class TorchRecorder(LazyRecorder):
     packages = ("torch",)
     walks_stacks = True
     times_backward = True
+    finds_cells = True
     by_hand = ADVISED
     names_of_gradients = frozenset({"backward", "grad", "register_hook", "retain_grad"})
     own_contexts = (
@@ -467,10 +468,12 @@ class TorchRecorder(LazyRecorder):
             if recording.takes_host is None:
                 recording.note_takes_host(computes_on_cpu(recording.fold))
             if recording.takes_host and type(x) is Tensor and x.dtype in OF_NUMPY and not x.requires_grad:
-                with contextlib.suppress(TypeError, RuntimeError):  # a sparse tensor, or one without values
+                try:
                     if x.dtype in AS_NUMBERS and x.numel() == 1:
                         return x.item()  # it needs no memory of its own, half of the time of a leaf
                     return x.numpy()[None]  # the fold copies arrays of NumPy itself
+                except (TypeError, RuntimeError):  # a sparse tensor, or one without values
+                    return torch.stack((x,))
             return torch.stack((x,))  # a copy, with one axis more, in one step
         if x.requires_grad:
             refuse_in_trace("needs a gradient, and is no parameter or buffer of the model")
@@ -567,7 +570,7 @@ class TorchRecorder(LazyRecorder):
         kwargs: dict[str, Any],
         operands: list[Any],
     ) -> tuple[KnownCall, bool] | None:
-        cell: Any = recording.found and recording.found[func]
+        cell: Any = recording.found and recording.found.cells[func]
         if cell.reason is not None or not operands or key in self.not_whole:
             return None
         known = self.known.get(key)
@@ -590,9 +593,12 @@ class TorchRecorder(LazyRecorder):
             self.not_whole[key] = leaves
             return None
         stores: Any = recording.stores
-        name = next((x for x in sorted(guard.names) if stores.may_store(x)), None)
+        name = next((x for x in sorted(guard.names) if stores.may_store(x) or x in stores.modes), None)
         if name is not None:
             cell.give_up(f"the program stores to {name!r}, which it names")
+            return None
+        if stores.settings:
+            cell.give_up("the program changes settings, or the class of an object")
             return None
         held = container_in(call.leaves, guard.names) if stores.contents else None
         if held is not None or (stores.contents and sequence.sequence.constants):

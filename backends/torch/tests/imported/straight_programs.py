@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import random
 import sys
 import types
@@ -119,7 +120,9 @@ def straight_program(seed):
 """
     module = types.ModuleType(f"straight_{seed}")
     sys.modules[module.__name__] = module
-    exec(compile(text, f"<straight {seed}>", "exec"), vars(module))
+    name = f"<straight {seed}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    exec(compile(text, name, "exec"), vars(module))
     torch.manual_seed(seed)
     return module, text
 
@@ -190,4 +193,5 @@ class StraightSide:
 
     def end(self):
         """Forget the module."""
+        linecache.cache.pop(self.net.node.__code__.co_filename, None)
         sys.modules.pop(self.module.__name__, None)

@@ -1,0 +1,122 @@
+"""The source of functions as syntax trees, which can be changed and compiled again.
+
+A tree is taken for the source of a function only if it compiles to the very code that the function has: a
+file may have been changed since it was imported, and several functions may stand in one line.
+
+>>> source = source_of(textwrap.indent)
+>>> source.tree.name, source_of(len)
+('indent', None)
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterable, Sequence
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from multifold.lazy.candidates import codes_in
+
+FUTURE = sum([getattr(__future__, name).compiler_flag for name in __future__.all_feature_names])
+"""The flags of code that say which ``from __future__ import`` it was compiled with."""
+
+NO_PLAIN_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+class Source:
+    """The source of a function, as a tree.
+
+    Parameters
+    ----------
+    function : function
+        The function.
+    tree : ast.FunctionDef
+        Its source, without decorators, defaults and annotations.
+    imported : list of str
+        Names that its module imports: Python compiles calls of what they have in another way.
+    """
+
+    def __init__(self, function: FunctionType, tree: ast.FunctionDef, imported: Sequence[str]) -> None:
+        self.function = function
+        self.tree = tree
+        self.imported = imported
+
+    def compiled(self, tree: ast.FunctionDef, around: Iterable[str]) -> CodeType:
+        """Return the code of a function that stands where this one does.
+
+        ``around`` are variables of functions around it, which it may use.
+        """
+        code = self.function.__code__
+        around = [*around]
+        # Where it names itself, it means what the module has, unless it stands in a function.
+        own = [] if tree.name in around else [ast.Global([tree.name])]
+        body: ast.stmt = function_tree("around", around, [*own, tree])
+        *_, owner, _ = ["", *self.function.__qualname__.split(".")]
+        if owner.isidentifier():  # names that begin with __ have that of the class in front
+            body = ast.ClassDef(owner, [], [], [body], [])
+            body.type_params = []  # type: ignore[attr-defined] # since Python 3.12
+        names = [ast.Import([ast.alias(name)]) for name in self.imported]
+        module = ast.Module([*names, body], [])
+        for x in (*names, body):
+            ast.copy_location(x, tree)
+        ast.fix_missing_locations(module)
+        flags = code.co_flags & FUTURE
+        compiled = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)
+        return next(x for x in codes_in(compiled) if x.co_name == tree.name)
+
+
+def source_of(function: Any) -> Source | None:
+    """Return the source of a function; None if there is none, or for a generator or a coroutine."""
+    if not isinstance(function, FunctionType) or function.__code__.co_flags & NO_PLAIN_FUNCTION:
+        return None
+    try:
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    except (OSError, TypeError, SyntaxError, ValueError, IndexError):
+        return None
+    if not isinstance(tree, ast.FunctionDef):
+        return None
+    ast.increment_lineno(tree, first - 1)
+    tree.decorator_list, tree.returns, tree.args.defaults = [], None, []
+    tree.args.kw_defaults = [None] * len(tree.args.kwonlyargs)
+    for x in ast.walk(tree.args):
+        if isinstance(x, ast.arg):
+            x.annotation = None
+    code, known = function.__code__, function.__globals__
+    modules = [name for name in code.co_names if isinstance(known.get(name), ModuleType)]
+    others = [
+        name
+        for name in code.co_names
+        if getattr(known.get(name), "__module__", None) not in (None, known["__name__"])
+    ]
+    for imported in (modules, [*modules, *others], []):
+        source = Source(function, tree, imported)
+        if do_the_same(source.compiled(tree, code.co_freevars), code):
+            return source
+    return None
+
+
+def do_the_same(code: CodeType, other: CodeType) -> bool:
+    """Return whether two code objects do the same, wherever they stand and whatever they are called."""
+    codes, others = [*codes_in(code)], [*codes_in(other)]
+    return len(codes) == len(others) and all(
+        what_does(x) == what_does(y) for x, y in zip(codes, others, strict=True)
+    )
+
+
+def what_does(code: CodeType) -> tuple[Any, ...]:
+    """Return what a code object does: its instructions, names, and constants that are no code."""
+    constants = [repr(x) for x in code.co_consts if not isinstance(x, CodeType)]
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    return code.co_code, code.co_exceptiontable, code.co_flags & ~inspect.CO_NESTED, names, constants
+
+
+def function_tree(name: str, parameters: Sequence[str], body: list[Any]) -> ast.FunctionDef:
+    """Return a function with some parameters, as a tree."""
+    arguments = ast.arguments([], [ast.arg(x) for x in parameters], None, [], [], None, [])
+    tree = ast.FunctionDef(name, arguments, body, [])
+    tree.type_params = []  # type: ignore[attr-defined] # since Python 3.12
+    return tree
