@@ -47,10 +47,11 @@ from multifold.lazy.statements import (
     names_under,
     numbers_in,
     uses_in,
+    with_fields,
     with_results,
 )
 from multifold.lazy.straight import DENIED, crooked
-from multifold.lazy.taken_out import Names, Taker
+from multifold.lazy.taken_out import ProgramNames, Taker
 from multifold.lazy.writes import CHANGERS, NUMBER_MAKERS, OPTIONS
 
 LEAST = 2
@@ -60,10 +61,10 @@ READERS = NUMBER_MAKERS - {"len"}
 """Functions that read the value of an array."""
 
 WHOLE = {"locals", "vars", "dir", "eval", "exec", "globals", "_getframe", "currentframe"}
-"""Names of what sees the variables of the function that calls it: such a function is not divided."""
+"""ProgramNames of what sees the variables of the function that calls it: such a function is not divided."""
 
 
-class Step(NamedTuple):
+class PieceStep(NamedTuple):
     """A statement that may be part of a piece.
 
     Attributes
@@ -97,7 +98,7 @@ class Step(NamedTuple):
         taken = [x.id for expression in self.taken.values() for x in names_under(expression)]
         return [*taken, *[x.id for x in names_under(self.statement.value)]]
 
-    def begins_piece(self, before: Sequence[Step]) -> bool:
+    def begins_piece(self, before: Sequence[PieceStep]) -> bool:
         """Return whether it cannot follow the steps ``before`` in a piece, since what is taken comes first.
 
         That may change what these steps see, or be changed by them.
@@ -109,7 +110,7 @@ class Step(NamedTuple):
         return self.is_first or any(step.stirs for step in before) or not used.isdisjoint(stored)
 
 
-class Piece:
+class FunctionPiece:
     """Consecutive statements of a block of a function, as a function of their own.
 
     Parameters
@@ -118,38 +119,43 @@ class Piece:
         The block.
     begin : int
         The number of the first statement in the block, from 0.
-    steps : list of Step
+    steps : list of PieceStep
         The statements.
 
     Attributes
     ----------
     function : function
-        The function; `Divided` sets it.
+        The function; `becomes` sets it and what follows.
     given : list of ast.expr
         What it is called with.
     returned : list of str
         The variables that get what it returns.
     """
 
-    function: Any  # a function; type checkers take one for a method
-    given: list[ast.expr]
-    returned: list[str]
-
-    def __init__(self, block: list[ast.stmt], begin: int, steps: Sequence[Step]) -> None:
+    def __init__(self, block: list[ast.stmt], begin: int, steps: Sequence[PieceStep]) -> None:
         self.block = block
         self.begin = begin
         self.steps = steps
+        self.function: Any = None
+        self.given: list[ast.expr] = []
+        self.returned: list[str] = []
+
+    def becomes(self, function: FunctionType, given: list[ast.expr], returned: list[str]) -> None:
+        """Store its function, what that is called with, and the variables that get what it returns."""
+        self.function = function
+        self.given = given
+        self.returned = returned
 
     def computes_enough(self) -> bool:
         """Return whether it is worth a call."""
         return sum([step.computes for step in self.steps]) >= LEAST
 
-    def halves(self) -> Iterator[Piece]:
+    def halves(self) -> Iterator[FunctionPiece]:
         """Yield its halves, as pieces; nothing if it has one statement."""
         middle = len(self.steps) // 2
         if middle:
-            yield Piece(self.block, self.begin, self.steps[:middle])
-            yield Piece(self.block, self.begin + middle, self.steps[middle:])
+            yield FunctionPiece(self.block, self.begin, self.steps[:middle])
+            yield FunctionPiece(self.block, self.begin + middle, self.steps[middle:])
 
     def call(self, name: str) -> ast.stmt:
         """Return the statement that calls it by a name."""
@@ -159,26 +165,26 @@ class Piece:
         return ast.copy_location(ast.Assign([target], value), self.steps[0].statement)
 
 
-class Divided:
+class DividedFunction:
     """A function, and the pieces that it was divided into.
 
     Parameters
     ----------
     function : function
         The function.
-    names : Names
+    names : ProgramNames
         What the names in the program tell.
 
     Attributes
     ----------
-    pieces : list of Piece
+    pieces : list of FunctionPiece
         The pieces; none if its source is not at hand, or is not what it was compiled from.
     """
 
-    def __init__(self, function: FunctionType, names: Names) -> None:
+    def __init__(self, function: FunctionType, names: ProgramNames) -> None:
         self.function = function
         self.code = code = function.__code__
-        self.pieces: list[Piece] = []
+        self.pieces: list[FunctionPiece] = []
         self.made: FunctionType | None = None
         source = None if not WHOLE.isdisjoint(names_of(code)) else source_of(function)
         if source is None:
@@ -201,7 +207,7 @@ class Divided:
         self.names = names._replace(crooked={function.__name__, self.own or "", *names.crooked})
         self.pieces = [x for block in blocks_in(tree.body) for x in self.pieces_in(block) if self.make(x)]
 
-    def divide(self, pieces: Iterable[Piece]) -> None:
+    def divide(self, pieces: Iterable[FunctionPiece]) -> None:
         """Put both halves in the place of each of some pieces."""
         for piece in pieces:
             at = self.pieces.index(piece)
@@ -224,26 +230,26 @@ class Divided:
             code = code.replace(co_qualname=self.code.co_qualname)
             closure = tuple([around[name] for name in code.co_freevars])
             self.made = FunctionType(code, function.__globals__, function.__name__, None, closure)
-            self.made.__qualname__ = function.__qualname__
             setattr(self.made, FOUND, function)
-        self.made.__defaults__, self.made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+        for name in ("__qualname__", "__defaults__", "__kwdefaults__"):
+            setattr(self.made, name, getattr(function, name))
         return self.made
 
-    def pieces_in(self, block: list[ast.stmt]) -> Iterator[Piece]:
+    def pieces_in(self, block: list[ast.stmt]) -> Iterator[FunctionPiece]:
         """Yield the pieces that the statements of a block make."""
-        steps: list[Step] = []
+        steps: list[PieceStep] = []
         for number, statement in enumerate([*block, None]):
             step = self.step(statement, steps)
             if step is not None and not step.begins_piece(steps):
                 steps.append(step)
                 continue
-            piece = Piece(block, number - len(steps), steps)
+            piece = FunctionPiece(block, number - len(steps), steps)
             if piece.computes_enough():
                 yield piece
             step = self.step(statement, [])
             steps = [] if step is None else [step]
 
-    def step(self, statement: ast.stmt | None, before: Sequence[Step]) -> Step | None:
+    def step(self, statement: ast.stmt | None, before: Sequence[PieceStep]) -> PieceStep | None:
         """Return a statement as a part of a piece that has the steps ``before``; None if it can be none."""
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             return None
@@ -263,7 +269,9 @@ class Divided:
             and not is_number(x, self.numbers)
         ]
         inside = ast.copy_location(ast.Assign(statement.targets, value), statement)
-        return Step(inside, taker.taken, len(computes), taker.stirs, taker.is_first) if computes else None
+        return (
+            PieceStep(inside, taker.taken, len(computes), taker.stirs, taker.is_first) if computes else None
+        )
 
     def may_assign(self, target: ast.expr) -> bool:
         """Return whether a piece may give back what is assigned to."""
@@ -289,7 +297,7 @@ class Divided:
             return part.arg is not None
         return not isinstance(part, BRANCHES) and not (isinstance(part, ast.Compare) and len(part.ops) > 1)
 
-    def make(self, piece: Piece) -> bool:
+    def make(self, piece: FunctionPiece) -> bool:
         """Make the function of a piece; return whether that may be straight."""
         given: dict[str, ast.expr] = {}
         stored: set[str] = set()
@@ -313,12 +321,11 @@ class Divided:
         name = f"{function.__name__}:{first.lineno}"
         body = [*[step.statement for step in piece.steps], ast.Return(value)]
         code = self.source.compiled(ast.copy_location(function_tree(name, [*given], body), first), ())
-        piece.given, piece.returned = [*given.values()], returned
-        piece.function = FunctionType(code, function.__globals__, name)
-        piece.function.__qualname__ = f"{function.__qualname__}:{first.lineno}"
+        code = code.replace(co_qualname=f"{function.__qualname__}:{first.lineno}")
+        piece.becomes(FunctionType(code, function.__globals__), [*given.values()], returned)
         return crooked(code) is None and function.__name__ not in names_inside(piece.function)
 
-    def with_calls(self, pieces: dict[str, Piece]) -> ast.FunctionDef:
+    def with_calls(self, pieces: dict[str, FunctionPiece]) -> ast.FunctionDef:
         """Return the function with calls in the place of pieces, by their names there."""
         begins = {(id(piece.block), piece.begin): name for name, piece in pieces.items()}
 
@@ -328,19 +335,15 @@ class Divided:
             while number < len(block):
                 name = begins.get((id(block), number))
                 if name is None:
-                    statement = copy.copy(block[number])
-                    for field, inner in fields_with_blocks(statement):
-                        setattr(statement, field, rebuilt(inner))
-                    found.append(statement)
+                    blocks = {field: rebuilt(x) for field, x in fields_with_blocks(block[number])}
+                    found.append(with_fields(block[number], **blocks))
                     number += 1
                 else:
                     found.append(pieces[name].call(name))
                     number += len(pieces[name].steps)
             return found
 
-        tree = copy.copy(self.tree)
-        tree.body = rebuilt(tree.body)
-        return tree
+        return with_fields(self.tree, body=rebuilt(self.tree.body))
 
 
 def used_later(code: CodeType) -> set[str]:

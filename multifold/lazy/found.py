@@ -19,9 +19,9 @@ from multifold.errors import RecordError
 from multifold.lazy.candidates import codes_of
 from multifold.lazy.cells import CELLS, Cells, NamePlace, is_found, places_of, replaced
 from multifold.lazy.current import CELL, CURRENT
-from multifold.lazy.divided import Divided
+from multifold.lazy.divided import DividedFunction
 from multifold.lazy.straight import crooked, is_recursive
-from multifold.lazy.taken_out import Names
+from multifold.lazy.taken_out import ProgramNames
 from multifold.lazy.writes import functions_in, is_of_user, is_written_here
 
 LOG = logging.getLogger("multifold")
@@ -133,7 +133,7 @@ class FoundCells:
     ----------
     cells : dict of function to FoundCell
         The functions that were looked at.
-    divided : dict of function to Divided
+    divided : dict of function to DividedFunction
         Those that are not straight, and their pieces, which are among ``cells``.
     parts : dict of function to function
         What runs in their place in this run: the rest of each, which calls its pieces.
@@ -141,7 +141,7 @@ class FoundCells:
         The functions that are the program itself, which is not recorded whole.
     placed : set of function
         Those of all these that names find, so that others can stand in their place.
-    names : Names
+    names : ProgramNames
         What the names in the program tell.
     looked : bool
         Whether a run was looked at.
@@ -149,11 +149,11 @@ class FoundCells:
 
     def __init__(self) -> None:
         self.cells: dict[FunctionType, FoundCell] = {}
-        self.divided: dict[FunctionType, Divided] = {}
+        self.divided: dict[FunctionType, DividedFunction] = {}
         self.parts: dict[FunctionType, FunctionType] = {}
         self.program: list[FunctionType] = []
         self.placed: set[FunctionType] = set()
-        self.names = Names((), (), ())
+        self.names = ProgramNames((), (), ())
         self.looked = False
 
     def look(
@@ -186,7 +186,7 @@ class FoundCells:
                     LOG.info("%s (%s) is recorded whole from now on", cell.name, cell.place)
         attributes = [pair for x in objects for pair in attributes_of(x)]
         users.update([name for name, x in attributes if is_of_user(x) or holds_code(x)])
-        self.names = Names(users, (), {*methods, *[name for name, _ in attributes]} - users)
+        self.names = ProgramNames(users, (), {*methods, *[name for name, _ in attributes]} - users)
         self.divide()
 
     def divide(self) -> None:
@@ -197,7 +197,7 @@ class FoundCells:
         names = self.names._replace(crooked={fn.__name__ for fn in crooked_ones})
         for function in crooked_ones:
             if function not in self.divided and (function in self.placed or function in self.program):
-                self.divided[function] = Divided(function, names)
+                self.divided[function] = DividedFunction(function, names)
         self.parts.clear()
         for function, one in self.divided.items():
             one.divide([x for x in one.pieces if x.function in given_up])

@@ -19,6 +19,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from multifold.lazy.candidates import codes_in
+from multifold.lazy.statements import with_fields
 
 FUTURE = sum([getattr(__future__, name).compiler_flag for name in __future__.all_feature_names])
 """The flags of code that say which ``from __future__ import`` it was compiled with."""
@@ -26,7 +27,7 @@ FUTURE = sum([getattr(__future__, name).compiler_flag for name in __future__.all
 NO_PLAIN_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-class Source:
+class FunctionSource:
     """The source of a function, as a tree.
 
     Parameters
@@ -34,7 +35,7 @@ class Source:
     function : function
         The function.
     tree : ast.FunctionDef
-        Its source, without decorators, defaults and annotations.
+        Its source.
     imported : list of str
         Names that its module imports: Python compiles calls of what they have in another way.
     """
@@ -56,8 +57,7 @@ class Source:
         body: ast.stmt = function_tree("around", around, [*own, tree])
         *_, owner, _ = ["", *self.function.__qualname__.split(".")]
         if owner.isidentifier():  # names that begin with __ have that of the class in front
-            body = ast.ClassDef(owner, [], [], [body], [])
-            body.type_params = []  # type: ignore[attr-defined] # since Python 3.12
+            body = with_fields(ast.parse("class A: ...").body[0], name=owner, body=[body])
         names = [ast.Import([ast.alias(name)]) for name in self.imported]
         module = ast.Module([*names, body], [])
         for x in (*names, body):
@@ -68,7 +68,7 @@ class Source:
         return next(x for x in codes_in(compiled) if x.co_name == tree.name)
 
 
-def source_of(function: Any) -> Source | None:
+def source_of(function: Any) -> FunctionSource | None:
     """Return the source of a function; None if there is none, or for a generator or a coroutine."""
     if not isinstance(function, FunctionType) or function.__code__.co_flags & NO_PLAIN_FUNCTION:
         return None
@@ -80,11 +80,6 @@ def source_of(function: Any) -> Source | None:
     if not isinstance(tree, ast.FunctionDef):
         return None
     ast.increment_lineno(tree, first - 1)
-    tree.decorator_list, tree.returns, tree.args.defaults = [], None, []
-    tree.args.kw_defaults = [None] * len(tree.args.kwonlyargs)
-    for x in ast.walk(tree.args):
-        if isinstance(x, ast.arg):
-            x.annotation = None
     code, known = function.__code__, function.__globals__
     modules = [name for name in code.co_names if isinstance(known.get(name), ModuleType)]
     others = [
@@ -93,7 +88,7 @@ def source_of(function: Any) -> Source | None:
         if getattr(known.get(name), "__module__", None) not in (None, known["__name__"])
     ]
     for imported in (modules, [*modules, *others], []):
-        source = Source(function, tree, imported)
+        source = FunctionSource(function, tree, imported)
         if do_the_same(source.compiled(tree, code.co_freevars), code):
             return source
     return None
@@ -117,6 +112,7 @@ def what_does(code: CodeType) -> tuple[Any, ...]:
 def function_tree(name: str, parameters: Sequence[str], body: list[Any]) -> ast.FunctionDef:
     """Return a function with some parameters, as a tree."""
     arguments = ast.arguments([], [ast.arg(x) for x in parameters], None, [], [], None, [])
-    tree = ast.FunctionDef(name, arguments, body, [])
-    tree.type_params = []  # type: ignore[attr-defined] # since Python 3.12
-    return tree
+    # Later versions of Python have more fields, which are empty here.
+    empty: Any = ast.parse("def f(): ...").body[0]
+    found: ast.FunctionDef = with_fields(empty, name=name, args=arguments, body=body)
+    return found

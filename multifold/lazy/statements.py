@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator
 from itertools import count
+from typing import Any, TypeVar
 
 from multifold.lazy.writes import NUMBER_MAKERS
 
@@ -28,6 +29,9 @@ BRANCHES = (
     *(ast.Is, ast.IsNot, ast.In, ast.NotIn),
 )
 """What no piece holds: a part that may not run, or has variables of its own, or reads."""
+
+Node = TypeVar("Node", bound=ast.AST)
+"""A node of a syntax tree."""
 
 RESULT = "multifold_result"
 """How variables begin that stand for what a statement computes before it does something with it."""
@@ -52,9 +56,8 @@ def with_results(tree: ast.FunctionDef) -> None:
                     found.append(ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], x), x))
                     parts[number] = ast.copy_location(ast.Name(name, ast.Load()), x)
             # The list of a tuple, or of the arguments of a call, has them already.
-            if has_one_value(statement) and parts:
-                statement.value = parts[0]  # type: ignore[attr-defined]
-            found.append(statement)
+            is_changed = has_one_value(statement) and len(parts) > 0
+            found.append(with_fields(statement, value=parts[0]) if is_changed else statement)
         block[:] = found
 
 
@@ -85,6 +88,11 @@ def has_one_value(statement: ast.stmt) -> bool:
     """Return whether a statement has a value that is no tuple."""
     kinds = ast.Return, ast.Assign, ast.AugAssign
     return isinstance(statement, kinds) and not isinstance(statement.value, ast.Tuple)
+
+
+def with_fields(node: Node, **fields: Any) -> Node:
+    """Return a copy of a node with other values in some fields."""
+    return ast.copy_location(type(node)(**{**dict(ast.iter_fields(node)), **fields}), node)
 
 
 def blocks_in(block: list[ast.stmt]) -> Iterator[list[ast.stmt]]:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from multifold.lazy.statements import called_name, names_under, root_of_path
+from multifold.lazy.statements import called_name, names_under, root_of_path, with_fields
 from multifold.lazy.writes import CHANGERS, is_written_here
 
 ARRAY_MAKERS = {
@@ -31,18 +31,18 @@ TAKEN = "multifold_taken"
 """How variables begin that stand for what was taken out."""
 
 
-class Names(NamedTuple):
+class ProgramNames(NamedTuple):
     """What the names in a program tell of calls.
 
     Attributes
     ----------
     users : collection of str
-        Names of functions and properties that the user has written, and of attributes that are such, or
+        ProgramNames of functions and properties that the user has written, and of attributes that are such, or
         objects of the user's classes: they may do anything.
     crooked : collection of str
         Those among them of functions that are not straight.
     harmless : collection of str
-        Names of methods of arrays, and of attributes that are layers of the framework.
+        ProgramNames of methods of arrays, and of attributes that are layers of the framework.
     """
 
     users: Collection[str]
@@ -86,7 +86,7 @@ class Taker(ast.NodeTransformer):
 
     Parameters
     ----------
-    program : Names
+    program : ProgramNames
         What the names in the program tell.
     around : dict of str to object
         The global variables.
@@ -111,7 +111,7 @@ class Taker(ast.NodeTransformer):
 
     def __init__(
         self,
-        program: Names,
+        program: ProgramNames,
         around: dict[str, Any],
         own: str | None,
         variables: Collection[str],
@@ -147,24 +147,24 @@ class Taker(ast.NodeTransformer):
         if name in ARRAY_MAKERS or (name is not None and name in self.program.crooked):
             return self.take(node)
         if isinstance(node.func, ast.Attribute):
-            node.func.value = self.visit(node.func.value)
+            function: Any = with_fields(node.func, value=self.visit(node.func.value))
         else:
-            node.func = self.visit(node.func)
-        node.args = [*map(self.visit, node.args)]
-        node.keywords = [*map(self.visit, node.keywords)]
+            function = self.visit(node.func)
+        given = [*map(self.visit, node.args)]
+        found = with_fields(node, func=function, args=given, keywords=[*map(self.visit, node.keywords)])
         self.computes = True
         self.stirs = self.stirs or not self.program.is_harmless(node.func, self.around)
-        return node
+        return found
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Take out an attribute of a variable that is not the method's own object."""
         root = root_of_path(node)
         if root in self.variables and root != self.own:
             return self.take(node)
-        node.value = self.visit(node.value)
+        found = with_fields(node, value=self.visit(node.value))
         self.computes = True  # what it is now, it may not be later
         self.stirs = self.stirs or node.attr in self.program.users
-        return node
+        return found
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """Take out an entry of a variable; one of what the own object has, if a variable says which."""
@@ -172,6 +172,6 @@ class Taker(ast.NodeTransformer):
         chosen = any(x.id in self.variables for x in names_under(node.slice))
         if root in self.variables and (root != self.own or chosen):
             return self.take(node)
-        node.value = self.visit(node.value)
+        found = with_fields(node, value=self.visit(node.value))
         self.computes = True
-        return node
+        return found

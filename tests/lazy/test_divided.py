@@ -8,11 +8,11 @@ import linecache
 
 import pytest
 
-from multifold.lazy.divided import Divided
+from multifold.lazy.divided import DividedFunction
 from multifold.lazy.source import source_of
-from multifold.lazy.taken_out import Names
+from multifold.lazy.taken_out import ProgramNames
 
-NAMES = Names(users={"node", "own"}, crooked={"node"}, harmless={"tanh", "sum", "layer"})
+NAMES = ProgramNames(users={"node", "own"}, crooked={"node"}, harmless={"tanh", "sum", "layer"})
 
 
 class Parent:
@@ -65,7 +65,7 @@ def test_a_source_that_has_changed_since_is_not_taken():
 def calls_in(lines, names=NAMES):
     """Return the statements of the body of ``def f(self, x, y, tree)`` that call pieces, as texts."""
     body = "\n".join(f"    {line}" for line in lines)
-    divided = Divided(made(f"def f(self, x, y, tree):\n{body}\n    return x, y\n"), names)
+    divided = DividedFunction(made(f"def f(self, x, y, tree):\n{body}\n    return x, y\n"), names)
     if not divided.pieces:
         return []
     pieces = {f"piece{number}": piece for number, piece in enumerate(divided.pieces)}
