@@ -37,12 +37,12 @@ class ProgramNames(NamedTuple):
     Attributes
     ----------
     users : collection of str
-        ProgramNames of functions and properties that the user has written, and of attributes that are such, or
+        Names of functions and properties that the user has written, and of attributes that are such, or
         objects of the user's classes: they may do anything.
     crooked : collection of str
         Those among them of functions that are not straight.
     harmless : collection of str
-        ProgramNames of methods of arrays, and of attributes that are layers of the framework.
+        Names of methods of arrays, and of attributes that are layers of the framework.
     """
 
     users: Collection[str]
