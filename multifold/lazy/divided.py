@@ -61,7 +61,7 @@ READERS = NUMBER_MAKERS - {"len"}
 """Functions that read the value of an array."""
 
 WHOLE = {"locals", "vars", "dir", "eval", "exec", "globals", "_getframe", "currentframe"}
-"""ProgramNames of what sees the variables of the function that calls it: such a function is not divided."""
+"""Names of what sees the variables of the function that calls it: such a function is not divided."""
 
 
 class PieceStep(NamedTuple):
@@ -187,11 +187,12 @@ class DividedFunction:
         self.pieces: list[FunctionPiece] = []
         self.made: FunctionType | None = None
         source = None if not WHOLE.isdisjoint(names_of(code)) else source_of(function)
-        if source is None:
+        # What stands in the place of a function has attributes of its own.
+        if source is None or has_attributes_of(source.tree, function.__name__):
             return
         self.source, self.tree = source, source.tree
         tree = source.tree
-        with_results(tree)
+        with_results(tree, code.co_varnames)
         self.numbers = numbers_in(tree)
         self.used = Counter(uses_in(tree))
         self.denied = DENIED | CHANGERS | WHOLE | {"super"}
@@ -258,7 +259,8 @@ class DividedFunction:
         stored = {name for step in before for name in step.stored}
         variables = {*self.bound, *self.code.co_freevars} - stored
         around = self.function.__globals__
-        taker = Taker(self.names, around, self.own, variables, self.numbering)
+        moving = {*self.code.co_freevars}
+        taker = Taker(self.names, around, self.own, variables, moving, self.numbering)
         value = taker.visit(copy.deepcopy(statement.value))
         if taker.is_late or not all(map(self.may_hold, ast.walk(value))):
             return None
@@ -303,8 +305,7 @@ class DividedFunction:
         stored: set[str] = set()
         for step in piece.steps:
             for x in names_under(step.statement.value):
-                is_variable = self.is_variable(x.id) or x.id in self.code.co_freevars
-                if is_variable and x.id not in stored:
+                if self.is_variable(x.id) and x.id not in stored:
                     given[x.id] = ast.Name(x.id, ast.Load())
             stored.update(step.stored)
         for step in piece.steps:
@@ -344,6 +345,14 @@ class DividedFunction:
             return found
 
         return with_fields(self.tree, body=rebuilt(self.tree.body))
+
+
+def has_attributes_of(tree: ast.AST, name: str) -> bool:
+    """Return whether code names an attribute of a variable."""
+    return any(
+        isinstance(x, ast.Attribute) and isinstance(x.value, ast.Name) and x.value.id == name
+        for x in ast.walk(tree)
+    )
 
 
 def used_later(code: CodeType) -> set[str]:

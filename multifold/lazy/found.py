@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
-from multifold._engine.ops.reach import FOUND, module_of
+from multifold._engine.ops.reach import FOUND, bare, module_of
 from multifold.errors import RecordError
 from multifold.lazy.candidates import codes_of
 from multifold.lazy.cells import CELLS, Cells, NamePlace, is_found, places_of, replaced
@@ -222,8 +222,8 @@ class FoundCells:
             self.divide()
         for cell in self.cells.values():
             cell.begin_run()
-        whole = {fn for fn, cell in self.cells.items() if cell.reason is None}
-        with APPLIED.applied([fn for fn in self.placed if fn in whole or fn in self.parts]):
+        whole = [fn for fn, cell in self.cells.items() if cell.reason is None and fn in self.placed]
+        with APPLIED.applied([*whole, *[part for fn, part in self.parts.items() if fn in self.placed]]):
             yield
 
     def settle(self, examples: int) -> None:
@@ -284,11 +284,14 @@ def known_places(fn: FunctionType) -> list[NamePlace]:
 def made_found(fn: FunctionType) -> Callable[[], None]:
     """Put a wrapper in the place of a function that is found by its name; return what undoes that.
 
+    What calls the pieces of a function stands there itself, so that recursion is as deep as in the loop.
+
     Nothing is put where something else stands, as a cell that another program has named.
     """
+    own = bare(fn)
     try:
-        places = [place for place in known_places(fn) if not hasattr(place.read(), CELL)]
-        return replaced(places, found_of(fn))
+        places = [place for place in known_places(own) if not hasattr(place.read(), CELL)]
+        return replaced(places, found_of(fn) if own is fn else fn)
     except RecordError:
         return lambda: None
 

@@ -1,7 +1,7 @@
 r"""Statements of functions as syntax trees: what they assign, use and compute.
 
 >>> tree = ast.parse("def f(x, n):\n    return g(x), n").body[0]
->>> with_results(tree)
+>>> with_results(tree, {"x", "n"})
 >>> print(ast.unparse(tree))
 def f(x, n):
     multifold_result_0 = g(x)
@@ -37,21 +37,23 @@ RESULT = "multifold_result"
 """How variables begin that stand for what a statement computes before it does something with it."""
 
 
-def with_results(tree: ast.FunctionDef) -> None:
+def with_results(tree: ast.FunctionDef, own: Collection[str]) -> None:
     """Divide statements of a function that do more than to assign to variables.
 
     ``return f(x), y`` becomes ``result = f(x)`` and ``return result, y``; and likewise what is assigned to
-    an attribute or entry, added to a variable, or appended to a list that is one.
+    an attribute or entry, added to a variable, or appended to a list that is one. ``own`` are variables
+    that nothing but the function itself can change.
     """
     numbers = count()
     for block in [*blocks_in(tree.body)]:
         found: list[ast.stmt] = []
         for statement in block:
-            parts = values_in(statement)
+            parts = values_in(statement, own)
             computes = [any(isinstance(x, (ast.Call, ast.BinOp)) for x in ast.walk(part)) for part in parts]
             for number, x in enumerate(parts):
                 # What comes before something that computes is looked up before that, too.
-                if any(computes[number:]) and not isinstance(x, (ast.Name, ast.Constant)):
+                is_fixed = isinstance(x, ast.Constant) or (isinstance(x, ast.Name) and x.id in own)
+                if any(computes[number:]) and not is_fixed:
                     name = f"{RESULT}_{next(numbers)}"
                     found.append(ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], x), x))
                     parts[number] = ast.copy_location(ast.Name(name, ast.Load()), x)
@@ -61,21 +63,20 @@ def with_results(tree: ast.FunctionDef) -> None:
         block[:] = found
 
 
-def values_in(statement: ast.stmt) -> list[ast.expr]:
+def values_in(statement: ast.stmt, own: Collection[str]) -> list[ast.expr]:
     """Return the expressions that a statement computes before it does something with them.
 
     Of a tuple these are its entries, and the list is that of the tuple. Of other statements there are none.
     """
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "append":
-        is_plain = isinstance(call.func.value, ast.Name) and not any(
-            isinstance(x, ast.Starred) for x in call.args
-        )
+        is_own = isinstance(call.func.value, ast.Name) and call.func.value.id in own
+        is_plain = is_own and not any(isinstance(x, ast.Starred) for x in call.args)
         return call.args if is_plain else []
     if isinstance(statement, ast.Assign):
         is_first = isinstance(statement.targets[0], (ast.Attribute, ast.Subscript))
     elif isinstance(statement, ast.AugAssign):
-        is_first = isinstance(statement.target, ast.Name)
+        is_first = isinstance(statement.target, ast.Name) and statement.target.id in own
     else:
         is_first = isinstance(statement, ast.Return)
     value: ast.expr | None = getattr(statement, "value", None) if is_first else None

@@ -24,8 +24,11 @@ ARRAY_MAKERS = {
 }
 """Functions that make an array of Python's values, which may be others in each call."""
 
-WORLDLY = CHANGERS | {"next", "iter", "setattr", "delattr", "exec", "eval", "print", "input", "open", "map"}
-"""Functions that change something, or call what they are given."""
+WORLDLY = CHANGERS | {
+    *("next", "iter", "setattr", "delattr", "exec", "eval", "print", "input", "open", "map", "apply"),
+    *("take", "get", "put", "select", "split", "index", "copy", "push", "pull", "read", "write", "set"),
+}
+"""Functions that change something, or call what they are given; and methods that may, of objects."""
 
 TAKEN = "multifold_taken"
 """How variables begin that stand for what was taken out."""
@@ -49,13 +52,13 @@ class ProgramNames(NamedTuple):
     crooked: Collection[str]
     harmless: Collection[str]
 
-    def is_calm(self, expression: ast.AST, around: dict[str, Any]) -> bool:
+    def is_calm(self, expression: ast.AST, around: dict[str, Any], own: Collection[str]) -> bool:
         """Return whether an expression changes nothing that another one sees, as far as names tell.
 
-        ``around`` has the global variables.
+        ``around`` has the global variables, and ``own`` are those of the function.
         """
         for x in ast.walk(expression):
-            if isinstance(x, ast.Call) and not self.is_harmless(x.func, around):
+            if isinstance(x, ast.Call) and not self.is_harmless(x.func, around, own):
                 return False
             if isinstance(x, ast.Attribute) and x.attr in self.users:
                 return False
@@ -65,7 +68,7 @@ class ProgramNames(NamedTuple):
                 return False
         return True
 
-    def is_harmless(self, function: ast.expr, around: dict[str, Any]) -> bool:
+    def is_harmless(self, function: ast.expr, around: dict[str, Any], own: Collection[str]) -> bool:
         """Return whether a call of a function changes nothing that another expression sees."""
         if not isinstance(function, (ast.Name, ast.Attribute)):
             return False
@@ -73,7 +76,7 @@ class ProgramNames(NamedTuple):
         if name in self.users or name in WORLDLY:
             return False
         root = root_of_path(function)
-        known = around.get(root or "", getattr(builtins, root or "", None))
+        known = None if root in own else around.get(root or "", getattr(builtins, root or "", None))
         if isinstance(known, (ModuleType, BuiltinFunctionType, FunctionType, type)):
             return not is_written_here(
                 known.__name__ if isinstance(known, ModuleType) else known.__module__ or ""
@@ -94,6 +97,8 @@ class Taker(ast.NodeTransformer):
         The variable that is the object of a method, of which attributes are not taken out.
     variables : collection of str
         The variables that have their values there already.
+    moving : collection of str
+        Those of functions around, which others may assign to: they are taken out, too.
     numbers : iterator of int
         Numbers for what is taken out.
 
@@ -115,19 +120,21 @@ class Taker(ast.NodeTransformer):
         around: dict[str, Any],
         own: str | None,
         variables: Collection[str],
+        moving: Collection[str],
         numbers: Iterator[int],
     ) -> None:
         self.program = program
         self.around = around
         self.own = own
         self.variables = variables
+        self.moving = moving
         self.numbers = numbers
         self.taken: dict[str, ast.expr] = {}
         self.computes = self.stirs = self.is_first = self.is_late = False
 
     def take(self, node: ast.expr) -> ast.expr:
         """Take an expression out; return the variable in its place."""
-        if not self.program.is_calm(node, self.around):
+        if not self.program.is_calm(node, self.around, self.variables):
             self.is_first = True
             self.is_late = self.is_late or self.computes
         self.is_late = self.is_late or self.stirs
@@ -153,8 +160,17 @@ class Taker(ast.NodeTransformer):
         given = [*map(self.visit, node.args)]
         found = with_fields(node, func=function, args=given, keywords=[*map(self.visit, node.keywords)])
         self.computes = True
-        self.stirs = self.stirs or not self.program.is_harmless(node.func, self.around)
+        self.stirs = self.stirs or not self.program.is_harmless(node.func, self.around, self.variables)
         return found
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Take out a variable of a function around; a global one may be another one later."""
+        if node.id in self.moving:
+            return self.take(node)
+        known = self.around.get(node.id)
+        is_data = node.id in self.around and not isinstance(known, (ModuleType, FunctionType, type))
+        self.computes = self.computes or (node.id not in self.variables and is_data)
+        return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Take out an attribute of a variable that is not the method's own object."""

@@ -385,3 +385,86 @@ def test_pieces_are_of_a_run_alone():
         run(TREES)
     assert Net.node is node and multifold.batched(net, cells=())(TREES).shape == (18, 4)
     assert not run.run.function.found.cells or net.node.__func__ is node
+
+
+SCALE = 1.0
+
+
+def bumped(x):
+    global SCALE  # noqa: PLW0603 - that is what is tested
+    SCALE = SCALE * 0.5
+    return x
+
+
+def reads_a_global_first(tree, net):
+    z = net.embed(torch.tensor(1)).tanh() * 2
+    for _ in (tree, tree):
+        z = SCALE * bumped(z) + z
+        z = torch.tanh(z) * 2
+    return z
+
+
+def returns_a_global_first(tree, net):
+    z = net.embed(torch.tensor(1)).tanh() * 2
+    for _ in (tree, tree):
+        scale, z = scaled_and_bumped(torch.tanh(z) * 2 + z)
+        z = z * scale
+    return z
+
+
+def scaled_and_bumped(z):
+    for part in (z, z):
+        z = torch.tanh(part) * 2
+    return SCALE, bumped(z) * 2
+
+
+def adds_to_a_global(tree, net):
+    global SCALE  # noqa: PLW0603 - that is what is tested
+    z = net.embed(torch.tensor(1)).tanh() * 2
+    for _ in (tree, tree):
+        SCALE += float(bumped(torch.ones(1))[0])
+        z = torch.tanh(z) * 2 + SCALE
+    return z
+
+
+def closure():
+    total = 0.0
+
+    def count(x):
+        nonlocal total
+        total = total + 1
+        return x * 2
+
+    def counts(tree, net):
+        nonlocal total
+        total, z = 0.0, net.embed(torch.tensor(1))
+        for _ in (tree, tree):
+            z = torch.tanh(count(z)) * total + z
+        return z
+
+    return counts
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [reads_a_global_first, returns_a_global_first, adds_to_a_global, closure()],
+    ids=lambda fn: fn.__name__,
+)
+def test_variables_that_others_assign_to_are_read_when_the_loop_reads_them(fn, as_loop, monkeypatch):
+    def program(tree, net):
+        monkeypatch.setitem(globals(), "SCALE", 1.0)
+        return fn(tree, net)
+
+    run, net = multifold.batched(program, join="list", may_loop=False), Net()
+    for _ in range(3):
+        as_loop(program, TREES, [net] * len(TREES), run=run)
+
+
+def test_recursion_is_as_deep_as_in_the_loop():
+    tree = 1
+    for _ in range(600):
+        tree = tree, 2
+    net = kind_of(straight)()
+    run = multifold.batched(net, may_loop=False)
+    for _ in range(2):
+        torch.testing.assert_close(run([tree] * 3)[0], net(tree))
