@@ -305,7 +305,8 @@ class DividedFunction:
         stored: set[str] = set()
         for step in piece.steps:
             for x in names_under(step.statement.value):
-                if self.is_variable(x.id) and x.id not in stored:
+                is_variable = self.is_variable(x.id) or x.id in self.code.co_freevars
+                if is_variable and x.id not in stored:
                     given[x.id] = ast.Name(x.id, ast.Load())
             stored.update(step.stored)
         for step in piece.steps:

@@ -188,6 +188,6 @@ class Taker(ast.NodeTransformer):
         chosen = any(x.id in self.variables for x in names_under(node.slice))
         if root in self.variables and (root != self.own or chosen):
             return self.take(node)
-        found = with_fields(node, value=self.visit(node.value))
+        found = with_fields(node, value=self.visit(node.value), slice=self.visit(node.slice))
         self.computes = True
         return found
