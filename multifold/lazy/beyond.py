@@ -62,8 +62,8 @@ NAMING = NAMELESS | {"patch", "monkeypatch"}
 SETTERS = {"train": "training", "eval": "training", "requires_grad_": "requires_grad"}
 """Methods that set an attribute of another name."""
 
-OF_CLASSES = {"__class__", "setLevel"}
-"""Names of what changes how an object behaves, whatever attributes of it code names."""
+SETTINGS_OF_OBJECTS = {"setLevel"}
+"""Methods that change how an object behaves, whatever attributes of it code names."""
 
 
 class ProgramStores:
@@ -112,7 +112,9 @@ class ProgramStores:
         called = frozenset[str]().union(*[one.names for one in found])
         self.names = frozenset([store.name for one in stores for store in one])
         self.modes = frozenset([name for method, name in SETTERS.items() if method in called])
-        self.settings = everything or not (self.names | called).isdisjoint({*settings, *OF_CLASSES})
+        # Code that Python makes for a dataclass reads ``__class__``; only to store it counts.
+        sets = "__class__" in self.names or not called.isdisjoint({*settings, *SETTINGS_OF_OBJECTS})
+        self.settings = everything or sets
         self.any_name = everything or not NAMING.isdisjoint(called)
         self.contents = everything or any(one.contents for one in found)
         self.variables = everything or not called.isdisjoint({"set", "reset", "run"})
