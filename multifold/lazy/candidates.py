@@ -146,7 +146,7 @@ def function_of(code: CodeType) -> FunctionType | None:
 def are_of_one_place(code: CodeType, other: CodeType) -> bool:
     """Return whether two code objects are one, or one of them that of the other's function with pieces."""
     places = [(x.co_filename, x.co_firstlineno, x.co_qualname) for x in (code, other)]
-    return code is other or places[0] == places[1]
+    return places[0] == places[1]
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:

@@ -159,7 +159,7 @@ class FoundCells:
     def look(
         self, program: Any, objects: Sequence[Any], cells: Sequence[Any], methods: Collection[str]
     ) -> None:
-        """Look for straight functions among those of a program, and divide the others.
+        """Look for straight functions among those of a program; `applied` divides the others.
 
         ``objects`` are what the program reaches, whose methods it may call; ``cells`` are cells already.
         ``methods`` are the names of methods of arrays.
@@ -187,7 +187,6 @@ class FoundCells:
         attributes = [pair for x in objects for pair in attributes_of(x)]
         users.update([name for name, x in attributes if is_of_user(x) or holds_code(x)])
         self.names = ProgramNames(users, (), {*methods, *[name for name, _ in attributes]} - users)
-        self.divide()
 
     def divide(self) -> None:
         """Divide what is not recorded whole into pieces, and those that were given up further."""
@@ -201,7 +200,7 @@ class FoundCells:
         self.parts.clear()
         for function, one in self.divided.items():
             one.divide([x for x in one.pieces if x.function in given_up])
-            for piece in one.pieces[: MOST - len(self.cells)]:
+            for piece in one.pieces:
                 self.cells.setdefault(piece.function, FoundCell(piece.function))
             part = one.function_now(found_of)
             if part is not None:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import __future__
 
 import ast
+import functools
 import inspect
+import symtable
 import textwrap
 from collections.abc import Iterable, Sequence
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 from multifold.lazy.candidates import codes_in
@@ -56,7 +58,7 @@ class FunctionSource:
         own = [] if tree.name in around else [ast.Global([tree.name])]
         body: ast.stmt = function_tree("around", around, [*own, tree])
         *_, owner, _ = ["", *self.function.__qualname__.split(".")]
-        if owner.isidentifier():  # names that begin with __ have that of the class in front
+        if owner.isidentifier():  # in a class Python takes ``self.__x`` for ``self._Class__x``
             body = with_fields(ast.parse("class A: ...").body[0], name=owner, body=[body])
         names = [ast.Import([ast.alias(name)]) for name in self.imported]
         module = ast.Module([*names, body], [])
@@ -80,18 +82,28 @@ def source_of(function: Any) -> FunctionSource | None:
     if not isinstance(tree, ast.FunctionDef):
         return None
     ast.increment_lineno(tree, first - 1)
-    code, known = function.__code__, function.__globals__
-    modules = [name for name in code.co_names if isinstance(known.get(name), ModuleType)]
-    others = [
-        name
-        for name in code.co_names
-        if getattr(known.get(name), "__module__", None) not in (None, known["__name__"])
-    ]
-    for imported in (modules, [*modules, *others], []):
-        source = FunctionSource(function, tree, imported)
-        if do_the_same(source.compiled(tree, code.co_freevars), code):
-            return source
-    return None
+    source = FunctionSource(function, tree, imported_in(function))
+    code = function.__code__
+    return source if do_the_same(source.compiled(tree, code.co_freevars), code) else None
+
+
+def imported_in(function: FunctionType) -> tuple[str, ...]:
+    """Return the names that the module of a function imports, as its file tells."""
+    return imports_of("".join(inspect.findsource(function)[0]))
+
+
+@functools.lru_cache(maxsize=64)
+def imports_of(text: str) -> tuple[str, ...]:
+    """Return the names that the text of a module imports, without those of ``import *``.
+
+    >>> imports_of("import torch.nn as nn, os.path; from math import *")
+    ('nn', 'os')
+    """
+    try:
+        names = symtable.symtable(text, "module", "exec").get_symbols()
+    except (SyntaxError, ValueError):
+        return ()
+    return tuple([x.get_name() for x in names if x.is_imported()])
 
 
 def do_the_same(code: CodeType, other: CodeType) -> bool:

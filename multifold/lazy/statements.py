@@ -66,7 +66,8 @@ def with_results(tree: ast.FunctionDef, own: Collection[str]) -> None:
 def values_in(statement: ast.stmt, own: Collection[str]) -> list[ast.expr]:
     """Return the expressions that a statement computes before it does something with them.
 
-    Of a tuple these are its entries, and the list is that of the tuple. Of other statements there are none.
+    For ``return f(x), y`` that is the list of the entries of the tuple itself, so that who replaces an
+    entry changes the statement; for ``return f(x)`` a list of one, and for ``pass`` an empty one.
     """
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "append":
@@ -163,16 +164,16 @@ def called_name(function: ast.Name | ast.Attribute) -> str:
 
 
 def root_of_path(x: ast.expr) -> str | None:
-    """Return ``"x"`` for ``x.part[0].name``; None for anything else, as ``x[1:]`` or ``f(x).part``."""
+    """Return ``"x"`` for ``x.part[0].name``; None for anything else, as ``x[f(0)]`` or ``f(x).part``."""
     while isinstance(x, (ast.Attribute, ast.Subscript)):
-        if isinstance(x, ast.Subscript) and any(
-            isinstance(part, (ast.Slice, ast.Tuple, *BRANCHES))
-            or (
-                isinstance(part, ast.Call)
-                and not (isinstance(part.func, ast.Name) and part.func.id == "len")
-            )
-            for part in ast.walk(x.slice)
-        ):
+        if isinstance(x, ast.Subscript) and not all(map(is_plain_index, ast.walk(x.slice))):
             return None
         x = x.value
     return x.id if isinstance(x, ast.Name) else None
+
+
+def is_plain_index(part: ast.AST) -> bool:
+    """Return whether a part of an index neither branches nor calls anything but ``len``."""
+    if isinstance(part, ast.Call):
+        return isinstance(part.func, ast.Name) and part.func.id == "len"
+    return not isinstance(part, BRANCHES)

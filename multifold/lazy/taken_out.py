@@ -55,7 +55,7 @@ class ProgramNames(NamedTuple):
     def is_calm(self, expression: ast.AST, around: dict[str, Any], own: Collection[str]) -> bool:
         """Return whether an expression changes nothing that another one sees, as far as names tell.
 
-        ``around`` has the global variables, and ``own`` are those of the function.
+        Names in it stand for the variables ``own`` of a function, or for global ones, which are ``around``.
         """
         for x in ast.walk(expression):
             if isinstance(x, ast.Call) and not self.is_harmless(x.func, around, own):
@@ -183,10 +183,15 @@ class Taker(ast.NodeTransformer):
         return found
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        """Take out an entry of a variable; one of what the own object has, if a variable says which."""
+        """Take out an entry of a variable, and any part of which variables say where it begins or ends.
+
+        So of ``x[:, 0]`` a piece gets ``x``, and of ``x[i]``, ``x[i : i + 1]`` and ``self.weights[i]`` what
+        they are: for another ``i`` that is another array, and no other kind of call.
+        """
         root = root_of_path(node)
-        chosen = any(x.id in self.variables for x in names_under(node.slice))
-        if root in self.variables and (root != self.own or chosen):
+        varies = any(x.id in self.variables for x in names_under(node.slice))
+        is_entry = not any(isinstance(x, (ast.Slice, ast.Tuple)) for x in ast.walk(node.slice))
+        if root in self.variables and (varies or (is_entry and root != self.own)):
             return self.take(node)
         found = with_fields(node, value=self.visit(node.value), slice=self.visit(node.slice))
         self.computes = True

@@ -49,7 +49,7 @@ from multifold_torch.lazy.sequences import NotASequence
 from multifold_torch.lazy.transforms import TRANSFORMS
 from multifold_torch.lazy.watching import beginning, tracing
 from multifold_torch.lazy.weights import OtherWeights, Weights
-from multifold_torch.lazy.whole import FoundCall, container_in, known_found, tried
+from multifold_torch.lazy.whole import FoundCall, container_in, known_found, replaced_in, tried
 from multifold_torch.lazy.written import Written, give_back, is_pending
 from multifold_torch.trials import modules_in_order
 
@@ -596,6 +596,10 @@ class TorchRecorder(LazyRecorder):
         name = next((x for x in sorted(guard.names) if stores.may_store(x) or x in stores.modes), None)
         if name is not None:
             cell.give_up(f"the program stores to {name!r}, which it names")
+            return None
+        name = replaced_in(call.leaves, stores)
+        if name is not None:
+            cell.give_up(f"the program replaces {name!r} of a module that it gets")
             return None
         if stores.settings:
             cell.give_up("the program changes settings, or the class of an object")

@@ -184,6 +184,21 @@ def container_in(arguments: Sequence[Any], names: frozenset[str]) -> str | None:
     return None
 
 
+def replaced_in(arguments: Sequence[Any], stores: Any) -> str | None:
+    """Return the name of a weight, buffer or part of a module among ``arguments`` that a program replaces.
+
+    None if there is none. What the program stores, ``stores``, tells.
+    """
+    modules = [x for x in arguments if isinstance(x, nn.Module)]
+    tables = [
+        table
+        for module in modules
+        for part in module.modules()
+        for table in (part._parameters, part._buffers, part._modules)
+    ]
+    return next((name for table in tables for name in table if stores.may_store(name)), None)
+
+
 def known_found(call: FoundCall, sequence: CellSequence, leaves: list[Any]) -> KnownCall:
     """Return the `KnownCall` of a kind of call of a found cell, whose arguments are ``leaves``."""
     return known_call(
