@@ -41,9 +41,9 @@ from multifold.lazy.statements import (
     BRANCHES,
     RESULT,
     blocks_in,
-    called_name,
     fields_with_blocks,
     is_number,
+    name_of_call,
     names_under,
     numbers_in,
     uses_in,
@@ -55,13 +55,16 @@ from multifold.lazy.taken_out import ProgramNames, Taker
 from multifold.lazy.writes import CHANGERS, NUMBER_MAKERS, OPTIONS
 
 LEAST = 2
-"""A piece computes so many things at least: to record it costs as much as to record one."""
+"""A smaller piece gains nothing: to record it costs as much as to record one thing that it computes."""
 
 READERS = NUMBER_MAKERS - {"len"}
 """Functions that read the value of an array."""
 
-WHOLE = {"locals", "vars", "dir", "eval", "exec", "globals", "_getframe", "currentframe"}
-"""Names of what sees the variables of the function that calls it: such a function is not divided."""
+SEE_CALLERS = {"locals", "vars", "dir", "eval", "exec", "globals", "_getframe", "currentframe"}
+"""Names of what sees the variables of its caller: a function that names one of these is not divided."""
+
+DENIED_INSIDE = DENIED | CHANGERS | SEE_CALLERS | {"super"}
+"""Names that no piece has."""
 
 
 class PieceStep(NamedTuple):
@@ -75,17 +78,17 @@ class PieceStep(NamedTuple):
         What is computed where the piece is called, by the variable that stands for it in the statement.
     computes : int
         How many things it computes.
-    stirs : bool
-        Whether what it computes inside of the piece may change something that others see.
-    is_first : bool
-        Whether what is computed before may, so that the step must be the first one of a piece.
+    has_effects : bool
+        Whether what it computes inside of the piece may have effects.
+    takes_effects : bool
+        Whether what is taken out of it may have some, so that it must be the first step of a piece.
     """
 
     statement: ast.Assign
     taken: dict[str, ast.expr]
     computes: int
-    stirs: bool
-    is_first: bool
+    has_effects: bool
+    takes_effects: bool
 
     @property
     def stored(self) -> list[str]:
@@ -93,27 +96,31 @@ class PieceStep(NamedTuple):
         return [x.id for x in names_under(self.statement.targets[0])]
 
     @property
-    def loaded(self) -> list[str]:
-        """The variables that it uses, or what is computed before, once for each use."""
-        taken = [x.id for expression in self.taken.values() for x in names_under(expression)]
-        return [*taken, *[x.id for x in names_under(self.statement.value)]]
+    def needed(self) -> set[str]:
+        """The variables that what is taken out of it uses."""
+        return {x.id for expression in self.taken.values() for x in names_under(expression)}
+
+    @property
+    def uses(self) -> list[str]:
+        """The variables that it uses, itself or in what is taken out, once for each use."""
+        return [name for x in (*self.taken.values(), self.statement.value) for name in uses_in(x)]
 
     def begins_piece(self, before: Sequence[PieceStep]) -> bool:
-        """Return whether it cannot follow the steps ``before`` in a piece, since what is taken comes first.
+        """Return whether it must begin a piece: what is taken out of it comes before the whole piece.
 
-        That may change what these steps see, or be changed by them.
+        It could change what the steps ``before`` see, or be changed by them.
         """
         if not self.taken or not before:
             return False
         stored = {name for step in before for name in step.stored}
-        used = {x.id for expression in self.taken.values() for x in names_under(expression)}
-        return self.is_first or any(step.stirs for step in before) or not used.isdisjoint(stored)
+        has_effects = self.takes_effects or any(step.has_effects for step in before)
+        return has_effects or not self.needed.isdisjoint(stored)
 
 
-class FunctionPiece:
+class FunctionPiece(NamedTuple):
     """Consecutive statements of a block of a function, as a function of their own.
 
-    Parameters
+    Attributes
     ----------
     block : list of ast.stmt
         The block.
@@ -121,48 +128,26 @@ class FunctionPiece:
         The number of the first statement in the block, from 0.
     steps : list of PieceStep
         The statements.
-
-    Attributes
-    ----------
     function : function
-        The function; `becomes` sets it and what follows.
+        The function.
     given : list of ast.expr
         What it is called with.
     returned : list of str
         The variables that get what it returns.
     """
 
-    def __init__(self, block: list[ast.stmt], begin: int, steps: Sequence[PieceStep]) -> None:
-        self.block = block
-        self.begin = begin
-        self.steps = steps
-        self.function: Any = None
-        self.given: list[ast.expr] = []
-        self.returned: list[str] = []
-
-    def becomes(self, function: FunctionType, given: list[ast.expr], returned: list[str]) -> None:
-        """Store its function, what that is called with, and the variables that get what it returns."""
-        self.function = function
-        self.given = given
-        self.returned = returned
-
-    def computes_enough(self) -> bool:
-        """Return whether it is worth a call."""
-        return sum([step.computes for step in self.steps]) >= LEAST
-
-    def halves(self) -> Iterator[FunctionPiece]:
-        """Yield its halves, as pieces; nothing if it has one statement."""
-        middle = len(self.steps) // 2
-        if middle:
-            yield FunctionPiece(self.block, self.begin, self.steps[:middle])
-            yield FunctionPiece(self.block, self.begin + middle, self.steps[middle:])
+    block: list[ast.stmt]
+    begin: int
+    steps: Sequence[PieceStep]
+    function: Any  # a function, which type checkers take for a method
+    given: list[ast.expr]
+    returned: list[str]
 
     def call(self, name: str) -> ast.stmt:
         """Return the statement that calls it by a name."""
-        targets: list[ast.expr] = [ast.Name(x, ast.Store()) for x in self.returned]
-        target = targets[0] if len(targets) == 1 else ast.Tuple(targets, ast.Store())
         value = ast.Call(ast.Name(name, ast.Load()), self.given, [])
-        return ast.copy_location(ast.Assign([target], value), self.steps[0].statement)
+        assigned = ast.Assign([one_or_tuple(self.returned, ast.Store())], value)
+        return ast.copy_location(assigned, self.steps[0].statement)
 
 
 class DividedFunction:
@@ -186,33 +171,34 @@ class DividedFunction:
         self.code = code = function.__code__
         self.pieces: list[FunctionPiece] = []
         self.made: FunctionType | None = None
-        source = None if not WHOLE.isdisjoint(names_of(code)) else source_of(function)
-        # What stands in the place of a function has attributes of its own.
-        if source is None or has_attributes_of(source.tree, function.__name__):
+        source = source_of(function) if may_be_divided(code) else None
+        if source is None or is_strange(source.tree, function.__name__):
             return
-        self.source, self.tree = source, source.tree
-        tree = source.tree
-        with_results(tree, code.co_varnames)
-        self.numbers = numbers_in(tree)
-        self.used = Counter(uses_in(tree))
-        self.denied = DENIED | CHANGERS | WHOLE | {"super"}
+        self.source = source
+        self.tree = with_results(source.tree, {*code.co_varnames} - {*code.co_cellvars})
+        self.numbers = numbers_in(self.tree)
+        self.used = Counter(uses_in(self.tree))
         # The variables that it assigns; functions inside of it may use and assign some of them at any time.
         self.bound = {*code.co_varnames, *code.co_cellvars}
-        self.restless = {
-            x.id for x in names_under(tree) if isinstance(x.ctx, ast.Store) and x.id in used_later(code)
+        inside = used_later(code)
+        self.assigned_inside = {
+            x.id for x in names_under(self.tree) if isinstance(x.ctx, ast.Store) and x.id in inside
         }
         self.numbering = count()
         # Attributes of the model belong into a piece, which gets the model.
         is_method = "." in function.__qualname__.rpartition("<locals>.")[2]
         self.own = code.co_varnames[0] if is_method and code.co_argcount else None
-        self.names = names._replace(crooked={function.__name__, self.own or "", *names.crooked})
-        self.pieces = [x for block in blocks_in(tree.body) for x in self.pieces_in(block) if self.make(x)]
+        itself = {function.__name__, *([self.own] if self.own else ())}  # ``self(x)`` may call it, too
+        self.names = names._replace(crooked={*itself, *names.crooked})
+        self.pieces = [x for block in blocks_in(self.tree.body) for x in self.pieces_in(block)]
 
     def divide(self, pieces: Iterable[FunctionPiece]) -> None:
-        """Put both halves in the place of each of some pieces."""
+        """Put both halves in the place of each of some pieces; nothing in that of a single statement."""
         for piece in pieces:
-            at = self.pieces.index(piece)
-            self.pieces[at : at + 1] = [x for x in piece.halves() if x.computes_enough() and self.make(x)]
+            at, middle = self.pieces.index(piece), len(piece.steps) // 2
+            halves = (0, piece.steps[:middle]), (middle, piece.steps[middle:])
+            found = [self.piece(piece.block, piece.begin + i, steps) for i, steps in halves if middle]
+            self.pieces[at : at + 1] = [x for x in found if x is not None]
             self.made = None
 
     def function_now(self, wrapped: Callable[[FunctionType], Any]) -> FunctionType | None:
@@ -232,6 +218,7 @@ class DividedFunction:
             closure = tuple([around[name] for name in code.co_freevars])
             self.made = FunctionType(code, function.__globals__, function.__name__, None, closure)
             setattr(self.made, FOUND, function)
+        vars(self.made).update(vars(function))
         for name in ("__qualname__", "__defaults__", "__kwdefaults__"):
             setattr(self.made, name, getattr(function, name))
         return self.made
@@ -244,10 +231,10 @@ class DividedFunction:
             if step is not None and not step.begins_piece(steps):
                 steps.append(step)
                 continue
-            piece = FunctionPiece(block, number - len(steps), steps)
-            if piece.computes_enough():
+            piece = self.piece(block, number - len(steps), steps)
+            if piece is not None:
                 yield piece
-            step = self.step(statement, [])
+            step = self.step(statement, []) if steps else step
             steps = [] if step is None else [step]
 
     def step(self, statement: ast.stmt | None, before: Sequence[PieceStep]) -> PieceStep | None:
@@ -259,10 +246,9 @@ class DividedFunction:
         stored = {name for step in before for name in step.stored}
         variables = {*self.bound, *self.code.co_freevars} - stored
         around = self.function.__globals__
-        moving = {*self.code.co_freevars}
-        taker = Taker(self.names, around, self.own, variables, moving, self.numbering)
+        taker = Taker(self.names, around, self.own, variables, self.code.co_freevars, self.numbering)
         value = taker.visit(copy.deepcopy(statement.value))
-        if taker.is_late or not all(map(self.may_hold, ast.walk(value))):
+        if taker.is_refused or not all(map(self.may_hold, ast.walk(value))):
             return None
         computes = [
             x
@@ -272,7 +258,9 @@ class DividedFunction:
         ]
         inside = ast.copy_location(ast.Assign(statement.targets, value), statement)
         return (
-            PieceStep(inside, taker.taken, len(computes), taker.stirs, taker.is_first) if computes else None
+            PieceStep(inside, taker.taken, len(computes), taker.has_effects, taker.takes_effects)
+            if computes
+            else None
         )
 
     def may_assign(self, target: ast.expr) -> bool:
@@ -283,49 +271,48 @@ class DividedFunction:
 
     def is_variable(self, name: str) -> bool:
         """Return whether a name is one of the function's own variables, or what stands for its result."""
-        return (name in self.bound and name not in self.restless) or name.startswith(RESULT)
+        return (name in self.bound and name not in self.assigned_inside) or name.startswith(RESULT)
 
     def may_hold(self, part: ast.AST) -> bool:
         """Return whether a piece may hold a part of an expression, as far as that tells by itself."""
         if isinstance(part, ast.Name):
-            return part.id not in self.denied and part.id not in self.restless
+            return part.id not in DENIED_INSIDE and part.id not in self.assigned_inside
         if isinstance(part, ast.Attribute):
             name = part.attr  # a name that ends with one underscore is that of a change in place
-            return name not in self.denied and (not name.endswith("_") or name.endswith("__"))
+            return name not in DENIED_INSIDE and (not name.endswith("_") or name.endswith("__"))
         if isinstance(part, ast.Call):
-            name = called_name(part.func) if isinstance(part.func, (ast.Name, ast.Attribute)) else ""
-            return name not in READERS and OPTIONS.isdisjoint([x.arg for x in part.keywords])
+            return name_of_call(part) not in READERS and OPTIONS.isdisjoint([x.arg for x in part.keywords])
         if isinstance(part, ast.keyword):
             return part.arg is not None
         return not isinstance(part, BRANCHES) and not (isinstance(part, ast.Compare) and len(part.ops) > 1)
 
-    def make(self, piece: FunctionPiece) -> bool:
-        """Make the function of a piece; return whether that may be straight."""
+    def piece(self, block: list[ast.stmt], begin: int, steps: Sequence[PieceStep]) -> FunctionPiece | None:
+        """Return the piece that some steps make; None if they compute too little, or are not straight."""
+        if sum([step.computes for step in steps]) < LEAST:
+            return None
         given: dict[str, ast.expr] = {}
         stored: set[str] = set()
-        for step in piece.steps:
-            for x in names_under(step.statement.value):
-                is_variable = self.is_variable(x.id) or x.id in self.code.co_freevars
-                if is_variable and x.id not in stored:
-                    given[x.id] = ast.Name(x.id, ast.Load())
+        for step in steps:
+            for name in uses_in(step.statement.value):
+                if self.is_variable(name) and name not in stored:
+                    given[name] = ast.Name(name, ast.Load())
             stored.update(step.stored)
-        for step in piece.steps:
+        for step in steps:
             given.update(step.taken)  # in the order in which it is computed
-        inside = Counter([name for step in piece.steps for name in step.loaded])
-        # What it is given and assigns to may be what it is given the next time.
+        inside = Counter([name for step in steps for name in step.uses])
+        # In a loop, what it assigns may be what the next call of it is given.
         returned = sorted([x for x in stored if x in given or self.used[x] > inside[x]])
         if not returned:
-            return False
-        names: list[ast.expr] = [ast.Name(x, ast.Load()) for x in returned]
-        value = names[0] if len(names) == 1 else ast.Tuple(names, ast.Load())
-        first = piece.steps[0].statement
-        function = self.function
+            return None
+        first, function = steps[0].statement, self.function
         name = f"{function.__name__}:{first.lineno}"
-        body = [*[step.statement for step in piece.steps], ast.Return(value)]
+        body = [*[step.statement for step in steps], ast.Return(one_or_tuple(returned, ast.Load()))]
         code = self.source.compiled(ast.copy_location(function_tree(name, [*given], body), first), ())
         code = code.replace(co_qualname=f"{function.__qualname__}:{first.lineno}")
-        piece.becomes(FunctionType(code, function.__globals__), [*given.values()], returned)
-        return crooked(code) is None and function.__name__ not in names_inside(piece.function)
+        made = FunctionType(code, function.__globals__)
+        if crooked(code) is not None or function.__name__ in names_inside(made):
+            return None
+        return FunctionPiece(block, begin, steps, made, [*given.values()], returned)
 
     def with_calls(self, pieces: dict[str, FunctionPiece]) -> ast.FunctionDef:
         """Return the function with calls in the place of pieces, by their names there."""
@@ -348,12 +335,33 @@ class DividedFunction:
         return with_fields(self.tree, body=rebuilt(self.tree.body))
 
 
-def has_attributes_of(tree: ast.AST, name: str) -> bool:
-    """Return whether code names an attribute of a variable."""
-    return any(
-        isinstance(x, ast.Attribute) and isinstance(x.value, ast.Name) and x.value.id == name
-        for x in ast.walk(tree)
-    )
+def one_or_tuple(names: Sequence[str], context: ast.expr_context) -> ast.expr:
+    """Return a variable, or the tuple of several."""
+    found: list[ast.expr] = [ast.Name(name, context) for name in names]
+    return found[0] if len(found) == 1 else ast.Tuple(found, context)
+
+
+def may_be_divided(code: CodeType) -> bool:
+    """Return whether a function does not name what sees its variables."""
+    return SEE_CALLERS.isdisjoint(names_of(code))
+
+
+def is_strange(tree: ast.FunctionDef, name: str) -> bool:
+    """Return whether a function does what its pieces would do in another way.
+
+    It assigns inside of an expression, has variables that Python calls otherwise, as ``__x`` in a class, or
+    has attributes itself, of which that which stands in its place would have others.
+    """
+    for x in ast.walk(tree):
+        if isinstance(x, ast.NamedExpr):
+            return True
+        if isinstance(x, ast.Name) and x.id.startswith("__") and not x.id.endswith("__"):
+            return True
+        if isinstance(x, ast.Attribute):
+            owner = x.value
+            if name in (getattr(owner, "id", None), getattr(owner, "attr", None)):
+                return True
+    return False
 
 
 def used_later(code: CodeType) -> set[str]:

@@ -22,19 +22,19 @@ from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.divided import DividedFunction
 from multifold.lazy.straight import crooked, is_recursive
 from multifold.lazy.taken_out import ProgramNames
-from multifold.lazy.writes import functions_in, is_of_user, is_written_here
+from multifold.lazy.writes import functions_in, is_of_user, is_written_here, written_by
 
 LOG = logging.getLogger("multifold")
 
 FEW_CALLS = "its launches had few rows; the functions inside of it may have more"
 OTHER_KINDS = "its calls differ in numbers, or in the forms of arrays"
-"""Why a function is given up though it is straight; so are its pieces, and it is not divided."""
+"""Why a straight function, or a piece, is given up and not divided further."""
 
 CALLS_ITSELF = "it calls itself"
 """Why a function is not recorded whole whose calls lie inside of one another."""
 
 NO_CALL = "no call of it could be recorded whole"
-"""Why a function is given up that is straight."""
+"""Why a straight function is given up, and is divided."""
 
 FEWEST_CALLS = 32
 """A run with fewer recorded calls has nothing to gain."""
@@ -135,7 +135,7 @@ class FoundCells:
         The functions that were looked at.
     divided : dict of function to DividedFunction
         Those that are not straight, and their pieces, which are among ``cells``.
-    parts : dict of function to function
+    rests : dict of function to function
         What runs in their place in this run: the rest of each, which calls its pieces.
     program : list of function
         The functions that are the program itself, which is not recorded whole.
@@ -150,10 +150,10 @@ class FoundCells:
     def __init__(self) -> None:
         self.cells: dict[FunctionType, FoundCell] = {}
         self.divided: dict[FunctionType, DividedFunction] = {}
-        self.parts: dict[FunctionType, FunctionType] = {}
+        self.rests: dict[FunctionType, FunctionType] = {}
         self.program: list[FunctionType] = []
         self.placed: set[FunctionType] = set()
-        self.names = ProgramNames((), (), ())
+        self.names = ProgramNames((), (), (), ())
         self.looked = False
 
     def look(
@@ -167,52 +167,55 @@ class FoundCells:
         self.looked = True
         of_program = {id(code) for code in codes_of(program)}
         roots = [program, *{type(x): x for x in objects}.values()]
-        users = set[str]()
+        users, stored = set[str](), set[str]()
         for function in functions_in(roots, lambda _: True, tables=False):
             if not is_written_here(module_of(function)):
                 continue
             users.add(function.__name__)
+            if function.__name__ != "__init__":
+                stored.update([x.name for x in written_by(function.__code__).attributes])
             if function in cells or hasattr(function, CELL) or len(self.cells) >= MOST:
                 continue
             is_special = function.__name__.startswith("__") and function.__name__ != "__call__"
+            is_placed = is_found(function)
+            if is_placed:
+                self.placed.add(function)
             if id(function.__code__) in of_program:
                 self.program.append(function)
-                if is_found(function):
-                    self.placed.add(function)
-            elif not is_special and is_found(function):
-                self.placed.add(function)
+            elif is_placed and not is_special:
                 cell = self.cells[function] = FoundCell(function)
                 if cell.reason is None:
                     LOG.info("%s (%s) is recorded whole from now on", cell.name, cell.place)
         attributes = [pair for x in objects for pair in attributes_of(x)]
         users.update([name for name, x in attributes if is_of_user(x) or holds_code(x)])
-        self.names = ProgramNames(users, (), {*methods, *[name for name, _ in attributes]} - users)
+        pure = {*methods, *[name for name, _ in attributes]} - users
+        self.names = ProgramNames(users, (), pure, stored)
 
     def divide(self) -> None:
         """Divide what is not recorded whole into pieces, and those that were given up further."""
         as_they_are = None, FEW_CALLS, OTHER_KINDS
-        given_up = {fn for fn, cell in self.cells.items() if cell.reason not in as_they_are}
-        crooked_ones = [fn for fn in (*self.program, *self.cells) if fn in self.program or fn in given_up]
-        names = self.names._replace(crooked={fn.__name__ for fn in crooked_ones})
-        for function in crooked_ones:
-            if function not in self.divided and (function in self.placed or function in self.program):
+        given_up = [fn for fn, cell in self.cells.items() if cell.reason not in as_they_are]
+        names = self.names._replace(crooked={fn.__name__ for fn in (*self.program, *given_up)})
+        for function in (*self.program, *[fn for fn in given_up if fn in self.placed]):
+            if function not in self.divided:
                 self.divided[function] = DividedFunction(function, names)
-        self.parts.clear()
-        for function, one in self.divided.items():
-            one.divide([x for x in one.pieces if x.function in given_up])
-            for piece in one.pieces:
-                self.cells.setdefault(piece.function, FoundCell(piece.function))
-            part = one.function_now(found_of)
-            if part is not None:
-                self.parts[function] = part
+        self.rests.clear()
+        for function, divided in self.divided.items():
+            divided.divide([x for x in divided.pieces if x.function in given_up])
+            for piece in divided.pieces:
+                if piece.function not in self.cells:
+                    self.cells[piece.function] = FoundCell(piece.function)
+            rest = divided.function_now(found_of)
+            if rest is not None:
+                self.rests[function] = rest
 
     def program_now(self, program: Any) -> Any:
         """Return what runs as the program: with pieces, if it is a function or method that has any."""
         own = getattr(program, "__func__", program)
-        part = self.parts.get(own) if isinstance(own, FunctionType) else None
-        if part is None:
+        rest = self.rests.get(own) if isinstance(own, FunctionType) else None
+        if rest is None:
             return program
-        return part if own is program else MethodType(part, program.__self__)
+        return rest if own is program else MethodType(rest, program.__self__)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -222,7 +225,7 @@ class FoundCells:
         for cell in self.cells.values():
             cell.begin_run()
         whole = [fn for fn, cell in self.cells.items() if cell.reason is None and fn in self.placed]
-        with APPLIED.applied([*whole, *[part for fn, part in self.parts.items() if fn in self.placed]]):
+        with APPLIED.applied([*whole, *[rest for fn, rest in self.rests.items() if fn in self.placed]]):
             yield
 
     def settle(self, examples: int) -> None:
@@ -268,7 +271,7 @@ def found_of(fn: FunctionType) -> Callable[..., Any]:
         cell = recording.found.cells.get(fn)
         if cell is not None and cell.reason is None:
             return recording.recorder.found_call(recording, fn, args, kwargs)
-        return recording.found.parts.get(fn, fn)(*args, **kwargs)
+        return recording.found.rests.get(fn, fn)(*args, **kwargs)
 
     setattr(found, FOUND, fn)
     return found
@@ -283,7 +286,7 @@ def known_places(fn: FunctionType) -> list[NamePlace]:
 def made_found(fn: FunctionType) -> Callable[[], None]:
     """Put a wrapper in the place of a function that is found by its name; return what undoes that.
 
-    What calls the pieces of a function stands there itself, so that recursion is as deep as in the loop.
+    What calls the pieces of a function stands there itself, so that recursion adds no frames.
 
     Nothing is put where something else stands, as a cell that another program has named.
     """

@@ -55,8 +55,8 @@ class FunctionSource:
         code = self.function.__code__
         around = [*around]
         # Where it names itself, it means what the module has, unless it stands in a function.
-        own = [] if tree.name in around else [ast.Global([tree.name])]
-        body: ast.stmt = function_tree("around", around, [*own, tree])
+        itself = [] if tree.name in around else [ast.Global([tree.name])]
+        body: ast.stmt = function_tree("around", around, [*itself, tree])
         *_, owner, _ = ["", *self.function.__qualname__.split(".")]
         if owner.isidentifier():  # in a class Python takes ``self.__x`` for ``self._Class__x``
             body = with_fields(ast.parse("class A: ...").body[0], name=owner, body=[body])
@@ -115,10 +115,12 @@ def do_the_same(code: CodeType, other: CodeType) -> bool:
 
 
 def what_does(code: CodeType) -> tuple[Any, ...]:
-    """Return what a code object does: its instructions, names, and constants that are no code."""
+    """Return what a code object does: instructions, parameters, names, and constants that are no code."""
     constants = [repr(x) for x in code.co_consts if not isinstance(x, CodeType)]
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    return code.co_code, code.co_exceptiontable, code.co_flags & ~inspect.CO_NESTED, names, constants
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    flags = code.co_flags & ~inspect.CO_NESTED
+    return code.co_code, code.co_exceptiontable, flags, counts, names, constants
 
 
 def function_tree(name: str, parameters: Sequence[str], body: list[Any]) -> ast.FunctionDef:

@@ -1,8 +1,7 @@
 r"""Statements of functions as syntax trees: what they assign, use and compute.
 
 >>> tree = ast.parse("def f(x, n):\n    return g(x), n").body[0]
->>> with_results(tree, {"x", "n"})
->>> print(ast.unparse(tree))
+>>> print(ast.unparse(with_results(tree, {"x", "n"})))
 def f(x, n):
     multifold_result_0 = g(x)
     return (multifold_result_0, n)
@@ -11,7 +10,7 @@ def f(x, n):
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
@@ -37,59 +36,73 @@ RESULT = "multifold_result"
 """How variables begin that stand for what a statement computes before it does something with it."""
 
 
-def with_results(tree: ast.FunctionDef, own: Collection[str]) -> None:
-    """Divide statements of a function that do more than to assign to variables.
+def with_results(tree: ast.FunctionDef, own: Collection[str]) -> ast.FunctionDef:
+    """Return a function whose statements first compute, and then do something with the result.
 
     ``return f(x), y`` becomes ``result = f(x)`` and ``return result, y``; and likewise what is assigned to
     an attribute or entry, added to a variable, or appended to a list that is one. ``own`` are variables
     that nothing but the function itself can change.
     """
     numbers = count()
-    for block in [*blocks_in(tree.body)]:
+
+    def divided(block: list[ast.stmt]) -> list[ast.stmt]:
         found: list[ast.stmt] = []
         for statement in block:
-            parts = values_in(statement, own)
-            computes = [any(isinstance(x, (ast.Call, ast.BinOp)) for x in ast.walk(part)) for part in parts]
-            for number, x in enumerate(parts):
-                # What comes before something that computes is looked up before that, too.
-                is_fixed = isinstance(x, ast.Constant) or (isinstance(x, ast.Name) and x.id in own)
-                if any(computes[number:]) and not is_fixed:
-                    name = f"{RESULT}_{next(numbers)}"
-                    found.append(ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], x), x))
-                    parts[number] = ast.copy_location(ast.Name(name, ast.Load()), x)
-            # The list of a tuple, or of the arguments of a call, has them already.
-            is_changed = has_one_value(statement) and len(parts) > 0
-            found.append(with_fields(statement, value=parts[0]) if is_changed else statement)
-        block[:] = found
+            blocks = {field: divided(inner) for field, inner in fields_with_blocks(statement)}
+            found += with_result(with_fields(statement, **blocks), own, numbers)
+        return found
+
+    return with_fields(tree, body=divided(tree.body))
 
 
-def values_in(statement: ast.stmt, own: Collection[str]) -> list[ast.expr]:
-    """Return the expressions that a statement computes before it does something with them.
-
-    For ``return f(x), y`` that is the list of the entries of the tuple itself, so that who replaces an
-    entry changes the statement; for ``return f(x)`` a list of one, and for ``pass`` an empty one.
-    """
+def with_result(statement: ast.stmt, own: Collection[str], numbers: Iterator[int]) -> list[ast.stmt]:
+    """Return one statement as those that compute, and the one that does something with the results."""
+    if isinstance(statement, ast.AnnAssign) and statement.simple and statement.value is not None:
+        return [ast.copy_location(ast.Assign([statement.target], statement.value), statement)]
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "append":
-        is_own = isinstance(call.func.value, ast.Name) and call.func.value.id in own
-        is_plain = is_own and not any(isinstance(x, ast.Starred) for x in call.args)
-        return call.args if is_plain else []
+        target: ast.expr = call.func.value
+        if not (isinstance(target, ast.Name) and target.id in own):
+            return [statement]
+        found, args = computed(call.args, own, numbers)
+        return [*found, with_fields(statement, value=with_fields(call, args=args))]
     if isinstance(statement, ast.Assign):
-        is_first = isinstance(statement.targets[0], (ast.Attribute, ast.Subscript))
+        computes_first = isinstance(statement.targets[0], (ast.Attribute, ast.Subscript))
     elif isinstance(statement, ast.AugAssign):
-        is_first = isinstance(statement.target, ast.Name) and statement.target.id in own
+        computes_first = isinstance(statement.target, ast.Name) and statement.target.id in own
     else:
-        is_first = isinstance(statement, ast.Return)
-    value: ast.expr | None = getattr(statement, "value", None) if is_first else None
-    if isinstance(value, ast.Tuple) and not any(isinstance(x, ast.Starred) for x in value.elts):
-        return value.elts
-    return [] if value is None else [value]
+        computes_first = isinstance(statement, ast.Return)
+    value: ast.expr | None = getattr(statement, "value", None) if computes_first else None
+    if value is None:
+        return [statement]
+    if isinstance(value, ast.Tuple):
+        found, entries = computed(value.elts, own, numbers)
+        return [*found, with_fields(statement, value=with_fields(value, elts=entries))]
+    found, entries = computed([value], own, numbers)
+    return [*found, with_fields(statement, value=entries[0])]
 
 
-def has_one_value(statement: ast.stmt) -> bool:
-    """Return whether a statement has a value that is no tuple."""
-    kinds = ast.Return, ast.Assign, ast.AugAssign
-    return isinstance(statement, kinds) and not isinstance(statement.value, ast.Tuple)
+def computed(
+    parts: Sequence[ast.expr], own: Collection[str], numbers: Iterator[int]
+) -> tuple[list[ast.stmt], list[ast.expr]]:
+    """Return statements that compute expressions, one after another, and variables for what they compute.
+
+    What is a variable of ``own`` already, and what comes after all that computes, stays as it is.
+    """
+    if any(isinstance(x, ast.Starred) for x in parts):
+        return [], [*parts]
+    computes = [any(isinstance(x, (ast.Call, ast.BinOp)) for x in ast.walk(part)) for part in parts]
+    found: list[ast.stmt] = []
+    results: list[ast.expr] = []
+    for number, x in enumerate(parts):
+        is_fixed = isinstance(x, ast.Constant) or (isinstance(x, ast.Name) and x.id in own)
+        if is_fixed or not any(computes[number:]):
+            results.append(x)
+            continue
+        name = f"{RESULT}_{next(numbers)}"
+        found.append(ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], x), x))
+        results.append(ast.copy_location(ast.Name(name, ast.Load()), x))
+    return found, results
 
 
 def with_fields(node: Node, **fields: Any) -> Node:
@@ -134,7 +147,7 @@ def is_number(x: ast.AST, numbers: Collection[str]) -> bool:
     if isinstance(x, ast.Subscript):
         return is_number(x.value, numbers)
     if isinstance(x, ast.Call):
-        return isinstance(x.func, (ast.Name, ast.Attribute)) and called_name(x.func) in NUMBERS
+        return name_of_call(x) in NUMBERS
     if isinstance(x, (ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List)):
         parts = [y for y in ast.iter_child_nodes(x) if isinstance(y, ast.expr)]
         return all(is_number(y, numbers) for y in parts)
@@ -143,37 +156,23 @@ def is_number(x: ast.AST, numbers: Collection[str]) -> bool:
 
 def uses_in(tree: ast.AST) -> Iterator[str]:
     """Yield the name of each variable that something uses or deletes, once for each use."""
+    yield from [x.id for x in names_under(tree) if not isinstance(x.ctx, ast.Store)]
     for x in ast.walk(tree):
-        if isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Store):
-            yield x.id
-        elif isinstance(x, ast.AugAssign) and isinstance(x.target, ast.Name):
+        if isinstance(x, ast.AugAssign) and isinstance(x.target, ast.Name):
             yield x.target.id
 
 
 def names_under(tree: ast.AST) -> Iterator[ast.Name]:
-    """Yield all variables in a part of a tree, in their order in the text."""
+    """Yield all variables in a part of a tree, used or assigned, in their order in the text."""
     if isinstance(tree, ast.Name):
         yield tree
     for part in ast.iter_child_nodes(tree):
         yield from names_under(part)
 
 
-def called_name(function: ast.Name | ast.Attribute) -> str:
-    """Return the name by which something is called, without what it is an attribute of."""
-    return function.id if isinstance(function, ast.Name) else function.attr
-
-
-def root_of_path(x: ast.expr) -> str | None:
-    """Return ``"x"`` for ``x.part[0].name``; None for anything else, as ``x[f(0)]`` or ``f(x).part``."""
-    while isinstance(x, (ast.Attribute, ast.Subscript)):
-        if isinstance(x, ast.Subscript) and not all(map(is_plain_index, ast.walk(x.slice))):
-            return None
-        x = x.value
-    return x.id if isinstance(x, ast.Name) else None
-
-
-def is_plain_index(part: ast.AST) -> bool:
-    """Return whether a part of an index neither branches nor calls anything but ``len``."""
-    if isinstance(part, ast.Call):
-        return isinstance(part.func, ast.Name) and part.func.id == "len"
-    return not isinstance(part, BRANCHES)
+def name_of_call(call: ast.Call) -> str | None:
+    """Return the name by which something is called, ``"g"`` for ``f.x.g(y)``; None if it has none."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else None

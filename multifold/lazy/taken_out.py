@@ -1,10 +1,10 @@
 """What is taken out of a piece: expressions that are computed where the piece is called.
 
-A piece of a function (`multifold.lazy.divided`) gets arrays. So three things are computed before it, and
+A piece of a function (`multifold.lazy.divided`) gets arrays. So these are computed before it, and
 variables stand for them: what makes an array of Python's values, what a statement takes from an object or
-a container, and calls of functions that are not straight. That changes the order in which things are
-computed, so it is done only where nobody can tell: what may change something keeps its place among all that
-computes.
+a container, calls of functions that are not straight, and variables of functions around. What it takes from
+the object of its own method, as ``self.gates``, stays. That changes the order in which things are computed,
+so it is done only where nobody can tell: what may have effects keeps its place among all that computes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from multifold.lazy.statements import called_name, names_under, root_of_path, with_fields
+from multifold.lazy.statements import BRANCHES, name_of_call, names_under, with_fields
 from multifold.lazy.writes import CHANGERS, is_written_here
 
 ARRAY_MAKERS = {
@@ -24,11 +24,22 @@ ARRAY_MAKERS = {
 }
 """Functions that make an array of Python's values, which may be others in each call."""
 
-WORLDLY = CHANGERS | {
+WITH_EFFECTS = CHANGERS | {
     *("next", "iter", "setattr", "delattr", "exec", "eval", "print", "input", "open", "map", "apply"),
     *("take", "get", "put", "select", "split", "index", "copy", "push", "pull", "read", "write", "set"),
 }
 """Functions that change something, or call what they are given; and methods that may, of objects."""
+
+OPERATORS = {
+    f"__{name}__" for name in ("add", "radd", "iadd", "sub", "rsub", "mul", "rmul", "matmul", "neg")
+}
+OPERATORS |= {
+    f"__{name}__" for name in ("truediv", "rtruediv", "pow", "rmatmul", "lt", "gt", "le", "ge", "abs")
+}
+"""Methods of the user's classes by which an operator may have effects."""
+
+LOOKUPS = {"__getitem__", "__getattr__", "__getattribute__", "__len__"}
+"""Methods of the user's classes by which it may have effects to take something from an object."""
 
 TAKEN = "multifold_taken"
 """How variables begin that stand for what was taken out."""
@@ -44,44 +55,49 @@ class ProgramNames(NamedTuple):
         objects of the user's classes: they may do anything.
     crooked : collection of str
         Those among them of functions that are not straight.
-    harmless : collection of str
-        Names of methods of arrays, and of attributes that are layers of the framework.
+    pure : collection of str
+        Names of methods of arrays, and of attributes that are layers: they have no effects.
+    stored : collection of str
+        Names of attributes that functions of the program store to, besides those that make an object.
     """
 
     users: Collection[str]
     crooked: Collection[str]
-    harmless: Collection[str]
+    pure: Collection[str]
+    stored: Collection[str]
 
-    def is_calm(self, expression: ast.AST, around: dict[str, Any], own: Collection[str]) -> bool:
-        """Return whether an expression changes nothing that another one sees, as far as names tell.
+    def is_without_effects(self, expression: ast.AST, around: dict[str, Any], own: Collection[str]) -> bool:
+        """Return whether nobody can tell when an expression is computed that is taken out, as names tell.
 
-        Names in it stand for the variables ``own`` of a function, or for global ones, which are ``around``.
+        It calls nothing, but for the function that makes an array, and ``len``. See `is_pure`.
         """
         for x in ast.walk(expression):
-            if isinstance(x, ast.Call) and not self.is_harmless(x.func, around, own):
-                return False
+            if isinstance(x, ast.Call):
+                is_maker = (
+                    x is expression and name_of_call(x) in ARRAY_MAKERS and self.is_pure(x, around, own)
+                )
+                if not is_maker and not (isinstance(x.func, ast.Name) and x.func.id == "len"):
+                    return False
             if isinstance(x, ast.Attribute) and x.attr in self.users:
                 return False
-            if isinstance(x, ast.Subscript) and "__getitem__" in self.users:
-                return False
-            if isinstance(x, (ast.Lambda, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)):
+            if isinstance(x, (ast.Attribute, ast.Subscript)) and not LOOKUPS.isdisjoint(self.users):
                 return False
         return True
 
-    def is_harmless(self, function: ast.expr, around: dict[str, Any], own: Collection[str]) -> bool:
-        """Return whether a call of a function changes nothing that another expression sees."""
-        if not isinstance(function, (ast.Name, ast.Attribute)):
+    def is_pure(self, call: ast.Call, around: dict[str, Any], own: Collection[str]) -> bool:
+        """Return whether what a call calls has no effects, as names tell.
+
+        A name stands for one of the variables ``own`` of a function, or for a global one: ``around``.
+        """
+        name = name_of_call(call)
+        if name is None or name in self.users or name in WITH_EFFECTS:
             return False
-        name = called_name(function)
-        if name in self.users or name in WORLDLY:
-            return False
-        root = root_of_path(function)
+        root = root_of_path(call.func)
         known = None if root in own else around.get(root or "", getattr(builtins, root or "", None))
         if isinstance(known, (ModuleType, BuiltinFunctionType, FunctionType, type)):
-            return not is_written_here(
-                known.__name__ if isinstance(known, ModuleType) else known.__module__ or ""
-            )
-        return isinstance(function, ast.Attribute) and name in self.harmless
+            module = known.__name__ if isinstance(known, ModuleType) else known.__module__ or ""
+            return not is_written_here(module)
+        return isinstance(call.func, ast.Attribute) and name in self.pure
 
 
 class Taker(ast.NodeTransformer):
@@ -96,9 +112,9 @@ class Taker(ast.NodeTransformer):
     own : str or None
         The variable that is the object of a method, of which attributes are not taken out.
     variables : collection of str
-        The variables that have their values there already.
-    moving : collection of str
-        Those of functions around, which others may assign to: they are taken out, too.
+        The variables that have their values where the piece is called.
+    outer : collection of str
+        Those among them of functions around, which others may assign to.
     numbers : iterator of int
         Numbers for what is taken out.
 
@@ -106,12 +122,12 @@ class Taker(ast.NodeTransformer):
     ----------
     taken : dict of str to ast.expr
         What was taken out, by the variable that stands in its place, in the order in which it is computed.
-    stirs : bool
-        Whether what is left may change something that others see.
-    is_first : bool
-        Whether what was taken out may do so.
-    is_late : bool
-        Whether that comes after something that is left, and with which it may not change places.
+    has_effects : bool
+        Whether what is left in the piece may have effects.
+    takes_effects : bool
+        Whether what was taken out may have some.
+    is_refused : bool
+        Whether something taken out would come before something with which it may not change places.
     """
 
     def __init__(
@@ -120,24 +136,24 @@ class Taker(ast.NodeTransformer):
         around: dict[str, Any],
         own: str | None,
         variables: Collection[str],
-        moving: Collection[str],
+        outer: Collection[str],
         numbers: Iterator[int],
     ) -> None:
         self.program = program
         self.around = around
         self.own = own
         self.variables = variables
-        self.moving = moving
+        self.outer = outer
         self.numbers = numbers
         self.taken: dict[str, ast.expr] = {}
-        self.computes = self.stirs = self.is_first = self.is_late = False
+        self.computes = self.has_effects = self.takes_effects = self.is_refused = False
 
     def take(self, node: ast.expr) -> ast.expr:
         """Take an expression out; return the variable in its place."""
-        if not self.program.is_calm(node, self.around, self.variables):
-            self.is_first = True
-            self.is_late = self.is_late or self.computes
-        self.is_late = self.is_late or self.stirs
+        if not self.program.is_without_effects(node, self.around, self.variables):
+            self.takes_effects = True
+            self.is_refused = self.is_refused or self.computes
+        self.is_refused = self.is_refused or self.has_effects
         name = f"{TAKEN}_{next(self.numbers)}"
         self.taken[name] = node
         return ast.copy_location(ast.Name(name, ast.Load()), node)
@@ -145,27 +161,31 @@ class Taker(ast.NodeTransformer):
     def generic_visit(self, node: ast.AST) -> ast.AST:
         """Look into an expression, and note if it computes."""
         super().generic_visit(node)
-        self.computes = self.computes or isinstance(node, (ast.BinOp, ast.Compare, ast.UnaryOp))
+        if isinstance(node, (ast.BinOp, ast.Compare, ast.UnaryOp)):
+            self.computes = True
+            self.has_effects = self.has_effects or not OPERATORS.isdisjoint(self.program.users)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """Take out what makes an array of Python's values, and calls of functions that are not straight."""
-        name = called_name(node.func) if isinstance(node.func, (ast.Name, ast.Attribute)) else None
+        name = name_of_call(node)
         if name in ARRAY_MAKERS or (name is not None and name in self.program.crooked):
             return self.take(node)
         if isinstance(node.func, ast.Attribute):
+            # It is looked up before the arguments are computed, which may store another one there.
+            self.computes = self.computes or node.func.attr in self.program.stored
             function: Any = with_fields(node.func, value=self.visit(node.func.value))
         else:
             function = self.visit(node.func)
         given = [*map(self.visit, node.args)]
         found = with_fields(node, func=function, args=given, keywords=[*map(self.visit, node.keywords)])
         self.computes = True
-        self.stirs = self.stirs or not self.program.is_harmless(node.func, self.around, self.variables)
+        self.has_effects = self.has_effects or not self.program.is_pure(node, self.around, self.variables)
         return found
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Take out a variable of a function around; a global one may be another one later."""
-        if node.id in self.moving:
+        if node.id in self.outer:
             return self.take(node)
         known = self.around.get(node.id)
         is_data = node.id in self.around and not isinstance(known, (ModuleType, FunctionType, type))
@@ -179,7 +199,7 @@ class Taker(ast.NodeTransformer):
             return self.take(node)
         found = with_fields(node, value=self.visit(node.value))
         self.computes = True  # what it is now, it may not be later
-        self.stirs = self.stirs or node.attr in self.program.users
+        self.has_effects = self.has_effects or node.attr in self.program.users
         return found
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
@@ -196,3 +216,19 @@ class Taker(ast.NodeTransformer):
         found = with_fields(node, value=self.visit(node.value), slice=self.visit(node.slice))
         self.computes = True
         return found
+
+
+def root_of_path(x: ast.expr) -> str | None:
+    """Return ``"x"`` for ``x.part[0].name``; None for anything else, as ``x[f(0)]`` or ``f(x).part``."""
+    while isinstance(x, (ast.Attribute, ast.Subscript)):
+        if isinstance(x, ast.Subscript) and not all(map(is_plain_index, ast.walk(x.slice))):
+            return None
+        x = x.value
+    return x.id if isinstance(x, ast.Name) else None
+
+
+def is_plain_index(part: ast.AST) -> bool:
+    """Return whether a part of an index neither branches nor calls anything but ``len``."""
+    if isinstance(part, ast.Call):
+        return isinstance(part.func, ast.Name) and part.func.id == "len"
+    return not isinstance(part, BRANCHES)

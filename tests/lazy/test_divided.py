@@ -6,13 +6,14 @@ import ast
 import functools
 import linecache
 
+import numpy as np
 import pytest
 
 from multifold.lazy.divided import DividedFunction
 from multifold.lazy.source import source_of
 from multifold.lazy.taken_out import ProgramNames
 
-NAMES = ProgramNames(users={"node", "own"}, crooked={"node"}, harmless={"tanh", "sum", "layer"})
+NAMES = ProgramNames(users={"node", "own"}, crooked={"node"}, pure={"tanh", "sum", "layer"}, stored={"act"})
 
 
 class Parent:
@@ -101,3 +102,125 @@ def calls_in(lines, names=NAMES):
 )
 def test_statements_that_compute_become_calls_of_pieces(lines, calls):
     assert sorted(calls_in(lines)) == calls
+
+
+class Counted:
+    """A number that notes how it is used, and an object with the effects that a user's class may have."""
+
+    def __init__(self, value):
+        self.value, self.uses, self.others = value, 0, [1.0, 2.0, 3.0]
+
+    def __mul__(self, other):
+        self.uses += 1
+        return self.value * other
+
+    def sum(self):
+        return self.value
+
+    def relu(self):
+        self.value = max(self.value, 0.0)
+        return self.value
+
+    def node(self, x):
+        self.tanh = lambda y: y * 100
+        return x
+
+    def tanh(self, x):
+        return x / 2
+
+
+def names_of_a_comprehension(self, x, n):
+    vs = [x, n]
+    a = np.asarray([v for v in vs + vs if v]).sum() * 2 + x
+    v = self.tanh(x) + 1
+    if n:
+        return v + a
+    return v
+
+
+def a_parameter_that_a_function_inside_assigns(self, x, n):
+    def bump():
+        nonlocal x
+        x = x + 10
+        return x * 2
+
+    y = self.tanh(n) * 2 + n
+    if n:
+        x += bump()
+    return x, bump() + y, y * 2
+
+
+def assigns_inside(self, x, n):
+    y = self.tanh(n) * 2 + n
+    if n:
+        return x, (x := y * 2 + 1), x
+    return y
+
+
+def changes_what_it_takes_later(self, x, n):
+    y = self.relu() * 2 + x
+    z = y * 2 + np.asarray([self.sum()]).sum()
+    if n:
+        return z
+    return y
+
+
+def consumes(self, x, n):
+    it = iter(self.others)
+    y = x * sum(zip_of(it, 2)) + n
+    z = y * 2 + np.asarray(list(it)).sum()
+    if n:
+        return z
+    return y
+
+
+def zip_of(it, n):
+    return [next(it) for _ in range(n)]
+
+
+def uses_an_operator_with_effects(self, x, n):
+    a = self
+    y = a * x + 1
+    z = y * 2 + np.asarray([a.uses]).sum() * a.uses
+    if n:
+        return z
+    return y
+
+
+def looks_up_what_a_call_stores(self, x, n):
+    y = self.tanh(self.node(x)) * 2 + n
+    if n:
+        return y
+    return x
+
+
+ODD = [
+    names_of_a_comprehension,
+    a_parameter_that_a_function_inside_assigns,
+    assigns_inside,
+    changes_what_it_takes_later,
+    consumes,
+    uses_an_operator_with_effects,
+    looks_up_what_a_call_stores,
+]
+
+
+@pytest.mark.parametrize("fn", ODD, ids=lambda fn: fn.__name__)
+def test_a_divided_function_does_what_it_did(fn):
+    users = {"node", "__mul__", "zip_of"}
+    names = ProgramNames(users, crooked={"node"}, pure={"tanh", "relu", "sum"}, stored={"tanh"})
+    made = DividedFunction(fn, names).function_now(lambda piece: piece) or fn
+    for n in (0, 1):
+        assert made(Counted(-1.5), 0.5, n) == fn(Counted(-1.5), 0.5, n)
+
+
+class Private:
+    def method(self, x):
+        __y = x
+        if x:
+            x = __y * 3 + x
+        return x
+
+
+def test_variables_that_python_renames_are_left_alone():
+    assert not DividedFunction(Private.method, NAMES).pieces

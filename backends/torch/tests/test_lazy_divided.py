@@ -506,3 +506,18 @@ def test_a_model_that_replaces_its_buffer_runs_as_before(as_loop):
     run = multifold.batched(net, join="list", may_loop=False)
     for _ in range(5):
         as_loop(net, TREES, run=run)
+
+
+def counting(tree, net):
+    counting.calls = counting.calls + 1
+    if isinstance(tree, int):
+        return net.embed(torch.tensor(tree)).tanh() * 2
+    x, y = counting(tree[0], net), counting(tree[1], net)
+    return net.layer(x).tanh() * y + x
+
+
+def test_a_function_that_counts_on_itself_is_left_alone(as_loop):
+    counting.calls, run, net = 0, multifold.batched(counting, join="list", may_loop=False), Net()
+    for _ in range(3):
+        as_loop(counting, TREES, [net] * len(TREES), run=run)
+    assert counting.calls == 6 * 96
