@@ -122,7 +122,7 @@ class TrialBook:
     def case_of(self, launch: PreparedLaunch, square: bool) -> Hashable:
         """Return the `case` of a launch with a ragged operand, or one that is known to tell of it, too.
 
-        Then nobody looks at how many members the nodes have.
+        If that of uneven numbers of members has passed, the launch need not count the members of its nodes.
         """
         uneven = RaggedCase(square, UNEVEN)
         if (launch.signature, launch.classes, uneven) in self.passed:
