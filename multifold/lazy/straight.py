@@ -32,6 +32,7 @@ from multifold._engine.ops.reach import VALUES
 from multifold.lazy.candidates import names_inside
 from multifold.lazy.frames import Steps, where
 from multifold.lazy.writes import (
+    CALLED,
     CHANGERS,
     OPTIONS,
     SEEDERS,
@@ -179,7 +180,8 @@ def changers_of(objects: Iterable[Any]) -> frozenset[str]:
     >>> changers_of([model])
     frozenset({'note'})
     """
-    return frozenset([name for x in objects for name, part in vars(x).items() if is_changer(part)])
+    named = [(name, part) for x in objects for name, part in vars(x).items() if isinstance(part, CALLED)]
+    return frozenset([name for name, part in named if is_changer(part)])
 
 
 def adds_in_place(code: CodeType) -> bool:

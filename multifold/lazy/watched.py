@@ -312,35 +312,35 @@ class Watched:
     def add_attributes(self, x: Any, root: str | None) -> None:
         """Look at the attributes that code may give an object, class, function or Python module."""
         is_object = not isinstance(x, (FunctionType, ModuleType, type))
-        own = self.table_of(x) if is_object else vars(x)
+        tables = self.tables_of(x) if is_object else [vars(x)]
         reserved = self.backend.reserved(x) if is_object else ()
         whose = type(x).__name__ if is_object else getattr(x, "__qualname__", x.__name__)
         for store in self.stores:
             is_meant = store.root == root if root else is_object
             if (
-                (is_meant or store.name in own)
+                (is_meant or any(store.name in table for table in tables))
                 and store.name not in reserved
                 and self.is_new(x, store.name)
             ):
                 by_name = isinstance(x, (type, ModuleType)) or store.name == "__class__"
-                table = Attributes(x) if by_name else own
+                table = Attributes(x) if by_name else ChainMap(*tables)
                 self.add_name(table, store, f"attribute {store.name!r} of {whose}", OWN_COPY)
         if (is_object and self.is_foreign(x)) or (self.any_name and (is_object or isinstance(x, type))):
             self.add(f"an attribute of {whose}", "", OWN_COPY, lambda: all_attributes(x))
-        for name in own.keys() & self.called:
-            part = own[name]
+        for name in frozenset[str]().union(*[table.keys() & self.called for table in tables]):
+            part = next(table[name] for table in tables if name in table)
             is_watched = self.is_changeable(part) or is_iterator(part) or self.is_resource(part)
             if is_watched or is_written_here(module_of(kind_of(part))):
-                self.add_object(own[name], None, f"attribute {name!r} of {whose}")
+                self.add_object(part, None, f"attribute {name!r} of {whose}")
 
-    def table_of(self, x: Any) -> Mapping[str, Any]:
-        """Return the attributes of an object by name, with those that the framework keeps for it elsewhere.
+    def tables_of(self, x: Any) -> list[dict[str, Any]]:
+        """Return the attributes of an object by name, then those that the framework keeps for it elsewhere.
 
         A module of PyTorch has its buffers in a dictionary of its own, for instance.
         """
         own: dict[str, Any] = vars(x)
         inner = [own[name] for name in self.backend.reserved(x) if type(own.get(name)) is dict]
-        return ChainMap(own, *inner) if any(inner) else own
+        return [own, *filter(None, inner)]
 
     def is_foreign(self, x: Any) -> bool:
         """Return whether the code that may change an object is not looked at, as that of a logger."""

@@ -348,6 +348,13 @@ def is_maker(steps: Sequence[Any], call: Any, makers: Set[str] = MAKERS) -> bool
     return False
 
 
+ENDS = (ModuleType, *VALUES)
+"""Types of what leads to no function."""
+
+PLAIN_CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
+"""Types of containers whose functions count."""
+
+
 def functions_in(
     roots: Sequence[Any],
     is_known: Callable[[str], bool],
@@ -379,6 +386,9 @@ def functions_in(
     todo = [*roots]
     while todo:
         x = todo.pop()
+        kind = type(x)
+        if kind in VALUES or id(x) in seen:
+            continue
         if isinstance(x, types.MethodType):
             todo += (x.__func__, x.__self__)
         elif isinstance(x, functools.partial):
@@ -391,11 +401,11 @@ def functions_in(
             todo.append(x.func)
         elif isinstance(x, CACHED):
             todo.append(x.__wrapped__)
-        elif id(x) in seen or isinstance(x, (ModuleType, *VALUES)) or is_end(x):
+        elif isinstance(x, ENDS) or is_end(x):
             continue
-        elif type(x) in (list, tuple, dict, set, frozenset):
+        elif kind in PLAIN_CONTAINERS:
             seen.add(id(x))
-            entries = [*x.values()] if type(x) is dict else [*x]
+            entries = [*x.values()] if kind is dict else [*x]
             todo += [part for part in entries if callable(part)] if tables and len(entries) <= FEW else []
         elif isinstance(x, FunctionType):
             seen.add(id(x))
@@ -408,18 +418,23 @@ def functions_in(
                 todo += x.registry.values()
         else:
             seen.add(id(x))
-            if isinstance(x, type) and is_written_here(module_of(type(x))):
-                todo.append(type(x))
-            for kind in x.__mro__ if isinstance(x, type) else type(x).__mro__:
-                is_users = is_written_here(module_of(kind))
-                if (id(kind), isinstance(x, type)) in kinds or (not is_users and is_known(module_of(kind))):
+            is_class = isinstance(x, type)
+            if is_class and is_users_class(kind):
+                todo.append(kind)
+            own = x if is_class else kind
+            if (id(own), is_class) in kinds:
+                continue
+            for kind in own.__mro__:
+                is_users = is_users_class(kind)
+                is_met = (id(kind), is_class) in kinds
+                kinds.add((id(kind), is_class))
+                if is_met or (not is_users and is_known(module_of(kind))):
                     continue
-                kinds.add((id(kind), isinstance(x, type)))
                 # An object of the user may be a descriptor, or a decorator, and be called.
                 parts = [part for part in vars(kind).values() if is_code(part) or is_of_user(part)]
                 if is_users:
                     todo += parts
-                elif not isinstance(x, type):
+                elif not is_class:
                     yield from [part for part in parts if isinstance(part, FunctionType)]
 
 
@@ -463,7 +478,13 @@ def is_of_user(x: Any) -> bool:
     >>> is_of_user([]), is_of_user(decimal.Decimal(1))
     (False, False)
     """
-    return is_written_here(module_of(type(x)))
+    return is_users_class(type(x))
+
+
+is_users_class: Callable[[type], bool] = functools.lru_cache(maxsize=4096)(
+    lambda kind: is_written_here(module_of(kind))
+)
+"""Tells whether a class is in a module of the user; see `is_written_here`."""
 
 
 def named_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -496,6 +517,10 @@ def called_in(module: ModuleType, names: frozenset[str]) -> list[tuple[str, Any]
     ]
     found = [pair for pair in named if callable(pair[1])]
     return found + [pair for x in inner for pair in called_in(x, names)]
+
+
+CALLED = (functools.partial, operator.methodcaller, *COMPILED)
+"""Types of what `is_changer` may be true of."""
 
 
 def is_changer(x: Any) -> bool:
