@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
+from multifold._engine.compiled import RecordingBase
 from multifold._engine.ops.reach import owners_of
 from multifold._engine.ops.reach import reached as reached
 from multifold._engine.ops.state import KeptState as KeptState
@@ -30,7 +31,7 @@ CELL = "multifold_cell"
 takes rows."""
 
 
-class Recording:
+class Recording(RecordingBase):
     """One run of a plain program: code for one example that calls no fold, whose calls are recorded.
 
     Attributes
@@ -83,22 +84,17 @@ class Recording:
         found: Any = None,
         inside: Any = None,
     ) -> None:
-        self.recorder = recorder
+        alarmed = any(alarm() for alarm in recorder.alarms)
+        super().__init__(recorder, fold, found, alarmed, refuse_wait)
         self.backend = backend
-        self.fold = fold
         self.is_trace = is_trace
         self.is_block = is_block
         self.seed = seed
-        self.alarmed = any(alarm() for alarm in recorder.alarms)
         self.takes_host = takes_host
-        self.found = found
         self.inside = inside
-        self.lines: dict[int, tuple[CodeType, bool]] = {}
         self.program: Sequence[Any] = ()
         self.stores: Any = None
-        self.made: list[weakref.ref[Any]] = []
         self.handed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self.wait: Callable[[Sequence[Any]], list[Any]] = refuse_wait
 
     def is_from_library(self, frame: FrameType) -> bool:
         """Return whether a frame runs code of multifold, its adapters or the framework.
@@ -162,11 +158,6 @@ class Recording:
     def note_stores(self, stores: Any) -> None:
         """Keep what the code of the program may store; see ``stores``."""
         self.stores = stores
-
-    def goes_on(self, made: list[weakref.ref[Any]], wait: Callable[[Sequence[Any]], list[Any]]) -> None:
-        """Store ``made`` and ``wait`` for the example whose code runs next; see the attributes."""
-        self.made = made
-        self.wait = wait
 
 
 class Current(threading.local):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
+from multifold._engine.compiled import FoundCellBase
 from multifold._engine.ops.reach import FOUND, bare, module_of
 from multifold.errors import RecordError
 from multifold.lazy.candidates import codes_of
@@ -55,15 +56,13 @@ FEW_KINDS = 16
 """So many kinds of calls a found cell may have, however few its calls are."""
 
 
-class FoundCell:
+class FoundCell(FoundCellBase):
     """What is known of one function of a program that may be recorded whole.
 
     Attributes
     ----------
     function : function
         The function.
-    calls : int
-        How often it was recorded as one call in the last run.
     launches : int
         How many launches these calls had.
     kinds : int
@@ -72,14 +71,14 @@ class FoundCell:
         How often it was recorded in the runs before the last one.
     idle : int
         How many runs there were so far, while none has recorded a call of it.
-    reason : str or None
-        Why it is not recorded as one call, as a phrase; None if it is.
+    calls, reason
+        See the base.
     """
 
     def __init__(self, function: FunctionType) -> None:
+        super().__init__(crooked(function.__code__))
         self.function = function
-        self.calls = self.launches = self.kinds = self.total = self.idle = 0
-        self.reason: str | None = crooked(function.__code__)
+        self.launches = self.kinds = self.total = self.idle = 0
         if self.reason is None and is_recursive(function):
             self.reason = CALLS_ITSELF
 
@@ -93,10 +92,6 @@ class FoundCell:
         """The file and the line where it begins, as ``"model.py:12"``."""
         code = self.function.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
-
-    def note_call(self) -> None:
-        """Count a call that was recorded."""
-        self.calls += 1
 
     def note_launch(self) -> None:
         """Count a launch of its calls."""
@@ -268,10 +263,7 @@ def found_of(fn: FunctionType) -> Callable[..., Any]:
         recording = CURRENT.recording
         if recording is None or recording.found is None:
             return fn(*args, **kwargs)
-        cell = recording.found.cells.get(fn)
-        if cell is not None and cell.reason is None:
-            return recording.recorder.found_call(recording, fn, args, kwargs)
-        return recording.found.rests.get(fn, fn)(*args, **kwargs)
+        return recording.recorder.found_call(recording, fn, args, kwargs)
 
     setattr(found, FOUND, fn)
     return found

@@ -378,7 +378,7 @@ class LazyRun:
             found=None if own or seed is not None else function.found,
         )
         self.sharing = Sharing(backend, self.recorder, function.fn, seed, same, own=own)
-        self.recorder.alone.clear()
+        self.recorder.begin_run(is_seeded=seed is not None)
         for number, arguments in enumerate(examples, first):
             self.sharing.take(number, arguments)
         self.count = count

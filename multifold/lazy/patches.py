@@ -10,6 +10,9 @@ from typing import Any
 from multifold._engine.compiled import KnownCall as KnownCall
 from multifold.marks import mark_of as mark_of
 
+INHERITED = object()
+"""Stands for what a class had no attribute of its own for."""
+
 
 class Replacements:
     """Methods and functions that others replace while any program records, in any thread.
@@ -45,7 +48,7 @@ class Replacements:
         with self.lock:
             self.users += 1
             if self.users == 1:
-                self.kept = [vars(owner).get(name) for owner, name, _ in self.places]
+                self.kept = [vars(owner).get(name, INHERITED) for owner, name, _ in self.places]
                 for owner, name, make in self.places:
                     setattr(owner, name, make(vars(owner).get(name, getattr(owner, name))))
         try:
@@ -55,7 +58,7 @@ class Replacements:
                 self.users -= 1
                 if not self.users:
                     for (owner, name, _), kept in zip(self.places, self.kept, strict=True):
-                        if kept is None:  # it was inherited
+                        if kept is INHERITED:
                             delattr(owner, name)
                         else:
                             setattr(owner, name, kept)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import optree
 
+from multifold._engine.compiled import Hashed as Hashed
 from multifold._engine.compiled import KnownCall as KnownCall
 from multifold._engine.compiled import LazyRecorderBase
 from multifold._engine.compiled import NumberRead as NumberRead
@@ -25,7 +25,7 @@ from multifold._engine.compiled import Stamp as Stamp
 from multifold._engine.compiled import are_as_seen as are_as_seen
 from multifold._engine.compiled import tables_hold as tables_hold
 from multifold._engine.record.freezing import freeze
-from multifold.lazy.current import CURRENT, Recording, recording_of, refusal
+from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.frames import OpenFrames
 from multifold.lazy.pending_array import with_reads
 from multifold.lazy.watched import Resources
@@ -137,8 +137,10 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         answers: dict[Any, Callable[..., Any]],
         probes: tuple[Callable[[], Any], ...] = (),
         alarms: tuple[Callable[[], Any], ...] = (),
+        array: type | None = None,
+        form_key: Callable[[Any], Hashable] | None = None,
     ) -> None:
-        super().__init__(pending, answers, probes, alarms)
+        super().__init__(pending, answers, probes, alarms, array, form_key)
         self.settled_type: Any = settled
         self.inner = ("multifold.", "multifold_", *[f"{name}." for name in self.packages])
         self.frames = OpenFrames(self.inner, self.own_contexts)
@@ -148,6 +150,11 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.begun = 0
         self.turns_watched = self.unchanged = 0
         self.stores: dict[tuple[type, ...], Any] = {}
+
+    def begin_run(self, *, is_seeded: bool) -> None:
+        """Forget how examples of the last run read values; store whether they have random streams now."""
+        self.alone.clear()
+        self.is_seeded = is_seeded
 
     def note_watched(self) -> None:
         """Note that one more turn of an example is watched for random numbers; see ``turns_watched``."""
@@ -308,7 +315,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
 
         Return what stands for its result: pending values, or what the function returns if that is no array.
         """
-        return self.recorded(CURRENT.recording, None, func, args, kwargs)
+        return self.recorded(recording_of(), None, func, args, kwargs)
 
     def at_once(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function with the values of its pending operands, which were read; return its result.
@@ -439,24 +446,15 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """
         return self.read_host(recording_of(), x)
 
-    def unsettled(self, result: Any, made: Sequence[weakref.ref[Any]]) -> list[Any]:
-        """Return the pending values in ``result``, then those of ``made`` that are still alive, each once.
-
-        ``made`` has weak references to the pending values of the example. Those that are out of date are
-        left out if they are only in ``made``; for one in ``result`` a `RecordError` is raised.
-        """
-        returned = self.returned(result)
-        alive = [ref() for ref in made]
-        own = {id(x): x for x in alive if type(x) is self.pending and not self.is_stale(x)}
-        return [*{**returned, **own}.values()]
-
     def returned(self, result: Any) -> dict[int, Any]:
         """Return the pending values in a nested result, by ``id``.
 
         Raise a `RecordError` if one of them is out of date.
         """
-        leaves = [result] if type(result) is self.pending else self.flatten(result)[0]
-        found = {id(x): x for x in leaves if type(x) is self.pending}
+        if type(result) is self.pending:
+            self.refuse_stale(result)
+            return {id(result): result}
+        found = {id(x): x for x in self.flatten(result)[0] if type(x) is self.pending}
         for x in found.values():
             self.refuse_stale(x)
         return found
@@ -493,6 +491,20 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         ``values`` has that leaf for each example. ``"stack"`` adds an axis 0 for the examples, ``"cat"``
         concatenates along axis 0. NumPy returns a list if not all values are arrays.
         """
+
+    def may_join(self, form: Any, how: str) -> bool:
+        """Return whether `join_rows` can join the rows of all examples; the default cannot.
+
+        ``form`` is that of the array of one example; ``how`` is that of `join`, or ``"list"``.
+        """
+        return False
+
+    def join_rows(self, how: str, form: Any, rows: Any) -> Any:
+        """Return what `join` returns, in memory of its own, from the rows of all examples, ``(n, *s)``.
+
+        ``form`` is that of the array of one example. An adapter whose `may_join` says yes has this method.
+        """
+        raise NotImplementedError
 
 
 def known_call(

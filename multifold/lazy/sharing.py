@@ -117,6 +117,8 @@ class Sharing(SharingBase):
         self.came: State | None = None
         self.last: State | None = None
         self.variables: Variables = {}
+        is_looked_at = self.may_watch or seed is not None or recorder.turns_watched < TURNS
+        self.is_quiet = not is_looked_at
 
     @cached_property
     def random(self) -> KeptState:
@@ -135,6 +137,8 @@ class Sharing(SharingBase):
         argument that the next example has, too.
         """
         self.arguments.pop(example, None)
+        if example not in self.objects:
+            return
         self.ended.append(example)
         if self.recorder.leaves is None and len(self.ended) < WATCHED:
             return
@@ -196,7 +200,7 @@ class Sharing(SharingBase):
         It is a phrase, as "attribute 'state' of Model, which model.py:12 changes".
         """
         if self.came is None:  # its first read, where earlier runs read nothing
-            self.may_watch = True
+            self.may_watch, self.is_quiet = True, False
             return "it reads a value that runs before did not read"
         watched = self.watch()
         if self.seed is None and watched.seeds:  # what it seeds anew may be as it was
@@ -265,6 +269,8 @@ class Sharing(SharingBase):
 
         Raise a `RecordError` if it has waited, and a later one has begun meanwhile and would have seen it.
         """
+        if not context:
+            return
         left = [x.name for x in self.keep(context, before) if x.name not in OWN_VARIABLES]
         if left and self.is_late(example):
             raise refusal(f"The examples share the context variable {left[0]!r}, and {LATE}.", OWN_VARIABLE)

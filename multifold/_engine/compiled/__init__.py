@@ -52,9 +52,12 @@ try:
     from multifold._engine.compiled._covers import beam, cover
     from multifold._engine.compiled._foot import at_foot
     from multifold._engine.compiled._lazy import (
+        FoundCellBase,
+        Hashed,
         KnownCall,
         LazyRecorderBase,
         NumberRead,
+        RecordingBase,
         SharingBase,
         Stamp,
         TurnsBase,
@@ -94,9 +97,12 @@ except ImportError as error:
         typed_levels,
     )  # fmt: skip
     from multifold._engine.compiled._lazy import (
+        FoundCellBase,
+        Hashed,
         KnownCall,
         LazyRecorderBase,
         NumberRead,
+        RecordingBase,
         SharingBase,
         Stamp,
         TurnsBase,
@@ -127,13 +133,16 @@ except ImportError as error:
 __all__ = [
     "COUNTERS",
     "AwaitingBase",
+    "FoundCellBase",
     "GraphBase",
+    "Hashed",
     "KnownCall",
     "LazyRecorderBase",
     "NodeBase",
     "NumberRead",
     "Owners",
     "RecorderBase",
+    "RecordingBase",
     "RequestBase",
     "SharingBase",
     "Stamp",

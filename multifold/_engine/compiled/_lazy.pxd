@@ -1,1 +1,1 @@
-from multifold._engine.compiled cimport columns
+from multifold._engine.compiled cimport callers, columns

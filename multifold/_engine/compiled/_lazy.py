@@ -23,13 +23,12 @@ This module is compiled where a C compiler is at hand, and runs as it is elsewhe
 from __future__ import annotations
 
 import math
-import sys
 from contextlib import nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from multifold._engine.compiled import columns
+from multifold._engine.compiled import callers, columns
 
 if TYPE_CHECKING:
     import cython
@@ -185,6 +184,82 @@ class NumberRead:
 
 
 @cython.cclass
+class Hashed:
+    """An object that knows its hash, which a table asks for at each call that is recorded.
+
+    A class with an ``__eq__`` of its own says ``__hash__ = Hashed.__hash__``, or it has no hash.
+
+    Parameters
+    ----------
+    number : int
+        The hash; objects that are equal have one.
+    """
+
+    number = cython.declare(columns.Int)
+
+    def __init__(self, number: Any) -> None:
+        self.number = number
+
+    def __hash__(self) -> Any:
+        return self.number
+
+
+@cython.cclass
+class FoundCellBase:
+    """The quick half of `multifold.lazy.found.FoundCell`: calls are counted here.
+
+    Attributes
+    ----------
+    calls : int
+        How often it was recorded as one call in the last run.
+    reason : str or None
+        Why it is not recorded as one call, as a phrase; None if it is.
+    """
+
+    calls = cython.declare(columns.Int, visibility="public")
+    reason = cython.declare(object, visibility="public")
+
+    def __init__(self, reason: Any) -> None:
+        self.calls = 0
+        self.reason = reason
+
+    @cython.ccall
+    def note_call(self) -> object:
+        """Count a call that was recorded."""
+        self.calls += 1
+        return None
+
+
+@cython.cclass
+class RecordingBase:
+    """The quick half of `multifold.lazy.current.Recording`: what is asked for at each call."""
+
+    recorder = cython.declare(object, visibility="readonly")
+    fold = cython.declare(object, visibility="readonly")
+    found = cython.declare(object, visibility="readonly")
+    alarmed = cython.declare(columns.Bool, visibility="readonly")
+    lines = cython.declare(dict, visibility="readonly")
+    made = cython.declare(list, visibility="readonly")
+    wait = cython.declare(object, visibility="readonly")
+
+    def __init__(self, recorder: Any, fold: Any, found: Any, alarmed: columns.Bool, wait: Any) -> None:
+        self.recorder = recorder
+        self.fold = fold
+        self.found = found
+        self.alarmed = alarmed
+        self.lines = {}
+        self.made = []
+        self.wait = wait
+
+    @cython.ccall
+    def goes_on(self, made: list, wait: Any) -> object:
+        """Store ``made`` and ``wait`` for the example whose code runs next; see `Recording`."""
+        self.made = made
+        self.wait = wait
+        return None
+
+
+@cython.cclass
 class SharingBase:
     """The quick half of `multifold.lazy.sharing.Sharing`: turns are counted here.
 
@@ -241,7 +316,7 @@ class TurnsBase:
         Returns the greenlet that runs now; None without the package.
     """
 
-    recording = cython.declare(object, visibility="readonly")
+    recording = cython.declare(RecordingBase, visibility="readonly")
     sharing = cython.declare(SharingBase, visibility="readonly")
     example = cython.declare(columns.Int)
     made = cython.declare(list)
@@ -252,7 +327,7 @@ class TurnsBase:
 
     def __init__(
         self,
-        recording: Any,
+        recording: RecordingBase,
         sharing: SharingBase,
         example: columns.Int,
         made: list,
@@ -313,7 +388,7 @@ class TurnsBase:
         recorder: Any = self.recording.recorder
         sharing: SharingBase = self.sharing
         recorder.refuse_rebound()
-        here: Any = sys._getframe()
+        here: Any = callers.here()
         frame, _, reason = first_unknown(here, None, recorder.frames.known)
         if frame is not None and reason is None:
             reason = recorder.frames.reason(here)
@@ -350,9 +425,17 @@ class LazyRecorderBase:
     probes, alarms : tuple of callable
         What a program may change in this thread that calls depend on: answers of probes are parts of each
         key. Where an alarm is true, or was when the run began, ``modes()`` says the rest.
+    array : type or None
+        The class of computed arrays whose forms are in ``array_forms``; not that of its subclasses.
+    form_key : callable or None
+        ``form_key(x)`` returns what tells the form of such an array.
 
     Attributes
     ----------
+    array_forms : dict of object to form
+        The forms of computed arrays that this recorder has met, by what ``form_key`` returns.
+    is_seeded : bool
+        Whether examples have random streams of their own, so that more counts than ``form_key`` says.
     known : dict of tuple to KnownCall
         The kinds of calls, by key.
     plain_types : frozenset of type
@@ -383,8 +466,20 @@ class LazyRecorderBase:
     plain_types = cython.declare(frozenset, visibility="public")
     whole = cython.declare(dict, visibility="readonly")
     tallies = cython.declare(dict)
+    array = cython.declare(object, visibility="readonly")
+    form_key = cython.declare(object, visibility="readonly")
+    array_forms = cython.declare(dict, visibility="public")
+    is_seeded = cython.declare(columns.Bool, visibility="public")
 
-    def __init__(self, pending: Any, answers: dict, probes: tuple, alarms: tuple) -> None:
+    def __init__(
+        self,
+        pending: Any,
+        answers: dict,
+        probes: tuple,
+        alarms: tuple,
+        array: Any = None,
+        form_key: Any = None,
+    ) -> None:
         self.pending = pending
         self.answers = answers
         self.probes = probes
@@ -397,8 +492,12 @@ class LazyRecorderBase:
         self.plain_types = frozenset()
         self.whole = {}
         self.tallies = {}
+        self.array = array
+        self.form_key = form_key
+        self.array_forms = {}
+        self.is_seeded = False
 
-    def dispatch(self, recording: Any, func: Any, args: tuple, kwargs: dict | None) -> Any:
+    def dispatch(self, recording: RecordingBase, func: Any, args: tuple, kwargs: dict | None) -> Any:
         """Return the result of a function that has met a pending value, one that is not computed yet.
 
         A function in ``answers`` is answered, and one of a known kind is recorded, or run at once if the
@@ -418,7 +517,7 @@ class LazyRecorderBase:
             return own(self).at_once(func, args, {} if kwargs is None else kwargs)
         return self.again(recording, call, operands)
 
-    def recorded(self, recording: Any, maker: Any, func: Any, args: tuple, kwargs: dict) -> Any:
+    def recorded(self, recording: RecordingBase, maker: Any, func: Any, args: tuple, kwargs: dict) -> Any:
         """Record a call and return its pending value or values; run it at once if it depends on no example.
 
         Parameters
@@ -433,25 +532,29 @@ class LazyRecorderBase:
         operands: list = []
         key = self.key(recording, func, maker, args, kwargs, operands)
         if not self.depend_on_examples(operands):
-            with recording.paused():
+            with own(recording).paused():
                 return func(*args, **kwargs)
         call: Any = self.known.get(key)
         if call is None:
             call = self.known[key] = own(self).learn(recording, maker, func, args, kwargs, operands)
         return self.again(recording, call, operands)
 
-    def found_call(self, recording: Any, func: Any, args: tuple, kwargs: dict) -> Any:
+    def found_call(self, recording: RecordingBase, func: Any, args: tuple, kwargs: dict) -> Any:
         """Record a call of a found cell whole; call the function where that would not be what it does.
 
         It is called if an argument is something else than an array, a number, a text, None, a model, or
         tuples and lists of these; if the program may change what the function finds; and where `find`
-        says so.
+        says so. What calls its pieces is called in the place of a function that was divided.
         """
+        found_cells: Any = recording.found
+        cell: FoundCellBase = found_cells.cells.get(func)
+        if cell is None or cell.reason is not None:
+            return found_cells.rests.get(func, func)(*args, **kwargs)
         operands: list = []
         key: Any = None
         self.is_loose = True
         try:
-            if self.stands(func) and self.are_plain(args) and self.are_plain(tuple(kwargs.values())):
+            if self.takes_whole(func, args, kwargs):
                 self.is_sure = True  # `are_plain` has just looked at stamps and pending values
                 key = self.key(recording, func, FOUND_CELL, args, kwargs, operands)
         finally:
@@ -463,8 +566,15 @@ class LazyRecorderBase:
             found = self.whole[key] = own(self).find(recording, key, func, args, kwargs, operands)
         if found is None or not (found[1] or self.any_pending(operands)):
             return func(*args, **kwargs)
-        recording.found.cells[func].note_call()
+        cell.note_call()
         return self.again(recording, found[0], operands)
+
+    @cython.cfunc
+    def takes_whole(self, func: Any, args: tuple, kwargs: dict) -> columns.Bool:
+        """Return whether a call of a function may be recorded whole, as far as its arguments tell."""
+        if not self.stands(func) or not self.are_plain(args):
+            return False
+        return not kwargs or self.are_plain([*kwargs.values()])
 
     @cython.cfunc
     def are_plain(self, arguments: Any) -> columns.Bool:
@@ -492,7 +602,9 @@ class LazyRecorderBase:
         return any(type(x) is self.pending for x in operands)
 
     @cython.cfunc
-    def key(self, recording: Any, func: Any, maker: Any, args: tuple, kwargs: Any, operands: list) -> tuple:
+    def key(
+        self, recording: RecordingBase, func: Any, maker: Any, args: tuple, kwargs: Any, operands: list
+    ) -> tuple:
         """Return the key that all calls of one kind share; append the call's operands to ``operands``.
 
         It holds the function, what ``probes`` answer, after an alarm the modes, ``maker``, and what stands
@@ -503,10 +615,8 @@ class LazyRecorderBase:
         for probe in self.probes:
             parts.append(probe())
         # Modes are rarely changed and cost more to ask for, so they stand in the key only after an alarm.
-        for alarm in self.alarms:
-            if alarm() or recording.alarmed:
-                parts.append(own(self).modes())
-                break
+        if recording.alarmed or self.is_alarmed():
+            parts.append(own(self).modes())
         if maker is not None:
             parts.append(maker)
             # A cell may be a function that binds values: they count like arguments.
@@ -521,6 +631,14 @@ class LazyRecorderBase:
                 parts.append(name)
                 self.add_key(kwargs[name], parts, operands)
         return tuple(parts)
+
+    @cython.cfunc
+    def is_alarmed(self) -> columns.Bool:
+        """Return whether one of ``alarms`` is true."""
+        for alarm in self.alarms:  # noqa: SIM110
+            if alarm():
+                return True
+        return False
 
     @cython.cfunc
     def add_key(self, x: Any, parts: list, operands: list) -> columns.Int:
@@ -551,7 +669,13 @@ class LazyRecorderBase:
             parts.append(kind)
             parts.append(x if x < 0.0 or x > 0.0 else repr(x))  # tells 0.0 from -0.0; nan equals itself
         else:
-            key: Any = self.stamped(x)
+            key: Any = None
+            if kind is self.array and not self.is_seeded and id(x) not in self.shared:
+                key = self.array_forms.get(self.form_key(x))
+                if key is not None:
+                    operands.append(x)
+            if key is None:
+                key = self.stamped(x)
             parts.append(own(self).key_of(x, operands) if key is None else key)
         return 0
 
@@ -578,7 +702,7 @@ class LazyRecorderBase:
         return tuple(parts)
 
     @cython.cfunc
-    def again(self, recording: Any, call: KnownCall, operands: list) -> Any:
+    def again(self, recording: RecordingBase, call: KnownCall, operands: list) -> Any:
         """Record a call of a known kind by `Fold.add`; return a pending value, or a structure of them.
 
         A kind that returns no array is not recorded: what it returns is known.
@@ -638,7 +762,7 @@ class LazyRecorderBase:
         return x.version < 0 or (base is not None and x.seen != self.version(base))
 
     @cython.ccall
-    def entry(self, recording: Any, x: Any, index: Any, form: Any) -> Any:
+    def entry(self, recording: RecordingBase, x: Any, index: Any, form: Any) -> Any:
         """Return a new pending value for entry ``index`` along axis 0 of ``x``, which costs no launch.
 
         ``form`` is that of the entry, and ``index`` may count from the end. The entry is a view of ``x``,
@@ -657,6 +781,19 @@ class LazyRecorderBase:
         self.note_part(found, x, index)
         return found
 
+    def unsettled(self, result: Any, made: list) -> list:
+        """Return the pending values in ``result``, then those of ``made`` that are still alive, each once.
+
+        ``made`` has weak references to the pending values of the example. Those that are out of date are
+        left out if they are only in ``made``; for one in ``result`` an error is raised.
+        """
+        found: dict = own(self).returned(result)
+        for one in made:
+            x: Any = one()
+            if type(x) is self.pending and id(x) not in found and not self.is_stale(x):
+                found[id(x)] = x
+        return list(found.values())
+
     @cython.cfunc
     def version(self, x: Any) -> Any:
         """Return how often an array was changed in place, be it pending or computed.
@@ -666,7 +803,7 @@ class LazyRecorderBase:
         return x.version if type(x) is self.pending else own(self).version_of(x)
 
     @cython.ccall
-    def new(self, recording: Any, node: Any, form: Any, base: Any) -> Any:
+    def new(self, recording: RecordingBase, node: Any, form: Any, base: Any) -> Any:
         """Make a pending value of a form for a node, and note it in ``recording.made``.
 
         ``base`` is the array that it is a view of, or None; for a view of a view it is the array below.
@@ -694,13 +831,13 @@ class LazyRecorderBase:
         return type(x) is self.pending and self.tally(x)[NUMBERS_IN] == 1
 
     @cython.cfunc
-    def number(self, recording: Any, x: Any) -> Any:
+    def number(self, recording: RecordingBase, x: Any) -> Any:
         """Return the value of a pending value of one number as a number of Python; see `read_host`."""
         found: Any = self.read_host(recording, x)
         return found.item() if hasattr(found, "item") else found
 
     @cython.ccall
-    def read_host(self, recording: Any, x: Any) -> Any:
+    def read_host(self, recording: RecordingBase, x: Any) -> Any:
         """Return the value of a pending ``x``; unless it was read before, the example waits.
 
         The value is on the host, as ``kept`` leaves it, and is kept in ``x.host``. See ``read`` of
@@ -909,30 +1046,30 @@ def first_unknown(frame: Any, inner: Any, known: dict) -> tuple[Any, Any, str | 
     """
     reason: Any = None
     while frame is not None:
-        code: Any = frame.f_code
-        found: Any = known.get((id(code), frame.f_lasti, id(inner)))
+        code: Any = callers.code_of(frame)
+        found: Any = known.get((id(code), callers.place_of(frame), id(inner)))
         if found is None:
             break
         reason = found[1]
         if reason is not None:
             break
         inner = code
-        frame = frame.f_back
+        frame = callers.caller_of(frame)
     return frame, inner, reason
 
 
 @cython.cfunc
-def line_of_program(recording: Any) -> Any:
+def line_of_program(recording: RecordingBase) -> Any:
     """Return the innermost frame that is of the program, and not of a library; None if there is none."""
-    frame: Any = sys._getframe()
+    frame: Any = callers.here()
     known: dict = recording.lines
     while frame is not None:
-        code: Any = frame.f_code
+        code: Any = callers.code_of(frame)
         line: Any = known.get(id(code))  # the hash of a code object takes long
         if line is None:
             # The entry keeps the code, so that no new code object can get its id.
-            line = known[id(code)] = code, not recording.is_from_library(frame)
+            line = known[id(code)] = code, not own(recording).is_from_library(frame)
         if line[1]:
             return frame
-        frame = frame.f_back
+        frame = callers.caller_of(frame)
     return None

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from multifold.lazy.beyond import Beyond, beyond_of
 from multifold.lazy.current import CURRENT, refusal
+from multifold.lazy.recorder import Hashed
 from multifold.lazy.seen import Around, entries_of, same_entries, still_holds
 from multifold_torch.lazy.weights import Weights
 from multifold_torch.lazy.written import is_pending
@@ -50,10 +51,10 @@ class AttributeSets:
         self.total += 1
         self.gradients += 1
 
-    def within(self, module: nn.Module) -> int:
-        """Return how often attributes of a module, and of the modules inside of it, were set."""
+    def within(self, modules: Iterable[nn.Module]) -> int:
+        """Return how often attributes of some modules were set."""
         own = self.of_module
-        return sum([own.get(id(x), 0) for x in module.modules()]) if own else 0
+        return sum([own.get(id(x), 0) for x in modules]) if own else 0
 
     def forget(self) -> None:
         """Set the counts of single modules to 0; ``total`` stays."""
@@ -141,11 +142,11 @@ class Versions(threading.local):
             self.first[id(table)] = table, 0
         return weights
 
-    def note(self, module: nn.Module) -> None:
+    def note(self, module: nn.Module, reads: Iterable[Tensor]) -> None:
         """Keep the versions of the tensors that a module reads, when this run first meets the module."""
         if id(module) not in self.first:
             self.first[id(module)] = module, 0
-            for x in read_by(module):
+            for x in reads:
                 self.first.setdefault(id(x), (x, version_now(x)))
 
     def refuse_rebound(self, function: FunctionType) -> None:
@@ -249,23 +250,28 @@ class Versions(threading.local):
 VERSIONS = Versions()
 
 
-class Called:
+class Called(Hashed):
     """A module as a function of a recorded call.
 
     Equal for the same module, if mode, attributes, weights and what needs gradients are the same.
     """
 
+    __hash__ = Hashed.__hash__
+
     def __init__(self, module: nn.Module, weights: Weights | None = None) -> None:
         self.module = module
-        self.weights = VERSIONS.meets(weights or Weights(module.modules()))
+        modules = [*module.modules()]
+        self.weights = VERSIONS.meets(weights or Weights(modules))
+        self.identity = self.identified()
+        super().__init__(hash(self.identity))
         refuse_hooks(self.weights, module)
         self.__name__ = type(module).__name__
         self.__self__ = module
         self.sets = ATTRIBUTE_SETS.total
-        self.mode = tuple([getattr(x, "training", False) for x in module.modules()])
-        self.changes = ATTRIBUTE_SETS.within(module)
-        self.reads = read_by(module)
-        VERSIONS.note(module)
+        self.mode = tuple([getattr(x, "training", False) for x in modules])
+        self.changes = ATTRIBUTE_SETS.within(modules)
+        self.reads = read_by(modules)
+        VERSIONS.note(module, self.reads)
 
     def is_now(self) -> bool:
         """Return whether no attribute of any module was set since, and the weights are the same objects.
@@ -285,14 +291,14 @@ class Called:
     def __eq__(self, other: object) -> bool:
         return (
             type(other) is type(self)
-            and other.module is self.module
+            and other.identity == self.identity
             and other.mode == self.mode
             and other.changes == self.changes
-            and other.weights.identity == self.weights.identity
         )
 
-    def __hash__(self) -> int:
-        return id(self.module)
+    def identified(self) -> Hashable:
+        """Return what is compared besides mode and attributes: the module, and its weights."""
+        return id(self.module), self.weights.identity
 
     def beyond(self) -> Beyond | None:
         """Return what the module's code finds beyond its own attributes; None if nothing is kept of it."""
@@ -303,7 +309,10 @@ class Called:
 
         ``cell`` is the name that the error gives.
         """
-        if self.sets != ATTRIBUTE_SETS.total and ATTRIBUTE_SETS.within(self.module) != self.changes:
+        if (
+            self.sets != ATTRIBUTE_SETS.total
+            and ATTRIBUTE_SETS.within(self.module.modules()) != self.changes
+        ):
             refuse_set(type(self.module).__name__, cell)
         for x in self.reads:
             VERSIONS.refuse_changed(x)
@@ -330,8 +339,9 @@ def with_weights(parts: Iterable[Weights], cell: str) -> Iterator[None]:
     Raises `RecordError` if a module has another buffer by now, or if its parameters were replaced after a
     trace was made; ``cell`` is the name of the call.
     """
+    others = [weights for weights in parts if not weights.are_now()]
     with contextlib.ExitStack() as stack:
-        for weights in parts:
+        for weights in others:
             for table, _ in weights.replaced():
                 if id(table) not in VERSIONS.first or not any(table is x for x in weights.parameters):
                     raise refusal(
@@ -371,23 +381,12 @@ class Layer(Called):
     Layers of equal parameters and options are equal, as the layers of copies of a model.
     """
 
-    def __init__(self, module: nn.Module, weights: Weights | None = None) -> None:
-        super().__init__(module, weights)
-        self.identity = type(module), module.extra_repr(), self.weights.identity
+    def identified(self) -> Hashable:
+        """Return what is compared besides mode and attributes: class, options and parameters."""
+        return type(self.module), self.module.extra_repr(), self.weights.identity
 
     def beyond(self) -> None:
         """Return None: a layer of PyTorch finds nothing beyond its attributes."""
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is Layer
-            and other.identity == self.identity
-            and other.mode == self.mode
-            and other.changes == self.changes
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.identity)
 
     def on_rows(self, operands: Sequence[Tensor]) -> Any:
         """Return what runs the layer on rows, chosen by the axes of ``operands`` of one example, or None.
@@ -528,11 +527,6 @@ def version_if_tensor(x: Any) -> int | None:
     return version_now(x) if isinstance(x, Tensor) else None
 
 
-def tensors_of(module: nn.Module) -> Iterable[Tensor]:
-    """Return all parameters and then all buffers of a module, as a tuple."""
-    return (*module.parameters(), *module.buffers())
-
-
 def parameters_of(parts: Iterable[Any]) -> Iterator[Tensor]:
     """Yield the tensors among ``parts``, and the parameters of the modules among them; no pending ones."""
     for part in parts:
@@ -542,14 +536,16 @@ def parameters_of(parts: Iterable[Any]) -> Iterator[Tensor]:
             yield part
 
 
-def read_by(module: nn.Module) -> list[Tensor]:
-    """Return the tensors that a module may read.
+def weights_of(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """Return the parameters and buffers of some modules, without those of the modules inside of them."""
+    tables = [table for x in modules for table in (x._parameters, x._buffers)]
+    return [x for table in tables for x in table.values() if x is not None]
 
-    Its parameters, its buffers, and attributes that are tensors. Those of the modules inside of it are
-    included.
-    """
-    own = [x for part in module.modules() for x in vars(part).values() if isinstance(x, Tensor)]
-    return [*tensors_of(module), *own]
+
+def read_by(modules: Sequence[nn.Module]) -> list[Tensor]:
+    """Return the tensors that some modules may read: their weights, and attributes that are tensors."""
+    own = [x for module in modules for x in vars(module).values() if isinstance(x, Tensor)]
+    return [*weights_of(modules), *own]
 
 
 def refuse_set(owner: str, cell: str) -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 
-from multifold.lazy.current import CELL, CURRENT
+from multifold.lazy.current import CURRENT
 from multifold.lazy.patches import Replacements
-from multifold_torch.lazy.changes import ATTRIBUTE_SETS, LAYERS, VERSIONS, Called, Layer
+from multifold_torch.lazy.changes import ATTRIBUTE_SETS, VERSIONS, Called, Layer
 from multifold_torch.lazy.mapped import RECURRENT, is_mapped, on_rows
 from multifold_torch.lazy.pending import refuse
 from multifold_torch.lazy.watching import has_parameters, recording_all
@@ -22,7 +22,9 @@ from multifold_torch.lazy.written import is_pending
 
 
 def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement of ``nn.Module.__call__``, which is ``call``.
+    """Return a replacement of ``nn.Module._call_impl``, which is ``call``; ``__call__`` calls it.
+
+    Python would look at all classes of modules for a new ``__call__``, at each begin and end of a run.
 
     While a program records, it records cells, layers of `LAYERS` and scripted modules. Under vmap in a
     launch it runs recurrent layers on the rows of all examples.
@@ -34,8 +36,8 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
             recorder: Any = recording.recorder
             if self._buffers:
                 recorder.shares(self)
-            rows = getattr(type(self), CELL, None)  # an instance would look among its modules, too
-            is_layer = rows is None and type(self) in LAYERS and is_plain(self)
+            rows, is_layer = recorder.module_kinds.get(type(self)) or recorder.kind_of_module(type(self))
+            is_layer = is_layer and is_plain(self)
             try:
                 if rows is not None and recording.inside is not self:
                     return recorder.call(recording, recorder.called(Called, self), rows, args, kwargs)
@@ -51,12 +53,20 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
                 return recorder.call(recording, recorder.called(Called, self), False, args, kwargs)
             if (self._backward_hooks or self._backward_pre_hooks) and any(map(is_pending, args)):
                 refuse("given to a module that has backward hooks")
-            self = getattr(self, "_orig_mod", self)  # torch.compile makes no graphs of pending tensors
+            self = self._modules.get("_orig_mod", self)  # torch.compile makes no graphs of pending tensors
         elif type(self) in RECURRENT and not kwargs and is_plain(self) and is_mapped(args, self):
             return on_rows(Layer(self), args)
         return call(self, *args, **kwargs)
 
     return module_call
+
+
+def no_compiled_call(_: Any) -> Any:
+    """Return a replacement of what ``module.compile()`` sets, which is None for all modules.
+
+    PyTorch's compiler makes no graphs of pending tensors, so compiled modules run as they were written.
+    """
+    return property({}.get)
 
 
 def is_plain(module: Any) -> bool:
@@ -196,7 +206,8 @@ class Applied:
 
 
 PATCHES = Replacements(
-    (nn.Module, "__call__", seen_call),
+    (nn.Module, "_call_impl", seen_call),
+    (nn.Module, "_compiled_call_impl", no_compiled_call),
     (nn.Module, "__setattr__", seen_setattr),
     (torch.autograd.Function, "apply", seen_apply),
     (Variable, "__new__", seen_new),

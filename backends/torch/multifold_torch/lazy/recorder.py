@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import threading
 import weakref
 from collections import Counter
@@ -23,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from multifold.backend import owner_of
 from multifold.errors import RecordError
 from multifold.lazy.calls import BY_ROWS
-from multifold.lazy.current import CURRENT, REFUSALS, Recording, recording_of, refusal
+from multifold.lazy.current import CELL, REFUSALS, Recording, recording_of, refusal
 from multifold.lazy.recorder import ADVISED, FEW_NUMBERS, MANY, KnownCall, LazyRecorder, Stamp, known_call
 from multifold.lazy.sequence import CellReads
 from multifold.lazy.straight import Crooked, changers_of
@@ -33,12 +34,13 @@ from multifold_torch.lazy.backward import time_backward
 from multifold_torch.lazy.calls import CellCall, RowCall, RowsCell
 from multifold_torch.lazy.changes import (
     ATTRIBUTE_SETS,
+    LAYERS,
     VERSIONS,
     Called,
     Held,
     holds,
-    tensors_of,
     version_now,
+    weights_of,
 )
 from multifold_torch.lazy.forms import Modes, TensorForm, form_of, form_of_tensor
 from multifold_torch.lazy.in_place import changed, out_of_place, written_to
@@ -56,6 +58,9 @@ from multifold_torch.trials import modules_in_order
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
 ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
 """What calls depend on, and what says that they depend on more."""
+
+OF_FORMS = operator.attrgetter("shape", "dtype", "device", "requires_grad")
+"""What tells the form of a computed tensor."""
 
 HOOKS = (
     "register_forward_hook",
@@ -125,6 +130,10 @@ class Outside(threading.local):
 
 OUTSIDE = Outside()
 
+IS_EXCLUDED = torch._C._dispatch_tls_is_dispatch_key_excluded
+AUTOGRAD = torch._C.DispatchKey.ADInplaceOrView
+"""What PyTorch's dispatcher leaves out in the middle of a function, and what asks for it."""
+
 NOTHING = contextlib.nullcontext()
 """The context of a read in the modes of the run."""
 
@@ -178,10 +187,9 @@ class TorchRecorder(LazyRecorder):
     }
 
     def __init__(self, fn: Any) -> None:
-        super().__init__(Pending, Settled, ANSWERS, PROBES, ALARMS)
+        super().__init__(Pending, Settled, ANSWERS, PROBES, ALARMS, Tensor, OF_FORMS)
         self.plain_types = frozenset({Tensor, nn.Parameter, *VALUES})
         self.owner = owner_of(fn, fn)
-        self.forms: dict[Hashable, TensorForm] = {}
         self.called_before: dict[int, Called] = {}
         self.names: dict[int, str] = {}
         self.proved: set[Hashable] = set()
@@ -190,6 +198,16 @@ class TorchRecorder(LazyRecorder):
         self.not_whole: dict[Hashable, Any] = {}
         self.changers: dict[int, frozenset[str]] = {}
         self.depth = 0
+        self.module_kinds: dict[type[nn.Module], tuple[bool | None, bool]] = {}
+
+    def kind_of_module(self, kind: type[nn.Module]) -> tuple[bool | None, bool]:
+        """Return whether a class of modules is a cell, and whether it is one of `LAYERS`; keep that.
+
+        The former is False for a cell, True for one of rows, and None for all others.
+        """
+        rows = getattr(kind, CELL, None)
+        found = self.module_kinds[kind] = rows, rows is None and kind in LAYERS
+        return found
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         leaves, structure = super().flatten(x)
@@ -198,12 +216,13 @@ class TorchRecorder(LazyRecorder):
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         if isinstance(self.owner, nn.Module):
-            self.shared = {id(x): x for x in tensors_of(self.owner)}
+            self.shared = {id(x): x for x in weights_of(self.owner.modules())}
         if len(self.known) > MANY:
-            self.known, self.called_before, self.not_whole, self.forms = {}, {}, {}, {}
+            self.known, self.called_before, self.not_whole, self.array_forms = {}, {}, {}, {}
             self.proved = set()
         for met in (self.stamps, self.loose, self.whole, self.restless, self.stamped_again, self.changers):
             met.clear()
+        self.module_kinds.clear()
         versions = VERSIONS.begin({})
         model, VERSIONS.model = VERSIONS.model, self.shared if isinstance(self.owner, nn.Module) else None
         outside = OUTSIDE.begin()
@@ -257,7 +276,7 @@ class TorchRecorder(LazyRecorder):
         if VERSIONS.others:
             self.refuse_others()
         # A function of PyTorch that asks for a number, as torch.tensor([x]), has autograd off meanwhile.
-        inside = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
+        inside = IS_EXCLUDED(AUTOGRAD)
         outside = self.outside(inside) if inside or Modes.now() is not OUTSIDE.modes else NOTHING
         # A read goes through `beginning`, and PyTorch takes that off its stack for as long.
         is_off = torch._C._len_torch_function_stack() < self.depth
@@ -314,7 +333,7 @@ class TorchRecorder(LazyRecorder):
         If it needs values that are not computed yet, it is `computed_by_values`.
         """
         try:
-            return self.recorded(CURRENT.recording, None, func, args, kwargs)
+            return self.recorded(recording_of(), None, func, args, kwargs)
         except ValuesNeeded as error:
             return computed_by_values(func, args, kwargs, error)
 
@@ -523,7 +542,10 @@ class TorchRecorder(LazyRecorder):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> tuple[Any, list[Any]]:
-        """Return a new call of the class ``maker``, and all its arguments, as leaves."""
+        """Return a new call of the class ``maker``, and the arguments that its key may have by ``id``.
+
+        Operands are none of these, and would keep the memory of their run.
+        """
         leaves, structure = self.flatten((args, dict(kwargs)))
         places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and not self.is_shared(x)]
         kept = [x.copy() if type(x) is np.ndarray else x for x in leaves]
@@ -533,6 +555,8 @@ class TorchRecorder(LazyRecorder):
         call.proved, call.recorder = self.proved, self
         if isinstance(func, Called):
             call.named(self.name_of(recording, func.module))
+        for place in places:
+            leaves[place] = None
         return call, leaves
 
     def forms_of(self, operands: Sequence[Tensor]) -> tuple[list[TensorForm], torch.device]:
@@ -627,10 +651,10 @@ class TorchRecorder(LazyRecorder):
         """
         if recording_of().seed is not None:
             return form_of_tensor(x, with_strides=True)
-        key = x.shape, x.dtype, x.device, x.requires_grad
-        found = self.forms.get(key)
+        key: Any = OF_FORMS(x)
+        found = self.array_forms.get(key)
         if found is None:
-            found = self.forms[key] = form_of(*key)
+            found = self.array_forms[key] = form_of(*key)
         return found
 
     def with_state(self, recording: Recording, call: RowCall, operands: list[Any]) -> list[Any]:
@@ -676,6 +700,13 @@ class TorchRecorder(LazyRecorder):
         if not all(isinstance(x, Tensor) for x in values):
             return [*values]
         return torch.stack(list(values)) if how == "stack" else torch.cat(list(values))
+
+    def may_join(self, form: TensorForm, how: str) -> bool:
+        return how == "stack" or (how == "cat" and len(form.shape) > 0)
+
+    def join_rows(self, how: str, form: TensorForm, rows: Tensor) -> Tensor:
+        own = rows if form.requires_grad else rows.detach()
+        return (own if how == "stack" else own.flatten(0, 1)).clone(memory_format=torch.contiguous_format)
 
 
 def sees_functions() -> bool:
