@@ -27,7 +27,7 @@ from multifold.lazy.cells import CELLS, as_cell, checked_cells
 from multifold.lazy.current import CURRENT, Recording
 from multifold.lazy.found import FEWEST_CALLS, FoundCells
 from multifold.lazy.sharing import Sharing
-from multifold.lazy.waiting import drive
+from multifold.lazy.waiting import Stacks, drive, stacks_of_run
 from multifold.lazy.writes import functions_in, written_by
 from multifold.operands import each
 
@@ -295,7 +295,8 @@ class LazyFunction:
                 self.recorder.beginning() if self.recorder.records_weights else nullcontext(),
             )
             fold._meanwhile.push(partial(thread.end, fold))
-            run = thread.runs[fold] = LazyRun(self, fold, same, seed, examples, own, count, first)
+            stacks = fold._meanwhile.enter_context(stacks_of_run())
+            run = thread.runs[fold] = LazyRun(self, fold, stacks, same, seed, examples, own, count, first)
             # What is traced is kept, and a run without end, as that of a server, shows nothing first.
             if run.recording.found is not None and (run.recording.is_trace or not count):
                 self.find_cells()
@@ -332,6 +333,8 @@ class LazyRun:
         The program, whose backend is known.
     fold : Fold, Unfold or recorder of traces
         The fold that the calls are recorded on.
+    stacks : Stacks
+        Where examples run that may wait.
     same : sequence of object
         Arguments that are the same for all examples.
     seed : int or None
@@ -356,6 +359,7 @@ class LazyRun:
         self,
         function: LazyFunction,
         fold: Any,
+        stacks: Stacks,
         same: Sequence[Any],
         seed: int | None,
         examples: Sequence[Sequence[Any]],
@@ -369,6 +373,7 @@ class LazyRun:
         self.fn = function.fn
         self.recorder = function.recorder
         self.fold = fold
+        self.stacks = stacks
         self.recording = Recording(
             self.recorder,
             backend,
@@ -408,7 +413,7 @@ class LazyRun:
         context, variables = self.sharing.context()
         code = partial(context.run, code)
         try:
-            result = await drive(self.recording, self.sharing, self.fold, number, code, made)
+            result = await drive(self.recording, self.sharing, self.stacks, self.fold, number, code, made)
             self.sharing.leave(number, context, variables)
             if self.recording.is_trace:
                 for x in recorder.flatten(result)[0]:

@@ -3,7 +3,8 @@
 A read is ``if x > 0``, ``x.item()`` or ``float(x)`` of a pending value, anywhere below the function of
 the example. A greenlet is a stack of its own, so the code stops there as a coroutine stops at ``await``,
 without being written as one. `drive` is that coroutine: it lets the code run until it reads, awaits what
-is read, and goes on.
+is read, and goes on. To make a stack takes longer than all else about a read, so examples that have ended
+leave theirs to others; see `Stacks`.
 
 An example that others could see goes on *alone*: its read is computed at once, as in the loop, and so are
 all reads where the package greenlet is missing, or where its stacks are not safe.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -36,6 +38,7 @@ NO_STACKS = "examples cannot wait here; pip install 'multifold-core[plain]'"
 async def drive(
     recording: Recording,
     sharing: Sharing,
+    stacks: Stacks,
     fold: Any,
     example: int,
     code: Callable[[], Any],
@@ -49,6 +52,8 @@ async def drive(
         The run that the example is part of.
     sharing : Sharing
         What the example shares with others.
+    stacks : Stacks
+        Where its code runs.
     fold : Fold
         The fold whose ``values`` it awaits.
     example : int
@@ -67,12 +72,12 @@ async def drive(
         at_once = partial(unforeseen, recording, sharing)
     if at_once is not None:
         return Turns(recording, sharing, example, made, None).go_on(at_once, code)
-    stack = greenlet.greenlet(partial(compiled.at_foot, code))
+    stack = stacks.take()
     turns = Turns(recording, sharing, example, made, stack)
     wait = turns.wait
     try:
-        asked = turns.go_on(wait, stack.switch)
-        while not stack.dead:
+        asked = turns.go_on(wait, stack.begin, code)
+        while not stack.has_ended:
             try:
                 values = await fold.values(asked)
             except Exception as error:  # noqa: BLE001 - the example may catch it, as in the loop
@@ -83,10 +88,133 @@ async def drive(
         sharing.end(example)
         return asked
     finally:
-        if not stack.dead and stack:
+        if not stack.has_ended:
             # The run has failed elsewhere. `finally` of the example runs; what it raises is not the cause.
             with contextlib.suppress(Exception, SystemExit, greenlet.GreenletExit):
                 turns.go_on(wait, stack.throw)
+        stacks.give_back(stack)
+
+
+class Stack(greenlet.greenlet if greenlet else object):  # type: ignore[misc]
+    """A stack of its own for the code of one example, and after that for the code of another.
+
+    Attributes
+    ----------
+    has_ended : bool
+        Whether it runs no code, or the code has ended.
+    is_watched : bool
+        Whether a debugger or profiler looks at what runs on it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_watched = is_watched()
+        self.has_ended = True
+        self.code: Callable[[], Any] | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def begin(self, code: Callable[[], Any]) -> Any:
+        """Run ``code()`` until it reads; return what it reads."""
+        self.code = code
+        self.has_ended = False
+        self.parent = greenlet.getcurrent()
+        return self.switch()
+
+    def end(self) -> None:
+        """End this; its code has ended before."""
+        self.parent = greenlet.getcurrent()
+        self.throw()
+
+    def run(self) -> None:
+        """Run the code of examples, one after another; called by greenlet."""
+        compiled.at_foot(self.work)
+
+    def work(self) -> None:
+        """Run the code of examples until this is closed."""
+        while True:
+            self.run_code()
+            self.parent.switch()  # hands over nothing: what it did would be kept as long as this rests
+
+    def run_code(self) -> None:
+        """Run the code of one example, and keep what it returns or raises."""
+        code, self.code = self.code, None
+        try:
+            self.result = code()  # type: ignore[misc]
+        except BaseException as error:  # noqa: BLE001 - raised where the code was begun or resumed
+            self.error = error
+        self.has_ended = True
+
+    def taken(self) -> Any:
+        """Return what the code has returned, or raise what it has raised, and keep it no longer."""
+        result, error = self.result, self.error
+        self.result = self.error = None
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            del error  # which has this frame in its traceback
+
+
+class Stacks:
+    """Stacks that examples have left, for those that come later.
+
+    A stack belongs to a thread. That the main thread's are kept beyond a run is `MAIN_STACKS`; another
+    thread may end at any time, so its runs keep theirs until they end themselves.
+
+    Attributes
+    ----------
+    thread : int
+        The thread, as `threading.get_ident` calls it.
+    """
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        self.free: list[Stack] = []
+
+    def take(self) -> Stack:
+        """Return a stack for the code of an example.
+
+        A debugger or profiler sees only what runs on stacks that were made after it has begun.
+        """
+        return self.free.pop() if self.free and not is_watched() else Stack()
+
+    def give_back(self, stack: Stack) -> None:
+        """Keep a stack for others, unless its code has not ended, or there are `MOST_STACKS`."""
+        if stack.has_ended and not stack.is_watched and len(self.free) < MOST_STACKS:
+            self.free.append(stack)
+
+    def close(self) -> None:
+        """End all stacks that are kept."""
+        while self.free:
+            self.free.pop().end()
+
+
+MOST_STACKS = 1024
+"""Stacks that are kept at most; each takes some 10 kB of memory."""
+
+MAIN_STACKS = Stacks(threading.main_thread().ident or 0)
+"""Those of the main thread, for all of its runs."""
+
+
+@contextlib.contextmanager
+def stacks_of_run() -> Iterator[Stacks]:
+    """Return a context that yields the stacks for a run in this thread."""
+    here = threading.get_ident()
+    if here == MAIN_STACKS.thread:
+        yield MAIN_STACKS
+        return
+    stacks = Stacks(here)
+    try:
+        yield stacks
+    finally:
+        stacks.close()
+
+
+def is_watched() -> bool:
+    """Return whether a debugger or profiler looks at what runs in this thread."""
+    return sys.gettrace() is not None or sys.getprofile() is not None
 
 
 class Turns(compiled.TurnsBase):

@@ -306,8 +306,8 @@ class TurnsBase:
         Its number, from 0.
     made : list
         Gets weak references to the pending values that it makes.
-    stack : greenlet or None
-        Where its code runs; None where it never waits.
+    stack : Stack or None
+        The greenlet in which its code runs; None where it never waits.
     current : Current
         What this thread records.
     refusals : Refusals
@@ -364,6 +364,8 @@ class TurnsBase:
         self.refusals.forget()
         try:
             found: Any = code(*arguments)
+            if self.stack is not None and self.stack.has_ended:
+                found = self.stack.taken()
             if self.refusals.text is not None:
                 self.refusals.refuse_caught()
             return found

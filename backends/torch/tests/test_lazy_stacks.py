@@ -1,0 +1,186 @@
+"""Stacks: an example that has ended leaves its stack to one that comes later, with nothing of its own."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import sys
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import multifold
+from multifold.lazy import waiting
+
+pytest.importorskip("greenlet")
+torch.manual_seed(0)
+LIN = nn.Linear(4, 4)
+XS = [torch.randn(1, 4) for _ in range(6)]
+NAME = contextvars.ContextVar("NAME", default="outer")
+
+
+def reading(x):
+    y = LIN(x)
+    if y.sum().item() > 0:
+        y = torch.tanh(y)
+    return y * y.sum().item()
+
+
+def wanted(fn=reading, xs=XS):
+    return torch.stack([fn(x) for x in xs])
+
+
+def batched(fn=reading, **options):
+    """Return a program that has read before, so that its examples wait."""
+    run = multifold.batched(fn, may_loop=False, **options)
+    run(XS)
+    return run
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Count the stacks that are made, without those of other tests."""
+    found = []
+    init = waiting.Stack.__init__
+
+    def noted(self):
+        found.append(weakref.ref(self))
+        init(self)
+
+    monkeypatch.setattr(waiting.Stack, "__init__", noted)
+    waiting.MAIN_STACKS.close()
+    return found
+
+
+def test_later_runs_take_the_stacks_of_those_before(made):
+    run = batched()
+    torch.testing.assert_close(run(XS), wanted())
+    torch.testing.assert_close(run(XS), wanted())
+    assert len(made) == len(XS) == len(waiting.MAIN_STACKS.free)
+
+
+def test_a_program_has_the_stacks_of_another_one(made):
+    batched()(XS)
+    torch.testing.assert_close(batched(lambda x: reading(x) + 1)(XS), wanted() + 1)
+    assert len(made) == len(XS)
+
+
+def test_stacks_rest_with_nothing_of_what_ran_on_them(made):
+    class Example:
+        pass
+
+    def fn(example):
+        return reading(XS[0]), example
+
+    run = multifold.batched(fn, join="list", may_loop=False)
+    run([Example(), Example()])
+    example = Example()
+    ref, found = weakref.ref(example), run([example, Example()])
+    assert made and found[0][1] is example
+    del example, found, run
+    gc.collect()
+    assert ref() is None
+
+
+def test_what_an_example_raises_is_raised_and_its_stack_goes_on(made):
+    def fn(x):
+        if reading(x).sum().item() > float("-inf") and x is XS[2]:
+            raise ValueError("of the example")
+        return reading(x)
+
+    run = batched()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="of the example") as raised:
+            multifold.batched(fn, may_loop=False)(XS)
+        assert raised.traceback[-1].name == "fn"
+    torch.testing.assert_close(run(XS), wanted())
+    assert len(made) == len(XS)
+
+
+def test_what_waits_when_a_run_fails_ends_and_its_stack_goes_on(made):
+    ended = []
+
+    def fn(x):
+        try:
+            LIN(x).sum().item()
+            return LIN(torch.cat([LIN(x)] * 2)) if x is XS[3] else LIN(x)
+        finally:
+            ended.append(x)
+
+    run = batched()
+    failing = multifold.batched(fn, may_loop=False)
+    with pytest.raises(RuntimeError):
+        failing([*XS[:3], torch.randn(1, 5)])
+    torch.testing.assert_close(run(XS), wanted())
+    assert len(ended) == 4
+    assert all(stack.has_ended for stack in waiting.MAIN_STACKS.free)
+
+
+def test_examples_that_take_a_stack_have_their_own_context(made):
+    seen = []
+
+    def fn(x):
+        seen.append(NAME.get())
+        NAME.set(str(len(seen)))
+        return reading(x)
+
+    run = multifold.batched(fn, join="list", may_loop=False)
+    token = NAME.set("outer")
+    run.loop(XS)
+    in_loop = [*seen]
+    for _ in range(2):
+        seen.clear()
+        NAME.reset(token)
+        token = NAME.set("outer")
+        run(XS)
+        assert seen == in_loop
+    NAME.reset(token)
+
+
+def test_the_stacks_of_another_thread_end_with_its_run(made):
+    found = []
+    run = multifold.batched(reading, may_loop=False)
+
+    def work():
+        run(XS)
+        found.append(run(XS))
+        found.append([stack for ref in made if (stack := ref()) is not None and not stack.dead])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    torch.testing.assert_close(found[0], wanted())
+    assert made and not found[1] and not waiting.MAIN_STACKS.free
+
+
+def test_a_debugger_sees_examples_that_would_take_a_stack(made):
+    run = batched()
+    run(XS)
+    lines = []
+
+    def trace(frame, event, argument):
+        if frame.f_code is reading.__code__ and event == "line":
+            lines.append(frame.f_lineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run(XS)
+    finally:
+        sys.settrace(before)
+    assert len(lines) >= 3 * len(XS)
+    torch.testing.assert_close(run(XS), wanted())
+
+
+def test_a_run_inside_of_another_greenlet_takes_the_stacks_of_its_thread(made):
+    import greenlet
+
+    run = batched()
+    found = greenlet.greenlet(lambda: run(XS)).switch()
+    torch.testing.assert_close(found, wanted())
+    torch.testing.assert_close(run(XS), wanted())
+    assert len(made) == len(XS)
