@@ -30,7 +30,7 @@ from multifold.lazy.comparing import differing
 from multifold.lazy.copies import in_all_copies, own_copy
 from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.function import LazyFunction
-from multifold.lazy.left import Left
+from multifold.lazy.left import JoinedResult, Lefts
 from multifold.lazy.met import MetExamples
 from multifold.lazy.pace import FirstRuns, LoopPace
 from multifold.lazy.sharing import Sharing
@@ -307,7 +307,7 @@ class Batched:
                 if told := self.first_runs.told_once():
                     warn_user(f"{told}\n\nHint: {hint}")
                 return self.joined(results)
-        return self.returned(*self.run(examples, shared))
+        return self.returned(*self.run(examples, shared, how=self.join))
 
     def run_in_pace(
         self,
@@ -316,10 +316,11 @@ class Batched:
         examples: Sequence[Any],
         shared: dict[str, Any],
         with_gradients: bool = False,
-    ) -> list[Any]:
+    ) -> list[Any] | JoinedResult:
         """Run the examples in the loop or batched, or some in either, as ``pace`` says; let it note times.
 
-        Return their results, in order. Raise what the loop raises for the first example that fails.
+        Return their results, in order, or joined. Raise what the loop raises for the first example that
+        fails.
         """
         count = len(examples)
         looped, timed = pace.next(count)
@@ -328,16 +329,17 @@ class Batched:
             random = KeptState(backend, owners_of(backend, None, self.fn), only_random=True)
             before = random.read()
         moments = [moment(backend, timed)]
-        results, _ = self.looped(examples[:looped], shared)
+        results: Any = self.looped(examples[:looped], shared)[0]
         moments.append(moment(backend, timed))
-        if looped < count:
+        if not looped:
+            results = self.run(examples, shared, how=self.join)[0]
+        elif looped < count:
             try:
                 results += self.run(examples[looped:], shared, looped)[0]
             except Exception as error:
-                if looped:
-                    error.add_note(
-                        f"Examples are counted from 0 here after the first {looped}, which ran in the loop."
-                    )
+                error.add_note(
+                    f"Examples are counted from 0 here after the first {looped}, which ran in the loop."
+                )
                 raise
         moments.append(moment(backend, timed))
         if random is not None:
@@ -365,7 +367,7 @@ class Batched:
         backend = self.function.backend
         return self.recorder.version_of(x) if backend is not None and backend.owns(x) else 0
 
-    def returned(self, results: list[Any], failures: dict[int, Exception]) -> Any:
+    def returned(self, results: list[Any] | JoinedResult, failures: dict[int, Exception]) -> Any:
         """Return the joined results; with ``on_error="collect"``, a pair of them and the failures.
 
         The former are None if there are no results. ``failures`` are the exceptions of examples by number,
@@ -375,11 +377,12 @@ class Batched:
         return (joined, failures) if self.on_error == "collect" else joined
 
     def run(
-        self, examples: Sequence[Any], shared: dict[str, Any], first: int = 0
-    ) -> tuple[list[Any], dict[int, Exception]]:
+        self, examples: Sequence[Any], shared: dict[str, Any], first: int = 0, *, how: str = "list"
+    ) -> tuple[Any, dict[int, Exception]]:
         """Run all examples at once; return the results of those that did not fail, and the failures.
 
-        The results are in the order of the examples. ``examples`` has a tuple of arguments for each, and
+        The results are a list in the order of the examples, or a `JoinedResult`, joined as ``how`` says, if
+        that is quicker. ``examples`` has a tuple of arguments for each, and
         ``shared`` the keywords for all. ``first`` is the number of the first example, by which, with a
         seed, its random streams begin; the others are counted on from it.
         Failures are exceptions by the number of the example, from 0; with ``on_error="raise"`` the first
@@ -392,8 +395,7 @@ class Batched:
         recorder = function.recorder
         fold = self.fold = self.new_fold(backend)
         self.count = len(examples)
-        taken: dict[int, Left] = {}
-        owners: dict[int, int] = {}
+        lefts = Lefts(recorder, how if self.on_error == "raise" else "list")
         raised: dict[int, Exception] = {}
         variables: dict[Any, Any] = {}  # of the context, as examples have left them
         shared_arrays = in_all_copies(backend, self.fn) if self.own else {}
@@ -414,17 +416,15 @@ class Batched:
                 raised[number] = error
                 result, pending = None, recorder.unsettled(None, made)
             variables.update(run.sharing.variables)
-            taken[number] = Left(recorder, owners, number, result, pending)
-            return taken[number]
+            return lefts.add(number, result, pending)
 
         ran = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
         rows, failures = ran if self.on_error == "collect" else (ran, {})
-        kept = [taken[number] for number in sorted(taken) if number not in failures]
-        for left, own in zip(kept, rows or (), strict=True):
-            for x, row in zip(left.asked, own, strict=True):
-                if type(x) is recorder.pending:  # several may have returned it
-                    recorder.settle(x, row)  # also if it has raised: what it has kept is that of the loop
-        results = [recorder.settled(left.result, {}) for left in kept if left.number not in raised]
+        results: Any
+        if lefts.forms is not None:
+            results = lefts.joined(rows)
+        else:
+            results = lefts.settled(rows or (), raised, failures)
         for variable, value in variables.items():
             variable.set(value)
         failures = {**raised, **failures}  # an example had asked for a call that fails before it raised
@@ -595,12 +595,14 @@ class Batched:
                     sharing.rest(number)
         return results, failures
 
-    def joined(self, results: list[Any]) -> Any:
-        """Join the results of all examples, leaf by leaf, as ``join`` says.
+    def joined(self, results: list[Any] | JoinedResult) -> Any:
+        """Join the results of all examples, leaf by leaf, as ``join`` says; unless they are joined already.
 
         ``"stack"`` adds an axis 0 for the examples, ``"cat"`` concatenates on axis 0, and ``"list"``
         returns ``results`` itself. Raise a `RecordError` if the results differ in structure.
         """
+        if isinstance(results, JoinedResult):
+            return results.value
         if self.join == "list":
             return results
         leaves, structures = zip(*[optree.tree_flatten(x, none_is_leaf=True) for x in results], strict=True)

@@ -7,24 +7,23 @@ example has left is known once the code of all examples has run, and is asked fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import weakref
+from collections.abc import Container, Sequence
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
-from multifold.operands import Each
+from multifold._engine.plan.each import RowsOfEach
 
 
-class Left(Each):
+class Left(RowsOfEach):
     """The pending arrays that one example has left, as its result for `Fold.run`: a list of their values.
 
     Each is computed for the example that has made or changed it last, and for all that have returned it.
 
     Parameters
     ----------
-    recorder : LazyRecorder
-        Knows which arrays are out of date.
-    owners : dict of int to int
-        The number of the example that has made or changed an array last, by ``id`` of the array; those of
-        this example are entered.
+    lefts : Lefts
+        What all examples of the run have left.
     number : int
         The number of the example. It is made when the code of the example has ended.
     result : object
@@ -34,18 +33,14 @@ class Left(Each):
         object still holds.
     """
 
-    __slots__ = ("found", "number", "owners", "pending", "recorder", "result")
+    __slots__ = ("found", "lefts", "number", "pending", "result")
 
-    def __init__(
-        self, recorder: Any, owners: dict[int, int], number: int, result: Any, pending: Sequence[Any]
-    ) -> None:
-        self.recorder = recorder
-        self.owners = owners
+    def __init__(self, lefts: Lefts, number: int, result: Any, pending: Sequence[Any]) -> None:
+        self.lefts = lefts
         self.number = number
         self.result = result
         self.pending = pending
         self.found: list[Any] | None = None
-        owners.update(dict.fromkeys(map(id, pending), number))
 
     @property
     def asked(self) -> list[Any]:
@@ -55,9 +50,10 @@ class Left(Each):
         is raised.
         """
         if self.found is None:
-            recorder, owners, number = self.recorder, self.owners, self.number
-            found = [x for x in self.pending if not recorder.is_stale(x)]
-            if len(found) < len(self.pending) or any(owners[id(x)] != number for x in found):
+            recorder, owners, number = self.lefts.recorder, self.lefts.owners, self.number
+            found = [x for x in self.pending if owners[id(x)] == number and not recorder.is_stale(x)]
+            if len(found) < len(self.pending):
+                found = [x for x in self.pending if not recorder.is_stale(x)]
                 returned = recorder.returned(self.result)
                 found = [x for x in found if owners[id(x)] == number or id(x) in returned]
             self.found = found
@@ -67,3 +63,103 @@ class Left(Each):
     def value(self) -> tuple[Any, ...]:
         """The nodes of `asked`, in order."""
         return tuple([x.node for x in self.asked])
+
+    @property
+    def are_joined(self) -> bool:
+        """Whether the rows of all examples become one array for each entry of `value`."""
+        return self.lefts.forms is not None
+
+    def forget(self) -> list[weakref.ref[Any]]:
+        """Drop the result, and return weak references to its pending arrays: others may hold these."""
+        found = [weakref.ref(x) for x in self.pending]
+        self.result, self.pending, self.found = None, (), None
+        return found
+
+
+class Lefts:
+    """What all examples of a run have left, by their numbers.
+
+    Parameters
+    ----------
+    recorder : LazyRecorder
+        Knows which arrays are out of date.
+    how : str
+        How the results of the examples are to be joined; `LazyRecorder.may_join` says whether arrays of
+        rows can be.
+
+    Attributes
+    ----------
+    owners : dict of int to int
+        The number of the example that has made or changed an array last, by ``id`` of the array.
+    """
+
+    def __init__(self, recorder: Any, how: str) -> None:
+        self.recorder = recorder
+        self.how = how
+        self.owners: dict[int, int] = {}
+        self.of_example: dict[int, Left] = {}
+
+    def add(self, number: int, result: Any, pending: Sequence[Any]) -> Left:
+        """Keep what an example has left, whose code has ended, and return it; see `Left`."""
+        self.owners.update(dict.fromkeys(map(id, pending), number))
+        left = self.of_example[number] = Left(self, number, result, pending)
+        return left
+
+    @cached_property
+    def forms(self) -> list[Any] | None:
+        """The form of each array in the result of an example, if all are alike; ask as for `Left.asked`.
+
+        None if results differ in structure or in forms, if they have anything but pending arrays in them,
+        or if examples have left others.
+        """
+        first: Any = None
+        for left in self.of_example.values():
+            asked = left.asked
+            if len(asked) != 1 or asked[0] is not left.result:
+                leaves, structure = self.recorder.flatten(left.result)
+                if len(leaves) != len(asked) or any(x is not y for x, y in zip(leaves, asked, strict=True)):
+                    return None
+            else:
+                structure = None  # it is one array, as nearly always
+            found = structure, [x.form for x in asked]
+            if found != (first := first or found):
+                return None
+        if first is None or not all(self.recorder.may_join(form, self.how) for form in first[1]):
+            return None
+        forms: list[Any] = first[1]
+        return forms
+
+    def settled(self, rows: Sequence[Any], raised: Container[int], failed: Container[int]) -> list[Any]:
+        """Return the results of all examples, in order, but those of the numbers ``raised`` and ``failed``.
+
+        ``rows`` has a list of the values of `Left.asked` for each example that has not failed.
+        """
+        kept = [left for number, left in sorted(self.of_example.items()) if number not in failed]
+        for left, own in zip(kept, rows, strict=True):
+            for x, row in zip(left.asked, own, strict=True):
+                if type(x) is self.recorder.pending:  # several may have returned it
+                    # Also if it has raised: what it has kept is that of the loop.
+                    self.recorder.settle(x, row)
+        return [self.recorder.settled(left.result, {}) for left in kept if left.number not in raised]
+
+    def joined(self, arrays: Sequence[Any]) -> JoinedResult:
+        """Return the joined result of all examples, from an array with their rows for each of ``forms``.
+
+        Pending arrays that someone else holds are settled; the lefts are empty afterwards.
+        """
+        lefts = [left for _, left in sorted(self.of_example.items())]
+        structure = self.recorder.flatten(lefts[0].result)[1]
+        forms: list[Any] = self.forms or []
+        for row, left in enumerate(lefts):
+            for ref, rows in zip(left.forget(), arrays, strict=True):
+                x = ref()
+                if type(x) is self.recorder.pending:  # several may have returned it
+                    self.recorder.settle(x, rows[row : row + 1])
+        join = partial(self.recorder.join_rows, self.how)
+        return JoinedResult(structure.unflatten([*map(join, forms, arrays)]))
+
+
+class JoinedResult(NamedTuple):
+    """The results of all examples as one: their arrays are joined."""
+
+    value: Any

@@ -30,6 +30,23 @@ from multifold.errors import RecordError, type_of
 from multifold.operands import Each, RaggedOperand, Shared, Static
 
 
+class RowsOfEach(Each):
+    """A tuple of nodes, as `multifold.each` marks it, whose rows may be joined with those of all examples.
+
+    All examples of a run return one then, and say the same of `are_joined`.
+    """
+
+    __slots__ = ()
+
+    @property
+    def are_joined(self) -> bool:
+        """Whether the result of the run is a tuple of arrays, each with a row for each example.
+
+        Else it is a list with an entry for each example.
+        """
+        return False
+
+
 class Hole(NamedTuple):
     """Stands for a group of ``rows`` rows, or for a whole result, in a value that `each` marks."""
 

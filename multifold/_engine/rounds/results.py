@@ -13,10 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import optree
 
 from multifold._engine.compiled.arrays import Integers
 from multifold._engine.ops.values import groups_differ
-from multifold._engine.plan.each import Hole
+from multifold._engine.plan.each import Hole, RowsOfEach
 from multifold._engine.plan.outputs import ONE, Outputs, refuse_no_rows, structure_text, take_apart
 from multifold._engine.rounds.tasks import Tasks, add_note
 from multifold.errors import MultifoldError, RecordError
@@ -69,6 +70,10 @@ def merged_results(
             model = take_apart(recorder, results[0], 0)
             return replace(model, groups=[np.array([node._ref for node in results], np.int64)])
         own = kept_rows(results, graph)
+        if own and isinstance(results[0], RowsOfEach) and results[0].are_joined:
+            columns = [np.array([x._ref for x in rows], np.int64) for rows in zip(*own, strict=True)]
+            structure = optree.tree_structure((0,) * len(columns))
+            return Outputs(structure, [*columns], [], ["row"] * len(columns))
         if own is not None:
             groups: list[Integers | int] = [np.array([x._ref], np.int64) for rows in own for x in rows]
             return Outputs(ONE, groups, [], ["each"], [(ROW,) * len(rows) for rows in own])
