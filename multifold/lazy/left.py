@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Container, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from multifold._engine.plan.each import RowsOfEach
@@ -70,8 +70,8 @@ class Left(RowsOfEach):
         return self.lefts.forms is not None
 
     def forget(self) -> list[weakref.ref[Any]]:
-        """Drop the result, and return weak references to its pending arrays: others may hold these."""
-        found = [weakref.ref(x) for x in self.pending]
+        """Drop the result, and return weak references to the arrays in `asked`: others may hold these."""
+        found = [weakref.ref(x) for x in self.asked]
         self.result, self.pending, self.found = None, (), None
         return found
 
@@ -149,14 +149,27 @@ class Lefts:
         """
         lefts = [left for _, left in sorted(self.of_example.items())]
         structure = self.recorder.flatten(lefts[0].result)[1]
-        forms: list[Any] = self.forms or []
-        for row, left in enumerate(lefts):
-            for ref, rows in zip(left.forget(), arrays, strict=True):
-                x = ref()
-                if type(x) is self.recorder.pending:  # several may have returned it
-                    self.recorder.settle(x, rows[row : row + 1])
-        join = partial(self.recorder.join_rows, self.how)
-        return JoinedResult(structure.unflatten([*map(join, forms, arrays)]))
+        refs = zip(*[left.forget() for left in lefts], strict=True)
+        found = [self.column(*column) for column in zip(self.forms or (), arrays, refs, strict=True)]
+        return JoinedResult(structure.unflatten(found))
+
+    def column(self, form: Any, rows: Any, refs: Sequence[weakref.ref[Any]]) -> Any:
+        """Return one array of the joined result, from the rows of all examples.
+
+        ``refs`` are weak references to what stood for them. What others hold of these is settled: then the
+        result is made of the arrays that they have, whose hooks and gradients the program may ask for.
+        """
+        recorder = self.recorder
+        held: list[Any] = [ref() for ref in refs]
+        if not any(type(x) in (recorder.pending, recorder.settled_type) for x in held):
+            return recorder.join_rows(self.how, form, rows)
+        found = []
+        for row, x in enumerate(held):
+            own = rows[row : row + 1]
+            if type(x) is recorder.pending:  # several examples may have returned it
+                recorder.settle(x, own)
+            found.append(x.value if type(x) is recorder.settled_type else recorder.row_of(form, own))
+        return recorder.join(found, self.how)
 
 
 class JoinedResult(NamedTuple):

@@ -499,6 +499,13 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """
         return False
 
+    def row_of(self, form: Any, rows: Any) -> Any:
+        """Return the array that a pending one of a form stands for, whose one row is ``rows``, ``(1, *s)``.
+
+        An adapter whose `may_join` says yes has this method.
+        """
+        raise NotImplementedError
+
     def join_rows(self, how: str, form: Any, rows: Any) -> Any:
         """Return what `join` returns, in memory of its own, from the rows of all examples, ``(n, *s)``.
 

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any, NoReturn
 
 from multifold._engine import compiled
@@ -121,11 +122,6 @@ class Stack(greenlet.greenlet if greenlet else object):  # type: ignore[misc]
         self.parent = greenlet.getcurrent()
         return self.switch()
 
-    def end(self) -> None:
-        """End this; its code has ended before."""
-        self.parent = greenlet.getcurrent()
-        self.throw()
-
     def run(self) -> None:
         """Run the code of examples, one after another; called by greenlet."""
         compiled.at_foot(self.work)
@@ -160,18 +156,37 @@ class Stack(greenlet.greenlet if greenlet else object):  # type: ignore[misc]
 class Stacks:
     """Stacks that examples have left, for those that come later.
 
-    A stack belongs to a thread. That the main thread's are kept beyond a run is `MAIN_STACKS`; another
-    thread may end at any time, so its runs keep theirs until they end themselves.
+    A stack belongs to a thread. Those of the main thread are kept beyond a run (`MAIN_STACKS`); another
+    thread may end at any time, so each of its runs has its own.
 
-    Attributes
+    Parameters
     ----------
     thread : int
         The thread, as `threading.get_ident` calls it.
+
+    Attributes
+    ----------
+    depth : int
+        How many functions had called each other where the stacks were made. Python lets code on a stack
+        go on from there up to its recursion limit.
     """
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
+        self.depth = 0
         self.free: list[Stack] = []
+        self.root: Any = None
+
+    def begin_run(self) -> None:
+        """Begin a run; end stacks that were made where calls are nested much deeper, or less, than here."""
+        depth = depth_of(sys._getframe())
+        if abs(depth - self.depth) > SAME_DEPTH:
+            self.close()
+            self.depth = depth
+        if self.root is None:
+            self.root = greenlet.getcurrent()
+            while self.root.parent is not None:
+                self.root = self.root.parent
 
     def take(self) -> Stack:
         """Return a stack for the code of an example.
@@ -181,15 +196,23 @@ class Stacks:
         return self.free.pop() if self.free and not is_watched() else Stack()
 
     def give_back(self, stack: Stack) -> None:
-        """Keep a stack for others, unless its code has not ended, or there are `MOST_STACKS`."""
-        if stack.has_ended and not stack.is_watched and len(self.free) < MOST_STACKS:
+        """Keep a stack for others, or end it; one whose code refuses to end is left alone."""
+        if not stack.has_ended:
+            return
+        # While it rests it keeps the greenlet that has resumed it last: none of the user's.
+        if stack.is_watched or len(self.free) >= MOST_STACKS or stack.parent is not self.root:
+            stack.throw()
+        else:
             self.free.append(stack)
 
     def close(self) -> None:
         """End all stacks that are kept."""
         while self.free:
-            self.free.pop().end()
+            self.free.pop().throw()
 
+
+SAME_DEPTH = 64
+"""Runs whose callers differ by so many nested calls share stacks."""
 
 MOST_STACKS = 1024
 """Stacks that are kept at most; each takes some 10 kB of memory."""
@@ -202,14 +225,22 @@ MAIN_STACKS = Stacks(threading.main_thread().ident or 0)
 def stacks_of_run() -> Iterator[Stacks]:
     """Return a context that yields the stacks for a run in this thread."""
     here = threading.get_ident()
-    if here == MAIN_STACKS.thread:
-        yield MAIN_STACKS
-        return
-    stacks = Stacks(here)
+    stacks = MAIN_STACKS if here == MAIN_STACKS.thread else Stacks(here)
+    if greenlet is not None:
+        stacks.begin_run()
     try:
         yield stacks
     finally:
-        stacks.close()
+        if stacks is not MAIN_STACKS:
+            stacks.close()
+
+
+def depth_of(frame: FrameType | None) -> int:
+    """Return how many functions have called each other up to a frame."""
+    depth = 0
+    while frame is not None:
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 def is_watched() -> bool:

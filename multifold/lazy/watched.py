@@ -339,8 +339,7 @@ class Watched:
         A module of PyTorch has its buffers in a dictionary of its own, for instance.
         """
         own: dict[str, Any] = vars(x)
-        inner = [own[name] for name in self.backend.reserved(x) if type(own.get(name)) is dict]
-        return [own, *filter(None, inner)]
+        return [own, *[own[name] for name in self.backend.reserved(x) if type(own.get(name)) is dict]]
 
     def is_foreign(self, x: Any) -> bool:
         """Return whether the code that may change an object is not looked at, as that of a logger."""

@@ -355,6 +355,10 @@ PLAIN_CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
 """Types of containers whose functions count."""
 
 
+NO_CODE = frozenset({*VALUES, *PLAIN_CONTAINERS, types.GetSetDescriptorType, types.MemberDescriptorType})
+"""Types of attributes of classes that are no code, and hold none that counts."""
+
+
 def functions_in(
     roots: Sequence[Any],
     is_known: Callable[[str], bool],
@@ -431,7 +435,8 @@ def functions_in(
                 if is_met or (not is_users and is_known(module_of(kind))):
                     continue
                 # An object of the user may be a descriptor, or a decorator, and be called.
-                parts = [part for part in vars(kind).values() if is_code(part) or is_of_user(part)]
+                own_parts = [part for part in vars(kind).values() if type(part) not in NO_CODE]
+                parts = [part for part in own_parts if is_code(part) or is_of_user(part)]
                 if is_users:
                     todo += parts
                 elif not is_class:
@@ -481,10 +486,9 @@ def is_of_user(x: Any) -> bool:
     return is_users_class(type(x))
 
 
-is_users_class: Callable[[type], bool] = functools.lru_cache(maxsize=4096)(
-    lambda kind: is_written_here(module_of(kind))
-)
-"""Tells whether a class is in a module of the user; see `is_written_here`."""
+def is_users_class(kind: type) -> bool:
+    """Return whether a class is in a module of the user; see `is_written_here`."""
+    return is_written_here(module_of(kind))
 
 
 def named_by(function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -163,3 +163,38 @@ def test_rows_are_not_taken_apart_to_be_joined(how):
             run(XS)
     assert not {"select", "cat", "stack", "split", "slice"} & counting.counts.keys()
     assert counting.counts["clone"] == 1
+
+
+class TakesOver(nn.Module):
+    """Every other example changes and returns what the one before has left."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = None
+
+    def forward(self, x):
+        if self.kept is None:
+            self.kept = LIN(x) * 2
+            return torch.tanh(LIN(x))
+        kept, self.kept = self.kept, None
+        return kept.add_(x)
+
+
+def test_what_an_example_has_left_for_another_is_no_row_of_its_own():
+    model, own = TakesOver(), TakesOver()
+    wanted = torch.stack([model(x) for x in XS])
+    compare(multifold.batched(own, may_loop=False)(XS), wanted)
+
+
+def test_what_is_kept_of_a_result_has_its_gradient_and_its_hooks():
+    def run(call):
+        KEPT.clear()
+        result = call()
+        KEPT[1].retain_grad()
+        KEPT[2].register_hook(lambda grad: grad * 3)
+        own = torch.autograd.grad(result.sum(), KEPT[0], retain_graph=True)
+        found = gradients(result)
+        return *own, KEPT[1].grad, *found
+
+    found = run(lambda: multifold.batched(kept, may_loop=False)(XS))
+    torch.testing.assert_close(found, run(lambda: torch.stack([kept(x) for x in XS])))

@@ -250,3 +250,49 @@ def test_what_numpy_cannot_hold_may_be_an_operand(kind):
     xs = [make() for _ in range(3)]
     for found, x in zip(multifold.batched(fn, join="list", may_loop=False)(xs), xs, strict=True):
         assert found.shape == fn(x).shape and (found.is_meta or torch.allclose(found, fn(x), atol=1e-5))
+
+
+class Wrapper(nn.Module):
+    """Holds a module by the name that torch.compile uses, and does something else with it."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self._orig_mod = inner
+
+    def forward(self, x):
+        return self._orig_mod(x) * 2
+
+
+def with_own_forward(inner):
+    """Return a layer with the weights of another one, and a ``forward`` of its own."""
+    layer = nn.Linear(4, 4)
+    layer.weight, layer.bias = inner.weight, inner.bias
+    layer.forward = lambda x: nn.functional.linear(x, inner.weight, inner.bias).mean() + x
+    return layer
+
+
+@pytest.mark.parametrize("made", [Wrapper, with_own_forward], ids=["_orig_mod", "forward"])
+def test_modules_run_what_they_say_and_not_what_their_names_suggest(made, as_loop):
+    inner = nn.Linear(4, 4)
+    other = made(inner)
+    as_loop(lambda x: other(inner(x)) - inner(x), [torch.randn(4) for _ in range(5)])
+
+
+@pytest.mark.parametrize("which", ["a part", "all"])
+def test_modules_that_compile_themselves_run_as_they_were_written(which):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    xs = [torch.randn(1, 4) for _ in range(5)]
+    wanted = torch.cat([model(x) for x in xs])
+    (model[0] if which == "a part" else model).compile(backend="eager")
+    torch.testing.assert_close(multifold.batched(model, join="cat", may_loop=False)(xs), wanted)
+    assert "_compiled_call_impl" not in [
+        name for name, x in vars(nn.Module).items() if isinstance(x, property)
+    ]
+
+
+def test_hooks_of_a_compiled_module_are_refused():
+    inner = nn.Linear(4, 4)
+    compiled = torch.compile(inner, backend="eager")
+    compiled.register_forward_hook(lambda module, given, found: found * 2)
+    with pytest.raises(multifold.RecordError, match="a compiled module that has hooks"):
+        multifold.batched(lambda x: compiled(inner(x)), may_loop=False)([torch.randn(4)])

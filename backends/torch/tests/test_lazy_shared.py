@@ -262,3 +262,30 @@ def test_a_result_and_what_is_held_of_it_are_one_object():
 def same_gradient(x, y):
     """Return whether two losses have the same gradient."""
     return torch.allclose(*[torch.autograd.grad(loss, LIN.weight)[0] for loss in (x, y)])
+
+
+class SetsWhatIsNotThere(nn.Module):
+    """Sets an attribute that PyTorch keeps in a dictionary of its own, which is empty before."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.lin, self.kind, self.holder = nn.Linear(4, 4), kind, nn.Module()
+
+    def forward(self, x):
+        self.start = self.holder.start = self.kind(x)
+        h = self.lin(x)
+        for _ in range(4):
+            if h.norm() > 0.5:
+                h = torch.tanh(self.lin(h)) * 0.7
+        return h + self.start + self.holder.start
+
+
+@pytest.mark.parametrize("kind", [nn.Buffer, nn.Parameter, torch.clone], ids=lambda kind: kind.__name__)
+def test_attributes_are_seen_in_dictionaries_that_were_empty(kind):
+    xs = [torch.randn(4) for _ in range(7)]
+    model, own = SetsWhatIsNotThere(kind), SetsWhatIsNotThere(kind)
+    own.load_state_dict(model.state_dict())
+    run = multifold.batched(own, may_loop=False)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(run(xs), torch.stack([model(x) for x in xs]))

@@ -176,11 +176,65 @@ def test_a_debugger_sees_examples_that_would_take_a_stack(made):
     torch.testing.assert_close(run(XS), wanted())
 
 
-def test_a_run_inside_of_another_greenlet_takes_the_stacks_of_its_thread(made):
+def test_a_run_inside_of_another_greenlet_may_take_the_stacks_of_its_thread(made):
     import greenlet
 
     run = batched()
+    run(XS)
     found = greenlet.greenlet(lambda: run(XS)).switch()
     torch.testing.assert_close(found, wanted())
     torch.testing.assert_close(run(XS), wanted())
-    assert len(made) == len(XS)
+    assert alive(made) == len(waiting.MAIN_STACKS.free) <= len(XS)
+
+
+def alive(made):
+    gc.collect()
+    return sum((stack := ref()) is not None and not stack.dead for ref in made)
+
+
+def test_stacks_that_are_not_kept_end(made, monkeypatch):
+    run = batched()
+    monkeypatch.setattr(waiting, "MOST_STACKS", 2)
+    run(XS)
+    assert alive(made) == 2
+    waiting.MAIN_STACKS.close()
+    sys.setprofile(lambda *_: None)
+    try:
+        run(XS)
+    finally:
+        sys.setprofile(None)
+    assert alive(made) == 0
+
+
+def at_depth(depth, call):
+    return at_depth(depth - 1, call) if depth else call()
+
+
+def test_stacks_that_were_made_deep_in_calls_are_not_taken_at_the_top(made):
+    def nested(x, depth):
+        return at_depth(depth, lambda: reading(x))
+
+    run = multifold.batched(nested, may_loop=False, cells=())
+    run(XS, [1] * len(XS))
+    room = sys.getrecursionlimit() - 100
+    at_depth(room - 100, lambda: run(XS, [1] * len(XS)))
+    torch.testing.assert_close(run(XS, [room // 2] * len(XS)), wanted())
+
+
+def test_stacks_that_rest_keep_no_greenlet_of_the_user(made):
+    import greenlet
+
+    run, ended = batched(), []
+
+    def task():
+        try:
+            run(XS)
+            greenlet.getcurrent().parent.switch()
+        finally:
+            ended.append(True)
+
+    other = greenlet.greenlet(task)
+    other.switch()
+    del other
+    gc.collect()
+    assert ended

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.nn.parameter import is_lazy
 
 from multifold.lazy.current import CURRENT
 from multifold.lazy.patches import Replacements
@@ -36,7 +37,8 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
             recorder: Any = recording.recorder
             if self._buffers:
                 recorder.shares(self)
-            rows, is_layer = recorder.module_kinds.get(type(self)) or recorder.kind_of_module(type(self))
+            kind = type(self)
+            rows, is_layer, is_compiled = recorder.module_kinds.get(kind) or recorder.kind_of_module(kind)
             is_layer = is_layer and is_plain(self)
             try:
                 if rows is not None and recording.inside is not self:
@@ -53,12 +55,22 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
                 return recorder.call(recording, recorder.called(Called, self), False, args, kwargs)
             if (self._backward_hooks or self._backward_pre_hooks) and any(map(is_pending, args)):
                 refuse("given to a module that has backward hooks")
-            self = self._modules.get("_orig_mod", self)  # torch.compile makes no graphs of pending tensors
+            if is_compiled and any(
+                map(is_pending, (*args, *kwargs.values()))
+            ):  # it makes no graphs of these
+                if has_hooks(self):
+                    refuse("given to a compiled module that has hooks", "hook the module that it compiles.")
+                self = self._orig_mod
         elif type(self) in RECURRENT and not kwargs and is_plain(self) and is_mapped(args, self):
             return on_rows(Layer(self), args)
         return call(self, *args, **kwargs)
 
     return module_call
+
+
+def has_hooks(module: Any) -> bool:
+    """Return whether a module has hooks that see its arguments, results or gradients."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 def no_compiled_call(_: Any) -> Any:
@@ -70,11 +82,11 @@ def no_compiled_call(_: Any) -> Any:
 
 
 def is_plain(module: Any) -> bool:
-    """Return whether a module has no hooks and treats each row by itself.
+    """Return whether a module has no hooks, and computes what its class does, each row by itself.
 
     An embedding with ``max_norm`` or ``scale_grad_by_freq`` does not: it depends on all its ids at once.
     """
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+    if has_hooks(module) or "forward" in vars(module):  # another one than that of its class
         return False
     # What these do depends on all ids that an embedding meets at once.
     return type(module) is not nn.Embedding or not (module.max_norm or module.scale_grad_by_freq)
@@ -151,7 +163,8 @@ def seen_data(data: Any) -> Any:
     def get(self: Tensor) -> Tensor:
         if is_pending(self):  # PyTorch would look for this replacement, by its name
             return type(self).__torch_function__(data.__get__, (), (self,))
-        return data.__get__(self) if CURRENT.recording is None else self.detach()
+        as_it_is = CURRENT.recording is None or is_lazy(self)  # this has no numbers yet
+        return data.__get__(self) if as_it_is else self.detach()
 
     def give(self: Tensor, value: Tensor) -> None:
         if CURRENT.recording is not None:

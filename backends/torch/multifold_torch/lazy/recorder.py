@@ -198,15 +198,16 @@ class TorchRecorder(LazyRecorder):
         self.not_whole: dict[Hashable, Any] = {}
         self.changers: dict[int, frozenset[str]] = {}
         self.depth = 0
-        self.module_kinds: dict[type[nn.Module], tuple[bool | None, bool]] = {}
+        self.module_kinds: dict[type[nn.Module], tuple[bool | None, bool, bool]] = {}
 
-    def kind_of_module(self, kind: type[nn.Module]) -> tuple[bool | None, bool]:
-        """Return whether a class of modules is a cell, and whether it is one of `LAYERS`; keep that.
+    def kind_of_module(self, kind: type[nn.Module]) -> tuple[bool | None, bool, bool]:
+        """Return whether a class of modules is a cell, one of `LAYERS`, made by torch.compile; keep that.
 
-        The former is False for a cell, True for one of rows, and None for all others.
+        The first is False for a cell, True for one of rows, and None for all others.
         """
         rows = getattr(kind, CELL, None)
-        found = self.module_kinds[kind] = rows, rows is None and kind in LAYERS
+        is_compiled = any(x.__module__.startswith("torch._dynamo.") for x in kind.__mro__)
+        found = self.module_kinds[kind] = rows, rows is None and kind in LAYERS, is_compiled
         return found
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
@@ -703,6 +704,10 @@ class TorchRecorder(LazyRecorder):
 
     def may_join(self, form: TensorForm, how: str) -> bool:
         return how == "stack" or (how == "cat" and len(form.shape) > 0)
+
+    def row_of(self, form: TensorForm, rows: Tensor) -> Tensor:
+        with torch.inference_mode(False):  # it turns gradients on, too
+            return first_of(rows, form.requires_grad)
 
     def join_rows(self, how: str, form: TensorForm, rows: Tensor) -> Tensor:
         own = rows if form.requires_grad else rows.detach()
