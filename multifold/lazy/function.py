@@ -217,8 +217,10 @@ class LazyFunction:
         owners = owners_of(self.backend_for(), None, self.fn)
         return self.recorder.modes(), self.recorder.training(owners)
 
-    def learn(self, run: LazyRun, calls: int) -> None:
+    def learn(self, run: LazyRun, calls: int) -> bool:
         """Learn from the first examples of a run under way in this thread how to record those that follow.
+
+        Return whether there is more to learn from others.
 
         ``calls`` is about how many calls the run will record. Straight functions are found and recorded
         whole, unless that was done, or they are few. If there is none at all, functions of weights are
@@ -234,6 +236,7 @@ class LazyFunction:
         finds = self.finds and run.recording.found is not None
         if finds and not found.looked and calls >= FEWEST_CALLS:
             self.find_cells()
+        return not calls or (finds and not found.looked)
 
     def find_cells(self) -> None:
         """Find straight functions, if that was not done, and record them whole in the run under way.
@@ -353,6 +356,8 @@ class LazyRun:
     ----------
     started : int
         How many examples have begun.
+    learns : bool
+        Whether there is more to learn from the first examples; see `LazyFunction.learn`.
     """
 
     def __init__(
@@ -390,6 +395,7 @@ class LazyRun:
         self.first = first
         self.are_known = bool(examples)
         self.started = 0
+        self.learns = True
 
     async def example(
         self, arguments: Sequence[Any], code: Callable[[], Any], made: list[Any]
@@ -408,8 +414,8 @@ class LazyRun:
         self.recording.begins((self.fn, *arguments))
         if not self.are_known:
             self.sharing.take(number, arguments)
-        if before and self.count:  # these have shown about how many calls there are
-            self.function.learn(self, self.count * len(self.fold._graph.signature) // before)
+        if self.learns and before and self.count:  # these have shown about how many calls there are
+            self.learns = self.function.learn(self, self.count * len(self.fold._graph.signature) // before)
         context, variables = self.sharing.context()
         code = partial(context.run, code)
         try:

@@ -96,7 +96,7 @@ async def drive(
         stacks.give_back(stack)
 
 
-class Stack(greenlet.greenlet if greenlet else object):  # type: ignore[misc]
+class ExampleStack(greenlet.greenlet if greenlet else object):  # type: ignore[misc]
     """A stack of its own for the code of one example, and after that for the code of another.
 
     Attributes
@@ -174,7 +174,7 @@ class Stacks:
     def __init__(self, thread: int) -> None:
         self.thread = thread
         self.depth = 0
-        self.free: list[Stack] = []
+        self.free: list[ExampleStack] = []
         self.root: Any = None
 
     def begin_run(self) -> None:
@@ -188,14 +188,14 @@ class Stacks:
             while self.root.parent is not None:
                 self.root = self.root.parent
 
-    def take(self) -> Stack:
+    def take(self) -> ExampleStack:
         """Return a stack for the code of an example.
 
         A debugger or profiler sees only what runs on stacks that were made after it has begun.
         """
-        return self.free.pop() if self.free and not is_watched() else Stack()
+        return self.free.pop() if self.free and not is_watched() else ExampleStack()
 
-    def give_back(self, stack: Stack) -> None:
+    def give_back(self, stack: ExampleStack) -> None:
         """Keep a stack for others, or end it; one whose code refuses to end is left alone."""
         if not stack.has_ended:
             return

@@ -44,13 +44,13 @@ def batched(fn=reading, **options):
 def made(monkeypatch):
     """Count the stacks that are made, without those of other tests."""
     found = []
-    init = waiting.Stack.__init__
+    init = waiting.ExampleStack.__init__
 
     def noted(self):
         found.append(weakref.ref(self))
         init(self)
 
-    monkeypatch.setattr(waiting.Stack, "__init__", noted)
+    monkeypatch.setattr(waiting.ExampleStack, "__init__", noted)
     waiting.MAIN_STACKS.close()
     return found
 

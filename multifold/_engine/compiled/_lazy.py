@@ -306,7 +306,7 @@ class TurnsBase:
         Its number, from 0.
     made : list
         Gets weak references to the pending values that it makes.
-    stack : Stack or None
+    stack : ExampleStack or None
         The greenlet in which its code runs; None where it never waits.
     current : Current
         What this thread records.

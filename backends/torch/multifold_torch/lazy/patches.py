@@ -55,10 +55,8 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
                 return recorder.call(recording, recorder.called(Called, self), False, args, kwargs)
             if (self._backward_hooks or self._backward_pre_hooks) and any(map(is_pending, args)):
                 refuse("given to a module that has backward hooks")
-            if is_compiled and any(
-                map(is_pending, (*args, *kwargs.values()))
-            ):  # it makes no graphs of these
-                if has_hooks(self):
+            if is_compiled:  # PyTorch's compiler makes no graphs of pending tensors
+                if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
                     refuse("given to a compiled module that has hooks", "hook the module that it compiles.")
                 self = self._orig_mod
         elif type(self) in RECURRENT and not kwargs and is_plain(self) and is_mapped(args, self):
@@ -66,11 +64,6 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
         return call(self, *args, **kwargs)
 
     return module_call
-
-
-def has_hooks(module: Any) -> bool:
-    """Return whether a module has hooks that see its arguments, results or gradients."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 def no_compiled_call(_: Any) -> Any:
@@ -86,7 +79,10 @@ def is_plain(module: Any) -> bool:
 
     An embedding with ``max_norm`` or ``scale_grad_by_freq`` does not: it depends on all its ids at once.
     """
-    if has_hooks(module) or "forward" in vars(module):  # another one than that of its class
+    own = vars(module)
+    if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]:
+        return False
+    if "forward" in own:  # it is another one than that of its class
         return False
     # What these do depends on all ids that an embedding meets at once.
     return type(module) is not nn.Embedding or not (module.max_norm or module.scale_grad_by_freq)

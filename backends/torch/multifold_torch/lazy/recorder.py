@@ -76,9 +76,11 @@ VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Si
 REQUIRES_GRAD = Tensor.requires_grad.__get__
 """It is quicker than ``x.requires_grad`` of a parameter, which is watched while programs record."""
 
-OF_NUMPY = (
-    *(torch.float32, torch.float64, torch.bool, torch.uint8),
-    *(torch.int8, torch.int16, torch.int32, torch.int64),
+OF_NUMPY = frozenset(
+    {
+        *(torch.float32, torch.float64, torch.bool, torch.uint8),
+        *(torch.int8, torch.int16, torch.int32, torch.int64),
+    }
 )
 """Types of numbers whose tensors and arrays of NumPy share memory."""
 
@@ -487,11 +489,13 @@ class TorchRecorder(LazyRecorder):
         if not recording.is_trace:
             if recording.takes_host is None:
                 recording.note_takes_host(computes_on_cpu(recording.fold))
-            if recording.takes_host and type(x) is Tensor and x.dtype in OF_NUMPY and not x.requires_grad:
+            if recording.takes_host and type(x) is Tensor:
+                dtype = x.dtype
                 try:
-                    if x.dtype in AS_NUMBERS and x.numel() == 1:
+                    if dtype in AS_NUMBERS and x.numel() == 1:
                         return x.item()  # it needs no memory of its own, half of the time of a leaf
-                    return x.numpy()[None]  # the fold copies arrays of NumPy itself
+                    if dtype in OF_NUMPY and not x.requires_grad:
+                        return x.numpy()[None]  # the fold copies arrays of NumPy itself
                 except (TypeError, RuntimeError):  # a sparse tensor, or one without values
                     return torch.stack((x,))
             return torch.stack((x,))  # a copy, with one axis more, in one step
