@@ -382,9 +382,9 @@ class Batched:
         """Run all examples at once; return the results of those that did not fail, and the failures.
 
         The results are a list in the order of the examples, or a `JoinedResult`, joined as ``how`` says, if
-        that is quicker. ``examples`` has a tuple of arguments for each, and
-        ``shared`` the keywords for all. ``first`` is the number of the first example, by which, with a
-        seed, its random streams begin; the others are counted on from it.
+        that is quicker. ``examples`` has a tuple of arguments for each, and ``shared`` the keywords for
+        all. ``first`` is the number of the first example, by which, with a seed, its random streams begin;
+        the others are counted on from it.
         Failures are exceptions by the number of the example, from 0; with ``on_error="raise"`` the first
         one is raised. Examples that are kept are replayed.
         """
@@ -421,7 +421,7 @@ class Batched:
         ran = fold.run(None, enumerate(examples), run_one, on_error=self.on_error)
         rows, failures = ran if self.on_error == "collect" else (ran, {})
         results: Any
-        if lefts.forms is not None:
+        if type(rows) is tuple:  # an array of rows for each of `Lefts.forms`
             results = lefts.joined(rows)
         else:
             results = lefts.settled(rows or (), raised, failures)

@@ -101,12 +101,16 @@ class OfThread(threading.local):
         The run under way on each fold or recorder of traces.
     around : ExitStack
         The contexts that the first of these runs has entered, and the last one leaves.
+    outer : Recording or None
+        What recorded when the first of these runs began. A key press may end code anywhere, so what records
+        is put back once more where the last one ends.
     """
 
     def __init__(self) -> None:
         self.recorder: Any = None
         self.runs: dict[Any, LazyRun] = {}
         self.around = ExitStack()
+        self.outer: Recording | None = None
 
     def keep(self, recorder: Any) -> None:
         """Store ``recorder``, a `LazyRecorder`, for the runs of this thread to come."""
@@ -118,6 +122,7 @@ class OfThread(threading.local):
         They are entered only if no run is under way. If one of them raises, those before it are left.
         """
         if not self.runs:
+            self.outer = CURRENT.recording
             with ExitStack() as around:
                 for context in contexts:
                     around.enter_context(context)
@@ -137,6 +142,7 @@ class OfThread(threading.local):
         """
         self.runs.pop(fold, None)
         if not self.runs:
+            CURRENT.switch(self.outer)
             self.around.__exit__(kind, error, traceback)
 
 

@@ -227,6 +227,13 @@ class StraightGuard:
         sys.setprofile(self.watch)
         return self
 
+    @staticmethod
+    def leave() -> None:
+        """Leave the guard that is entered in this thread, if a key press has ended one before its end."""
+        guard = getattr(sys.getprofile(), "__self__", None)
+        if isinstance(guard, StraightGuard):
+            guard.__exit__()
+
     def __exit__(self, *error: object) -> None:
         sys.setprofile(None)
         if hasattr(self.before, "enable"):

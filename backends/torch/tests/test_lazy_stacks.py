@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import gc
+import signal
 import sys
 import threading
 import weakref
@@ -238,3 +239,36 @@ def test_stacks_that_rest_keep_no_greenlet_of_the_user(made):
     del other
     gc.collect()
     assert ended
+
+
+class Pressed(BaseException):
+    """What a key press raises."""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no such timers")
+def test_a_run_that_a_key_press_has_ended_leaves_nothing_behind():
+    """Wherever it comes: while examples record, wait or begin, or while a function is tried."""
+
+    armed = []
+
+    def press(*_):
+        if armed:
+            raise Pressed
+
+    run = batched()
+    before = signal.signal(signal.SIGALRM, press)
+    try:
+        for number in range(60):
+            try:
+                armed.append(True)
+                signal.setitimer(signal.ITIMER_REAL, 0.0003 + 0.00005 * number)
+                multifold.batched(reading, may_loop=False)(XS * 4)
+                run(XS * 4)
+                armed.clear()
+            except Pressed:
+                armed.clear()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            torch.testing.assert_close(run(XS), wanted())
+            assert not hasattr(sys.getprofile(), "__self__")
+    finally:
+        signal.signal(signal.SIGALRM, before)

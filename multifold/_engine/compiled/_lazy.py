@@ -360,8 +360,8 @@ class TurnsBase:
         else:
             own(sharing).begin(self.example)
         self.recording.goes_on(self.made, wait)
-        before: Any = self.current.switch(self.recording)
         self.refusals.forget()
+        before: Any = self.current.switch(self.recording)  # at last: a key press may raise in all before
         try:
             found: Any = code(*arguments)
             if self.stack is not None and self.stack.has_ended:

@@ -51,7 +51,14 @@ from multifold_torch.lazy.sequences import NotASequence
 from multifold_torch.lazy.transforms import TRANSFORMS
 from multifold_torch.lazy.watching import beginning, tracing
 from multifold_torch.lazy.weights import OtherWeights, Weights
-from multifold_torch.lazy.whole import FoundCall, container_in, known_found, replaced_in, tried
+from multifold_torch.lazy.whole import (
+    FoundCall,
+    container_in,
+    known_found,
+    leave_guards,
+    replaced_in,
+    tried,
+)
 from multifold_torch.lazy.written import Written, give_back, is_pending
 from multifold_torch.trials import modules_in_order
 
@@ -233,6 +240,7 @@ class TorchRecorder(LazyRecorder):
             with PATCHES.applied(), TRANSFORMS.applied():
                 yield
         finally:
+            leave_guards()
             VERSIONS.begin(versions)
             VERSIONS.model = model
             OUTSIDE.set(*outside)

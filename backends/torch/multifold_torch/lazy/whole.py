@@ -16,6 +16,7 @@ import numpy as np
 import optree
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode
 
 from multifold.lazy.current import Recording, refusal
 from multifold.lazy.recorder import KnownCall, known_call
@@ -131,6 +132,13 @@ def guarded(calls: RealCalls, guard: StraightGuard) -> Iterator[None]:
     """Return a context in which a function runs that may not be straight; it raises `Crooked` if so."""
     with calls, guard:
         yield
+
+
+def leave_guards() -> None:
+    """Leave all guards that a key press has ended before their end: they would see other code."""
+    StraightGuard.leave()
+    while isinstance(_get_current_dispatch_mode(), RealCalls):
+        _pop_mode()
 
 
 def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSequence, StraightGuard]:
