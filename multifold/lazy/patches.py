@@ -38,27 +38,44 @@ class Replacements:
 
     def __init__(self, *places: tuple[Any, str, Callable[[Any], Any]]) -> None:
         self.places = places
-        self.kept: list[Any] = []
+        self.kept: list[Any] = [INHERITED] * len(places)
+        self.made: list[Any] = [None] * len(places)
         self.lock = threading.Lock()
-        self.users = 0
+        self.users = set[object]()
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Return a context in which all methods are replaced; the last to be left puts them back."""
-        with self.lock:
-            self.users += 1
-            if self.users == 1:
-                self.kept = [vars(owner).get(name, INHERITED) for owner, name, _ in self.places]
-                for owner, name, make in self.places:
-                    setattr(owner, name, make(vars(owner).get(name, getattr(owner, name))))
+        """Return a context in which all methods are replaced; the last to be left puts them back.
+
+        A key press may end either anywhere, so each looks at what is there, and does not count on it.
+        """
+        user = object()
         try:
+            with self.lock:
+                self.users.add(user)
+                self.replace()
             yield
         finally:
             with self.lock:
-                self.users -= 1
+                self.users.discard(user)
                 if not self.users:
-                    for (owner, name, _), kept in zip(self.places, self.kept, strict=True):
-                        if kept is INHERITED:
-                            delattr(owner, name)
-                        else:
-                            setattr(owner, name, kept)
+                    self.put_back()
+
+    def replace(self) -> None:
+        """Replace all methods that are not."""
+        for i, (owner, name, make) in enumerate(self.places):
+            now = vars(owner).get(name, INHERITED)
+            if now is not self.made[i]:
+                self.kept[i] = now
+                self.made[i] = make(vars(owner).get(name, getattr(owner, name)))
+                setattr(owner, name, self.made[i])
+
+    def put_back(self) -> None:
+        """Put back all methods that are replaced."""
+        for i, (owner, name, _) in enumerate(self.places):
+            if vars(owner).get(name, INHERITED) is not self.made[i]:
+                continue
+            if self.kept[i] is INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, self.kept[i])

@@ -122,6 +122,11 @@ class ExampleStack(greenlet.greenlet if greenlet else object):  # type: ignore[m
         self.parent = greenlet.getcurrent()
         return self.switch()
 
+    def end(self) -> None:
+        """End this, whose code has ended, and go on here."""
+        self.parent = greenlet.getcurrent()
+        self.throw()
+
     def run(self) -> None:
         """Run the code of examples, one after another; called by greenlet."""
         compiled.at_foot(self.work)
@@ -156,8 +161,9 @@ class ExampleStack(greenlet.greenlet if greenlet else object):  # type: ignore[m
 class Stacks:
     """Stacks that examples have left, for those that come later.
 
-    A stack belongs to a thread. Those of the main thread are kept beyond a run (`MAIN_STACKS`); another
-    thread may end at any time, so each of its runs has its own.
+    A stack belongs to a thread. Those of the main thread are kept beyond a run (`MAIN_STACKS`). Another
+    thread may end at any time, and so may a greenlet of the user, which a stack keeps that has run in it:
+    there each run has its own.
 
     Parameters
     ----------
@@ -175,7 +181,6 @@ class Stacks:
         self.thread = thread
         self.depth = 0
         self.free: list[ExampleStack] = []
-        self.root: Any = None
 
     def begin_run(self) -> None:
         """Begin a run; end stacks that were made where calls are nested much deeper, or less, than here."""
@@ -183,10 +188,6 @@ class Stacks:
         if abs(depth - self.depth) > SAME_DEPTH:
             self.close()
             self.depth = depth
-        if self.root is None:
-            self.root = greenlet.getcurrent()
-            while self.root.parent is not None:
-                self.root = self.root.parent
 
     def take(self) -> ExampleStack:
         """Return a stack for the code of an example.
@@ -199,16 +200,15 @@ class Stacks:
         """Keep a stack for others, or end it; one whose code refuses to end is left alone."""
         if not stack.has_ended:
             return
-        # While it rests it keeps the greenlet that has resumed it last: none of the user's.
-        if stack.is_watched or len(self.free) >= MOST_STACKS or stack.parent is not self.root:
-            stack.throw()
+        if stack.is_watched or len(self.free) >= MOST_STACKS:
+            stack.end()
         else:
             self.free.append(stack)
 
     def close(self) -> None:
         """End all stacks that are kept."""
         while self.free:
-            self.free.pop().throw()
+            self.free.pop().end()
 
 
 SAME_DEPTH = 64
@@ -223,11 +223,11 @@ MAIN_STACKS = Stacks(threading.main_thread().ident or 0)
 
 @contextlib.contextmanager
 def stacks_of_run() -> Iterator[Stacks]:
-    """Return a context that yields the stacks for a run in this thread."""
+    """Return a context that yields the stacks for a run in this thread, or in a greenlet of the user."""
     here = threading.get_ident()
-    stacks = MAIN_STACKS if here == MAIN_STACKS.thread else Stacks(here)
-    if greenlet is not None:
-        stacks.begin_run()
+    is_main = here == MAIN_STACKS.thread and greenlet is not None and greenlet.getcurrent().parent is None
+    stacks = MAIN_STACKS if is_main else Stacks(here)
+    stacks.begin_run()
     try:
         yield stacks
     finally:

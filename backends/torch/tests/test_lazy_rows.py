@@ -290,6 +290,19 @@ def test_modules_that_compile_themselves_run_as_they_were_written(which):
     ]
 
 
+def test_modules_may_be_compiled_and_scripted_while_programs_record(as_loop):
+    def program(x):
+        layer = nn.Linear(4, 4)
+        layer.load_state_dict(MODEL_LAYER.state_dict())
+        layer.compile(backend="eager")
+        return layer(torch.jit.script(nn.Tanh())(x))
+
+    as_loop(program, [torch.randn(4) for _ in range(3)])
+
+
+MODEL_LAYER = nn.Linear(4, 4)
+
+
 def test_hooks_of_a_compiled_module_are_refused():
     inner = nn.Linear(4, 4)
     compiled = torch.compile(inner, backend="eager")

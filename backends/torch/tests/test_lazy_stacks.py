@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextvars
 import gc
-import signal
 import sys
 import threading
 import weakref
 
 import pytest
 import torch
+from multifold_torch.lazy.whole import RealCalls
 from torch import nn
 
 import multifold
 from multifold.lazy import waiting
+from multifold.lazy.current import CURRENT
+from multifold.lazy.straight import StraightGuard
 
 pytest.importorskip("greenlet")
 torch.manual_seed(0)
@@ -241,34 +243,42 @@ def test_stacks_that_rest_keep_no_greenlet_of_the_user(made):
     assert ended
 
 
-class Pressed(BaseException):
-    """What a key press raises."""
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no such timers")
-def test_a_run_that_a_key_press_has_ended_leaves_nothing_behind():
-    """Wherever it comes: while examples record, wait or begin, or while a function is tried."""
-
-    armed = []
-
-    def press(*_):
-        if armed:
-            raise Pressed
+def test_stacks_that_were_made_deep_in_calls_end_where_a_greenlet_of_the_user_runs(made):
+    import greenlet
 
     run = batched()
-    before = signal.signal(signal.SIGALRM, press)
-    try:
-        for number in range(60):
-            try:
-                armed.append(True)
-                signal.setitimer(signal.ITIMER_REAL, 0.0003 + 0.00005 * number)
-                multifold.batched(reading, may_loop=False)(XS * 4)
-                run(XS * 4)
-                armed.clear()
-            except Pressed:
-                armed.clear()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            torch.testing.assert_close(run(XS), wanted())
-            assert not hasattr(sys.getprofile(), "__self__")
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    at_depth(200, lambda: run(XS))
+    other = greenlet.greenlet(lambda: run(XS))
+    torch.testing.assert_close(other.switch(), wanted())
+    assert other.dead
+
+
+@multifold.cell
+def nested(x):
+    """Run another program in a launch, where an example waits."""
+    return multifold.batched(reading, may_loop=False)([x, x + 1]).sum(0)
+
+
+def test_runs_inside_of_examples_have_stacks_of_their_own(made):
+    def outer(x):
+        return nested(reading(x))
+
+    run = multifold.batched(outer, may_loop=False)
+    for depth in (0, 100, 0):
+        torch.testing.assert_close(at_depth(depth, lambda: run(XS)), wanted(outer))
+
+
+def test_what_a_key_press_has_left_open_ends_with_the_run(made):
+    """It may come between the begin of a guard and the statement that would end it."""
+    run = batched()
+    calls = RealCalls()
+
+    def fn(x):
+        calls.__enter__()
+        StraightGuard(lambda module: True).__enter__()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        multifold.batched(fn, may_loop=False)(XS)
+    assert sys.getprofile() is None and CURRENT.recording is None
+    torch.testing.assert_close(run(XS), wanted())

@@ -23,9 +23,7 @@ from multifold_torch.lazy.written import is_pending
 
 
 def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement of ``nn.Module._call_impl``, which is ``call``; ``__call__`` calls it.
-
-    Python would look at all classes of modules for a new ``__call__``, at each begin and end of a run.
+    """Return a replacement of ``nn.Module.__call__``, which is ``call``.
 
     While a program records, it records cells, layers of `LAYERS` and scripted modules. Under vmap in a
     launch it runs recurrent layers on the rows of all examples.
@@ -50,7 +48,7 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
                     return recorder.call(recording, layer, False, args, kwargs)
             except OtherWeights:
                 with recording_all() if is_layer else contextlib.nullcontext():
-                    return call(self, *args, **kwargs)
+                    return self._call_impl(*args, **kwargs)
             if isinstance(self, torch.jit.ScriptModule):  # compiled code takes no pending tensors
                 return recorder.call(recording, recorder.called(Called, self), False, args, kwargs)
             if (self._backward_hooks or self._backward_pre_hooks) and any(map(is_pending, args)):
@@ -59,19 +57,12 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
                 if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
                     refuse("given to a compiled module that has hooks", "hook the module that it compiles.")
                 self = self._orig_mod
-        elif type(self) in RECURRENT and not kwargs and is_plain(self) and is_mapped(args, self):
+            return self._call_impl(*args, **kwargs)  # what module.compile() has set would be called else
+        if type(self) in RECURRENT and not kwargs and is_plain(self) and is_mapped(args, self):
             return on_rows(Layer(self), args)
         return call(self, *args, **kwargs)
 
     return module_call
-
-
-def no_compiled_call(_: Any) -> Any:
-    """Return a replacement of what ``module.compile()`` sets, which is None for all modules.
-
-    PyTorch's compiler makes no graphs of pending tensors, so compiled modules run as they were written.
-    """
-    return property({}.get)
 
 
 def is_plain(module: Any) -> bool:
@@ -215,8 +206,7 @@ class Applied:
 
 
 PATCHES = Replacements(
-    (nn.Module, "_call_impl", seen_call),
-    (nn.Module, "_compiled_call_impl", no_compiled_call),
+    (nn.Module, "__call__", seen_call),
     (nn.Module, "__setattr__", seen_setattr),
     (torch.autograd.Function, "apply", seen_apply),
     (Variable, "__new__", seen_new),
