@@ -739,7 +739,7 @@ def computed(recorder: Any, pending: Sequence[Any], rows: Sequence[Any]) -> dict
     ``rows`` has the one row of each of ``pending``, an array ``(1, *s)``, in their order. ``recorder``
     knows the framework; see `LazyRecorder.computed`.
     """
-    return {id(x): recorder.computed(x, own) for x, own in zip(pending, rows, strict=True)}
+    return {id(x): recorder.computed(x.form, own) for x, own in zip(pending, rows, strict=True)}
 
 
 def paces() -> dict[bool, LoopPace]:

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from multifold._engine.compiled import KnownCall as KnownCall
 from multifold._engine.record.signature import LazyOp
 from multifold.errors import RecordError
-from multifold.marks import mark_of as mark_of
 
 BY_ROWS = "row by row"
 """What `explain` says of calls that run for one example after the other."""

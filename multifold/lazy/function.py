@@ -425,7 +425,7 @@ class LazyRun:
         context, variables = self.sharing.context()
         code = partial(context.run, code)
         try:
-            result = await drive(self.recording, self.sharing, self.stacks, self.fold, number, code, made)
+            result = await drive(self.recording, self.sharing, self.stacks, number, code, made)
             self.sharing.leave(number, context, variables)
             if self.recording.is_trace:
                 for x in recorder.flatten(result)[0]:

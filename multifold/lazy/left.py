@@ -16,7 +16,7 @@ from multifold._engine.plan.each import RowsOfEach
 
 
 class Left(RowsOfEach):
-    """The pending arrays that one example has left, as its result for `Fold.run`: a list of their values.
+    """The pending arrays that one example has left behind, as its result for `Fold.run`.
 
     Each is computed for the example that has made or changed it last, and for all that have returned it.
 
@@ -25,7 +25,7 @@ class Left(RowsOfEach):
     lefts : Lefts
         What all examples of the run have left.
     number : int
-        The number of the example. It is made when the code of the example has ended.
+        The number of the example, whose code has ended.
     result : object
         What the code has returned, nested.
     pending : list
@@ -91,6 +91,8 @@ class Lefts:
     ----------
     owners : dict of int to int
         The number of the example that has made or changed an array last, by ``id`` of the array.
+    of_example : dict of int to Left
+        What each example has left, by its number.
     """
 
     def __init__(self, recorder: Any, how: str) -> None:
@@ -122,12 +124,13 @@ class Lefts:
             else:
                 structure = None  # it is one array, as nearly always
             found = structure, [x.form for x in asked]
-            if found != (first := first or found):
+            if first is None:
+                first = found
+            elif found != first:
                 return None
-        if first is None or not all(self.recorder.may_join(form, self.how) for form in first[1]):
-            return None
-        forms: list[Any] = first[1]
-        return forms
+        forms: list[Any] = [] if first is None else first[1]
+        may_join = bool(forms) and all(self.recorder.may_join(form, self.how) for form in forms)
+        return forms if may_join else None
 
     def settled(self, rows: Sequence[Any], raised: Container[int], failed: Container[int]) -> list[Any]:
         """Return the results of all examples, in order, but those of the numbers ``raised`` and ``failed``.
@@ -137,8 +140,9 @@ class Lefts:
         kept = [left for number, left in sorted(self.of_example.items()) if number not in failed]
         for left, own in zip(kept, rows, strict=True):
             for x, row in zip(left.asked, own, strict=True):
-                if type(x) is self.recorder.pending:  # several may have returned it
-                    # Also if it has raised: what it has kept is that of the loop.
+                # Several examples may have returned one array. What an example has kept before it raised
+                # has a value, too, as in the loop.
+                if type(x) is self.recorder.pending:
                     self.recorder.settle(x, row)
         return [self.recorder.settled(left.result, {}) for left in kept if left.number not in raised]
 
@@ -156,19 +160,20 @@ class Lefts:
     def column(self, form: Any, rows: Any, refs: Sequence[weakref.ref[Any]]) -> Any:
         """Return one array of the joined result, from the rows of all examples.
 
-        ``refs`` are weak references to what stood for them. What others hold of these is settled: then the
-        result is made of the arrays that they have, whose hooks and gradients the program may ask for.
+        ``refs`` are weak references to the pending array of each example. If someone holds any of these,
+        those are settled, and the result is made of their values, not of the rows: the program may ask for
+        their gradients, and give them hooks.
         """
         recorder = self.recorder
         held: list[Any] = [ref() for ref in refs]
         if not any(type(x) in (recorder.pending, recorder.settled_type) for x in held):
             return recorder.join_rows(self.how, form, rows)
         found = []
-        for row, x in enumerate(held):
-            own = rows[row : row + 1]
+        for i, x in enumerate(held):
+            own = rows[i : i + 1]
             if type(x) is recorder.pending:  # several examples may have returned it
                 recorder.settle(x, own)
-            found.append(x.value if type(x) is recorder.settled_type else recorder.row_of(form, own))
+            found.append(x.value if type(x) is recorder.settled_type else recorder.computed(form, own))
         return recorder.join(found, self.how)
 
 

@@ -393,4 +393,4 @@ class OperatorRecorder(LazyRecorder):
         return np.asarray(value).reshape(form.shape)[()]
 
     def settle(self, pending: Any, rows: Any) -> None:
-        pending._settle(self.settled_type, self.computed(pending, rows))
+        pending._settle(self.settled_type, self.computed(pending.form, rows))

@@ -7,11 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from multifold._engine.compiled import KnownCall as KnownCall
-from multifold.marks import mark_of as mark_of
-
 INHERITED = object()
-"""Stands for what a class had no attribute of its own for."""
+"""Is kept of a method that a class has from another one."""
 
 
 class Replacements:
@@ -47,7 +44,7 @@ class Replacements:
     def applied(self) -> Iterator[None]:
         """Return a context in which all methods are replaced; the last to be left puts them back.
 
-        A key press may end either anywhere, so each looks at what is there, and does not count on it.
+        A key press may end `replace` and `put_back` anywhere, so both look at which methods are there.
         """
         user = object()
         try:
@@ -62,12 +59,12 @@ class Replacements:
                     self.put_back()
 
     def replace(self) -> None:
-        """Replace all methods that are not."""
+        """Replace all methods, but for those that are replaced already."""
         for i, (owner, name, make) in enumerate(self.places):
             now = vars(owner).get(name, INHERITED)
             if now is not self.made[i]:
                 self.kept[i] = now
-                self.made[i] = make(vars(owner).get(name, getattr(owner, name)))
+                self.made[i] = make(getattr(owner, name) if now is INHERITED else now)
                 setattr(owner, name, self.made[i])
 
     def put_back(self) -> None:

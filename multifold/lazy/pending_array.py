@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._engine.compiled import KnownCall as KnownCall
 from multifold.lazy.current import recording_of
-from multifold.marks import mark_of as mark_of
 
 
 def with_reads(x: Any) -> Any:

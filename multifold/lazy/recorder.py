@@ -460,8 +460,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         return found
 
     @abc.abstractmethod
-    def computed(self, pending: Any, rows: Any) -> Any:
-        """Return the array that a pending value stands for, from an array of its one row.
+    def computed(self, form: Any, rows: Any) -> Any:
+        """Return the array that a pending value of a form stands for, from an array of its one row.
 
         ``rows`` has the shape ``(1, *s)``, and the array the shape ``s``.
         """
@@ -493,23 +493,16 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """
 
     def may_join(self, form: Any, how: str) -> bool:
-        """Return whether `join_rows` can join the rows of all examples; the default cannot.
+        """Return whether `join_rows` can join arrays of a form, one of each example, as ``how`` says.
 
-        ``form`` is that of the array of one example; ``how`` is that of `join`, or ``"list"``.
+        ``how`` is that of `join`, or ``"list"`` to leave them apart. The default joins nothing so.
         """
         return False
 
-    def row_of(self, form: Any, rows: Any) -> Any:
-        """Return the array that a pending one of a form stands for, whose one row is ``rows``, ``(1, *s)``.
-
-        An adapter whose `may_join` says yes has this method.
-        """
-        raise NotImplementedError
-
     def join_rows(self, how: str, form: Any, rows: Any) -> Any:
-        """Return what `join` returns, in memory of its own, from the rows of all examples, ``(n, *s)``.
+        """Return what `join` makes of arrays of a form, one of each of ``n`` examples, as a new array.
 
-        ``form`` is that of the array of one example. An adapter whose `may_join` says yes has this method.
+        ``rows`` has all of them, ``(n, *s)``. It is asked only of an adapter that says `may_join`.
         """
         raise NotImplementedError
 

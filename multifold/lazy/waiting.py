@@ -6,8 +6,8 @@ without being written as one. `drive` is that coroutine: it lets the code run un
 is read, and goes on. To make a stack takes longer than all else about a read, so examples that have ended
 leave theirs to others; see `Stacks`.
 
-An example that others could see goes on *alone*: its read is computed at once, as in the loop, and so are
-all reads where the package greenlet is missing, or where its stacks are not safe.
+An example whose changes others could see goes on *alone*: its read is computed at once, as in the loop, and
+so are all reads where the package greenlet is missing, or where its stacks are not safe.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ async def drive(
     recording: Recording,
     sharing: Sharing,
     stacks: Stacks,
-    fold: Any,
     example: int,
     code: Callable[[], Any],
     made: list[Any],
@@ -50,13 +49,11 @@ async def drive(
     Parameters
     ----------
     recording : Recording
-        The run that the example is part of.
+        The run that the example is part of, on the fold whose ``values`` it awaits.
     sharing : Sharing
         What the example shares with others.
     stacks : Stacks
         Where its code runs.
-    fold : Fold
-        The fold whose ``values`` it awaits.
     example : int
         The number of the example, from 0.
     code : callable
@@ -78,18 +75,19 @@ async def drive(
     wait = turns.wait
     try:
         asked = turns.go_on(wait, stack.begin, code)
-        while not stack.has_ended:
+        while not stack.is_free:
             try:
-                values = await fold.values(asked)
+                values = await recording.fold.values(asked)
             except Exception as error:  # noqa: BLE001 - the example may catch it, as in the loop
-                made.clear()  # some of it cannot be computed; what the example returns is asked for anyway
+                # Some of it cannot be computed, so it is asked for only if the example returns it.
+                made.clear()
                 asked = turns.go_on(wait, stack.throw, error)
             else:
                 asked = turns.go_on(wait, stack.switch, values)
         sharing.end(example)
         return asked
     finally:
-        if not stack.has_ended:
+        if not stack.is_free:
             # The run has failed elsewhere. `finally` of the example runs; what it raises is not the cause.
             with contextlib.suppress(Exception, SystemExit, greenlet.GreenletExit):
                 turns.go_on(wait, stack.throw)
@@ -101,16 +99,16 @@ class ExampleStack(greenlet.greenlet if greenlet else object):  # type: ignore[m
 
     Attributes
     ----------
-    has_ended : bool
-        Whether it runs no code, or the code has ended.
-    is_watched : bool
-        Whether a debugger or profiler looks at what runs on it.
+    is_free : bool
+        Whether it runs no code: none has begun, or the code has ended.
+    was_watched : bool
+        Whether a debugger or profiler was at work when it was made, which sees what runs on it.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_watched = is_watched()
-        self.has_ended = True
+        self.was_watched = is_watched()
+        self.is_free = True
         self.code: Callable[[], Any] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
@@ -118,7 +116,7 @@ class ExampleStack(greenlet.greenlet if greenlet else object):  # type: ignore[m
     def begin(self, code: Callable[[], Any]) -> Any:
         """Run ``code()`` until it reads; return what it reads."""
         self.code = code
-        self.has_ended = False
+        self.is_free = False
         self.parent = greenlet.getcurrent()
         return self.switch()
 
@@ -132,7 +130,7 @@ class ExampleStack(greenlet.greenlet if greenlet else object):  # type: ignore[m
         compiled.at_foot(self.work)
 
     def work(self) -> None:
-        """Run the code of examples until this is closed."""
+        """Run the code of examples until `end` raises here."""
         while True:
             self.run_code()
             self.parent.switch()  # hands over nothing: what it did would be kept as long as this rests
@@ -144,7 +142,7 @@ class ExampleStack(greenlet.greenlet if greenlet else object):  # type: ignore[m
             self.result = code()  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001 - raised where the code was begun or resumed
             self.error = error
-        self.has_ended = True
+        self.is_free = True
 
     def taken(self) -> Any:
         """Return what the code has returned, or raise what it has raised, and keep it no longer."""
@@ -161,24 +159,20 @@ class ExampleStack(greenlet.greenlet if greenlet else object):  # type: ignore[m
 class Stacks:
     """Stacks that examples have left, for those that come later.
 
-    A stack belongs to a thread. Those of the main thread are kept beyond a run (`MAIN_STACKS`). Another
-    thread may end at any time, and so may a greenlet of the user, which a stack keeps that has run in it:
-    there each run has its own.
-
-    Parameters
-    ----------
-    thread : int
-        The thread, as `threading.get_ident` calls it.
+    A stack belongs to a thread, and keeps the greenlet from which it was begun. Those of the main thread
+    are kept beyond a run (`MAIN_STACKS`). Any other thread may end at any time, and so may a greenlet of
+    the user, so a run there has stacks of its own.
 
     Attributes
     ----------
+    free : list of ExampleStack
+        The stacks that are kept.
     depth : int
         How many functions had called each other where the stacks were made. Python lets code on a stack
         go on from there up to its recursion limit.
     """
 
-    def __init__(self, thread: int) -> None:
-        self.thread = thread
+    def __init__(self) -> None:
         self.depth = 0
         self.free: list[ExampleStack] = []
 
@@ -198,9 +192,9 @@ class Stacks:
 
     def give_back(self, stack: ExampleStack) -> None:
         """Keep a stack for others, or end it; one whose code refuses to end is left alone."""
-        if not stack.has_ended:
+        if not stack.is_free:
             return
-        if stack.is_watched or len(self.free) >= MOST_STACKS:
+        if stack.was_watched or len(self.free) >= MOST_STACKS:
             stack.end()
         else:
             self.free.append(stack)
@@ -212,27 +206,31 @@ class Stacks:
 
 
 SAME_DEPTH = 64
-"""Runs whose callers differ by so many nested calls share stacks."""
+"""Runs share stacks if their callers are nested so much deeper at most than one another."""
 
 MOST_STACKS = 1024
 """Stacks that are kept at most; each takes some 10 kB of memory."""
 
-MAIN_STACKS = Stacks(threading.main_thread().ident or 0)
+MAIN_STACKS = Stacks()
 """Those of the main thread, for all of its runs."""
+
+MAIN_THREAD = threading.main_thread().ident
+"""The main thread; in a process that another thread has forked off it is no more there."""
 
 
 @contextlib.contextmanager
 def stacks_of_run() -> Iterator[Stacks]:
     """Return a context that yields the stacks for a run in this thread, or in a greenlet of the user."""
-    here = threading.get_ident()
-    is_main = here == MAIN_STACKS.thread and greenlet is not None and greenlet.getcurrent().parent is None
-    stacks = MAIN_STACKS if is_main else Stacks(here)
-    stacks.begin_run()
+    is_main = threading.get_ident() == MAIN_THREAD
+    if is_main and greenlet is not None and greenlet.getcurrent().parent is None:
+        MAIN_STACKS.begin_run()
+        yield MAIN_STACKS
+        return
+    stacks = Stacks()
     try:
         yield stacks
     finally:
-        if stacks is not MAIN_STACKS:
-            stacks.close()
+        stacks.close()
 
 
 def depth_of(frame: FrameType | None) -> int:

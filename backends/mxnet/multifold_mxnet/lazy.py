@@ -312,7 +312,7 @@ class MxnetRecorder(OperatorRecorder):
             return np.array(x)[None]
         return x.asnumpy()[None] if recording.is_trace else with_axis(x, 0)
 
-    def computed(self, pending: Any, rows: Any) -> Any:
+    def computed(self, form: Any, rows: Any) -> Any:
         return rows[0]
 
     def join(self, values: Sequence[Any], how: str) -> Any:

@@ -170,3 +170,22 @@ def until_large(x):
 def test_a_cell_that_draws_as_often_as_values_say_is_refused():
     with pytest.raises(multifold.LaunchError, match="until_large draws as many random"):
         multifold.batched(lambda x: until_large(LIN(x)), seed=0)(XS)
+
+
+@multifold.cell
+def with_ones(x):
+    return x + torch.ones(3, 4)
+
+
+def test_with_a_seed_operands_of_one_shape_draw_in_the_order_of_their_memory():
+    """A cell has met a tensor of that shape before, as a constant, where the order does not count."""
+    lin = nn.Linear(4, 4)
+
+    def program(x):
+        y = with_ones(lin(torch.ones(3, 4)))
+        return torch.nn.functional.dropout(x * y.sum(), 0.5)
+
+    xs = [torch.arange(12.0).reshape(4, 3).t() + 1, torch.arange(12.0).reshape(3, 4) + 1] * 2
+    run = multifold.batched(program, seed=0, may_loop=False)
+    for _ in range(2):
+        torch.testing.assert_close(run(xs), run.loop(xs))

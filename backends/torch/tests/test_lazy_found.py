@@ -649,3 +649,23 @@ def test_a_program_that_changes_how_things_behave_has_no_found_cells_that_see_it
     run = multifold.batched(program, join="list", may_loop=False)
     for _ in range(4):
         as_loop(program, [*torch.randn(40, 8)], range(40), run=run)
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def gate(self, x):
+        return torch.tanh(self.lin(x)) * torch.sigmoid(x)
+
+    def forward(self, x, steps):
+        for _ in range(steps):
+            x = self.gate(self.lin(x))
+        return x
+
+
+def test_a_first_example_that_records_nothing_keeps_none_from_being_found():
+    run = multifold.batched(Gated(), may_loop=False)
+    run([torch.randn(4) for _ in range(12)], [0, *[4] * 11])
+    assert run.explain().found

@@ -289,3 +289,32 @@ def test_attributes_are_seen_in_dictionaries_that_were_empty(kind):
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(run(xs), torch.stack([model(x) for x in xs]))
+
+
+class ReadsLater(nn.Module):
+    """Counts its examples and reads values, once it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin, self.reads, self.count = nn.Linear(4, 4), False, 0
+
+    def forward(self, x):
+        y = self.lin(x)
+        if self.reads:
+            self.count += 1
+            if y.sum().item() > 0:
+                y = self.lin(y)
+        return y * self.count
+
+
+def test_what_examples_write_is_seen_in_programs_that_begin_to_read_late():
+    xs = [torch.randn(4) for _ in range(8)]
+    model, own = ReadsLater(), ReadsLater()
+    own.load_state_dict(model.state_dict())
+    run = multifold.batched(own, may_loop=False)
+    with torch.no_grad():
+        for _ in range(40):  # by then no turn is watched for random numbers
+            run(xs)
+        model.reads = own.reads = True
+        for _ in range(3):
+            torch.testing.assert_close(run(xs), torch.stack([model(x) for x in xs]))

@@ -16,6 +16,7 @@ from torch import nn
 import multifold
 from multifold.lazy import waiting
 from multifold.lazy.current import CURRENT
+from multifold.lazy.sharing import Sharing
 from multifold.lazy.straight import StraightGuard
 
 pytest.importorskip("greenlet")
@@ -119,7 +120,7 @@ def test_what_waits_when_a_run_fails_ends_and_its_stack_goes_on(made):
         failing([*XS[:3], torch.randn(1, 5)])
     torch.testing.assert_close(run(XS), wanted())
     assert len(ended) == 4
-    assert all(stack.has_ended for stack in waiting.MAIN_STACKS.free)
+    assert all(stack.is_free for stack in waiting.MAIN_STACKS.free)
 
 
 def test_examples_that_take_a_stack_have_their_own_context(made):
@@ -179,7 +180,7 @@ def test_a_debugger_sees_examples_that_would_take_a_stack(made):
     torch.testing.assert_close(run(XS), wanted())
 
 
-def test_a_run_inside_of_another_greenlet_may_take_the_stacks_of_its_thread(made):
+def test_a_run_inside_of_another_greenlet_has_stacks_of_its_own(made):
     import greenlet
 
     run = batched()
@@ -219,6 +220,7 @@ def test_stacks_that_were_made_deep_in_calls_are_not_taken_at_the_top(made):
 
     run = multifold.batched(nested, may_loop=False, cells=())
     run(XS, [1] * len(XS))
+    waiting.MAIN_STACKS.close()
     room = sys.getrecursionlimit() - 100
     at_depth(room - 100, lambda: run(XS, [1] * len(XS)))
     torch.testing.assert_close(run(XS, [room // 2] * len(XS)), wanted())
@@ -253,6 +255,16 @@ def test_stacks_that_were_made_deep_in_calls_end_where_a_greenlet_of_the_user_ru
     assert other.dead
 
 
+def test_a_stack_that_is_ended_goes_on_where_that_is_done(made):
+    import greenlet
+
+    stack = waiting.ExampleStack()
+    stack.begin(lambda: "found")
+    other = greenlet.greenlet(lambda: (stack.taken(), stack.end()))
+    assert other.switch() == ("found", None)
+    assert stack.dead
+
+
 @multifold.cell
 def nested(x):
     """Run another program in a launch, where an example waits."""
@@ -281,4 +293,18 @@ def test_what_a_key_press_has_left_open_ends_with_the_run(made):
     with pytest.raises(KeyboardInterrupt):
         multifold.batched(fn, may_loop=False)(XS)
     assert sys.getprofile() is None and CURRENT.recording is None
+    torch.testing.assert_close(run(XS), wanted())
+
+
+def test_what_recorded_when_a_key_press_came_at_the_end_of_a_turn_does_so_no_more(made, monkeypatch):
+    run = batched()
+
+    def pressed(self, example):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sharing, "rest", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        multifold.batched(reading, may_loop=False)(XS)
+    assert CURRENT.recording is None
+    monkeypatch.undo()
     torch.testing.assert_close(run(XS), wanted())

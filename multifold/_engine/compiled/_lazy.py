@@ -192,7 +192,7 @@ class Hashed:
     Parameters
     ----------
     number : int
-        The hash; objects that are equal have one.
+        The hash; objects that are equal have the same one.
     """
 
     number = cython.declare(columns.Int)
@@ -350,7 +350,7 @@ class TurnsBase:
 
         ``code`` begins or resumes the example, so that is its result, or the nodes that it wants to read.
         ``wait`` is what a read calls. ``sharing`` is told that the example begins, and at the end that it
-        rests; what recorded before does so again then. Both happen, too, if the code raises. Raise a
+        rests, unless it is quiet. What recorded before does so again then, also if the code raises. Raise a
         `RecordError` if the code has caught an error of multifold during this call.
         """
         sharing: SharingBase = self.sharing
@@ -361,10 +361,11 @@ class TurnsBase:
             own(sharing).begin(self.example)
         self.recording.goes_on(self.made, wait)
         self.refusals.forget()
-        before: Any = self.current.switch(self.recording)  # at last: a key press may raise in all before
+        # A key press may raise in any function of Python: none is called between this and `try`.
+        before: Any = self.current.switch(self.recording)
         try:
             found: Any = code(*arguments)
-            if self.stack is not None and self.stack.has_ended:
+            if self.stack is not None and self.stack.is_free:
                 found = self.stack.taken()
             if self.refusals.text is not None:
                 self.refusals.refuse_caught()
@@ -373,9 +374,11 @@ class TurnsBase:
             own(self).refuse_caught(error)
             raise
         finally:
-            if not is_quiet:
-                own(sharing).rest(self.example)
-            self.current.switch(before)
+            try:
+                if not is_quiet:
+                    own(sharing).rest(self.example)
+            finally:
+                self.current.switch(before)
 
     def wait(self, nodes: Any) -> Any:
         """Return the values of ``nodes``, which the example reads; others may go on meanwhile.
@@ -542,11 +545,12 @@ class LazyRecorderBase:
         return self.again(recording, call, operands)
 
     def found_call(self, recording: RecordingBase, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Record a call of a found cell whole; call the function where that would not be what it does.
+        """Record a call of a found cell whole, or call the function.
 
         It is called if an argument is something else than an array, a number, a text, None, a model, or
-        tuples and lists of these; if the program may change what the function finds; and where `find`
-        says so. What calls its pieces is called in the place of a function that was divided.
+        tuples and lists of these; if the program may change what the function finds; if no operand is
+        pending and it does not begin with layers; and where `find` says so. In the place of a function
+        that was divided its rest is called, which calls its pieces.
         """
         found_cells: Any = recording.found
         cell: FoundCellBase = found_cells.cells.get(func)
@@ -637,10 +641,7 @@ class LazyRecorderBase:
     @cython.cfunc
     def is_alarmed(self) -> columns.Bool:
         """Return whether one of ``alarms`` is true."""
-        for alarm in self.alarms:  # noqa: SIM110
-            if alarm():
-                return True
-        return False
+        return any(alarm() for alarm in self.alarms)
 
     @cython.cfunc
     def add_key(self, x: Any, parts: list, operands: list) -> columns.Int:

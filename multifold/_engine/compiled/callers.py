@@ -1,7 +1,7 @@
 """What recording asks of Python's frames: as Python here, and as C in `callers.pxd`.
 
-Each recorded call asks for the line of the program that makes it, and each read for all lines that are
-open. `multifold._engine.compiled.columns` says how a module such as `_lazy` has both.
+Each recorded call asks for the line of the program that makes it, and each read for all calls that are
+under way. `multifold._engine.compiled.columns` says how a module such as `_lazy` has both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def code_of(frame: FrameType) -> CodeType:
 
 
 def place_of(frame: FrameType) -> int:
-    """Return the number of the instruction in its code where a frame is."""
+    """Return where in its code a frame is: the offset of an instruction, in bytes."""
     return frame.f_lasti
 
 

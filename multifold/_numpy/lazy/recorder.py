@@ -177,14 +177,14 @@ class NumpyRecorder(LazyRecorder):
             may_be_small=maker is None and max(sizes, default=0) <= FEW_NUMBERS and not any(same),
         )
 
-    def computed(self, pending: PendingArray, rows: Any) -> Any:
-        return own_value(pending.form, rows[0])
+    def computed(self, form: Any, rows: Any) -> Any:
+        return own_value(form, rows[0])
 
     def on_host(self, form: Any, value: Any) -> Any:
         return own_value(form, value)
 
     def settle(self, pending: PendingArray, rows: Any) -> None:
-        pending._settle(self.computed(pending, rows))
+        pending._settle(self.computed(pending.form, rows))
 
     def join(self, values: Sequence[Any], how: str) -> Any:
         if not all(isinstance(x, (np.ndarray, np.generic)) for x in values):

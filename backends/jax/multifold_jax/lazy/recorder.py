@@ -227,7 +227,7 @@ class JaxRecorder(OperatorRecorder):
             raise refusal(IN_A_FUNCTION, self.cells)
         return row
 
-    def computed(self, pending: PendingJax, rows: Any) -> Any:
+    def computed(self, form: Any, rows: Any) -> Any:
         return rows[0]
 
     def join(self, values: Sequence[Any], how: str) -> Any:

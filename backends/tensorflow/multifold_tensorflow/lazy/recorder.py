@@ -134,7 +134,7 @@ class TensorflowRecorder(OperatorRecorder):
         self.refuse_constant(x)
         return np.asarray(x)[None]
 
-    def computed(self, pending: Any, rows: Any) -> Any:
+    def computed(self, form: Any, rows: Any) -> Any:
         return tf.squeeze(rows, 0)
 
     def join(self, values: Sequence[Any], how: str) -> Any:

@@ -684,8 +684,8 @@ class TorchRecorder(LazyRecorder):
             ]
         return [*operands, call.with_state(recording, values)]
 
-    def computed(self, pending: Pending, rows: Any) -> Any:
-        return first_of(rows, pending.form.requires_grad)
+    def computed(self, form: TensorForm, rows: Any) -> Any:
+        return first_of(rows, form.requires_grad)
 
     def on_host(self, form: Any, value: Any) -> Any:
         if type(value) is np.ndarray and form.dtype in OF_NUMPY and form.device.type == "cpu":
@@ -716,10 +716,6 @@ class TorchRecorder(LazyRecorder):
 
     def may_join(self, form: TensorForm, how: str) -> bool:
         return how == "stack" or (how == "cat" and len(form.shape) > 0)
-
-    def row_of(self, form: TensorForm, rows: Tensor) -> Tensor:
-        with torch.inference_mode(False):  # it turns gradients on, too
-            return first_of(rows, form.requires_grad)
 
     def join_rows(self, how: str, form: TensorForm, rows: Tensor) -> Tensor:
         own = rows if form.requires_grad else rows.detach()
