@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._engine.ops.reach import CONTAINERS, FEW, FOUND, VALUES, globals_of, names_of
+from multifold._engine.ops.reach import CONTAINERS, FEW, FOUND, VALUES, bare, globals_of, names_of
 from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.lazy.current import CELL, Recording, refusal
 from multifold.lazy.seen import entries_of
@@ -305,7 +305,8 @@ class Beyond:
             key = id(owner), name
             if key not in self.kept:
                 self.kept.add(key)
-                self.keep(text, lambda: (table.get(name, NOTHING),))
+                # A wrapper of a cell, which each run makes anew, counts as the function.
+                self.keep(text, lambda: (bare(table.get(name, NOTHING)),))
 
     def keep_array(self, x: Any) -> None:
         """Keep how often an array was changed, or what a small array of NumPy holds."""

@@ -19,14 +19,14 @@ import numpy as np
 
 from multifold._engine.ops.state import KeptState
 from multifold.errors import MultifoldError, RecordError
-from multifold.lazy.beyond import Beyond, beyond_of, every_store, known_to
+from multifold.lazy.beyond import Beyond, beyond_of, every_store, known_to, stores_of
 from multifold.lazy.calls import LazyCall
 from multifold.lazy.current import Recording, recording_of, refusal
 from multifold.lazy.forms import PendingForm, PendingForms
 from multifold.lazy.keeping import KeepingWatch, keeps
 from multifold.lazy.patches import Replacements
 from multifold.lazy.pending_array import PendingNumbers
-from multifold.lazy.recorder import MANY, KnownCall, LazyRecorder
+from multifold.lazy.recorder import MANY, KnownCall, LazyRecorder, Stamp
 from multifold.lazy.seen import Seen
 from multifold.marks import mark_of
 from multifold.operands import shared
@@ -189,6 +189,15 @@ def call_layer(layer: Any, *args: Any, **kwargs: Any) -> Any:
     return layer(*args, **kwargs)
 
 
+class NoChanges:
+    """Counts the changes of what a program never changes: the counter of `Stamp`s that hold for a run."""
+
+    total = 0
+
+
+NO_CHANGES = NoChanges()
+
+
 def drawn() -> tuple[Any, ...]:
     """Return the states of Python's and NumPy's global random generators, to be compared.
 
@@ -282,6 +291,8 @@ class OperatorRecorder(LazyRecorder):
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         if len(self.known) > MANY:
             self.known, self.seen_before, self.beyond = {}, {}, {}
+        for met in (self.stamps, self.loose, self.whole):
+            met.clear()
         before = self.shared, self.seen
         self.shared = {id(x): x for x in self.flatten([*same])[0] if isinstance(x, self.arrays)}
         self.seen = {}
@@ -324,6 +335,8 @@ class OperatorRecorder(LazyRecorder):
                 self.beyond[id(x)] = Beyond([x], every_store(), known_to(recording))
             seen.look_beyond(beyond_of(recording, [x]))
             self.seen[id(x)] = self.seen_before[id(x)] = seen
+            if not seen.may_change(stores_of(recording)):
+                self.stamps[id(x)] = Stamp(x, seen, NO_CHANGES, [], [])
         seen.refuse_rebound()
         return seen
 

@@ -116,6 +116,12 @@ class Around:
         return True
 
 
+    def may_change(self, stores: Any) -> bool:
+        """Return whether a program that has such `ProgramStores` may change what the function finds."""
+        names = *[name for _, name, _ in self.names], *self.function.__code__.co_freevars
+        return any(map(stores.may_store, names)) or bool(stores.contents and (self.entries or self.versions))
+
+
 class Bound:
     """The attributes of an object, the variables of a function, or the entries of a container, as of now.
 
@@ -146,6 +152,14 @@ class Bound:
             and all(map(operator.is_, now.values(), self.attributes.values()))
             and (self.around is None or self.around.is_now())
             and all(same_entries(entries_of(x), entries) for x, entries in self.entries)
+        )
+
+    def may_change(self, stores: Any) -> bool:
+        """Return whether a program that has such `ProgramStores` may change what `is_now` looks at."""
+        return (
+            any(map(stores.may_store, self.attributes))
+            or bool(stores.contents and self.entries)
+            or (self.around is not None and self.around.may_change(stores))
         )
 
 
@@ -219,6 +233,13 @@ class Seen:
             self.refuse()
         if self.beyond is not None:
             self.beyond.refuse_changed(self.object)
+
+    def may_change(self, stores: Any) -> bool:
+        """Return whether a program that has such `ProgramStores` may do what `refuse_rebound` refuses.
+
+        If not, nothing has to be compared at each call of a run, but once at its end.
+        """
+        return self.beyond is not None or self.bound.may_change(stores)
 
     def refuse(self) -> NoReturn:
         """Raise the `RecordError` which says that something that a cell uses has changed."""
