@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from multifold._engine.ops.reach import CONTAINERS
 from multifold._engine.ops.state import KeptState
 from multifold.errors import MultifoldError, RecordError
 from multifold.lazy.beyond import Beyond, beyond_of, every_store, known_to, stores_of
@@ -286,6 +287,8 @@ class OperatorRecorder(LazyRecorder):
         self.seen: dict[int, Seen] = {}
         self.seen_before: dict[int, Seen] = {}
         self.beyond: dict[int, Beyond] = {}
+        # Containers that all examples get, by ``id``: with the key of each and the operands in it, once known.
+        self.same: dict[int, tuple[Any, Hashable, list[Any]]] = {}
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
@@ -293,18 +296,51 @@ class OperatorRecorder(LazyRecorder):
             self.known, self.seen_before, self.beyond = {}, {}, {}
         for met in (self.stamps, self.loose, self.whole):
             met.clear()
-        before = self.shared, self.seen
-        self.shared = {id(x): x for x in self.flatten([*same])[0] if isinstance(x, self.arrays)}
-        self.seen = {}
+        before = self.shared, self.seen, self.same
+        same = [*same]
+        self.shared = {id(x): x for x in self.flatten(same)[0] if isinstance(x, self.arrays)}
+        self.seen, self.same = {}, {id(x): (x, None, []) for x in same if type(x) in CONTAINERS}
         try:
             with self.replaced.applied():
                 yield
             for seen in self.seen.values():
                 seen.refuse_changed()
+            for x, key, operands in self.same.values():
+                if key is not None and not self.is_same(x, key, operands):
+                    raise refusal(
+                        "A container that all examples get was changed during the run. Recorded calls run later "
+                        "than in the loop.",
+                        "change it after the run.",
+                    )
         finally:
-            self.shared, self.seen = before
+            self.shared, self.seen, self.same = before
+
+    def is_same(self, x: Any, key: Hashable, operands: Sequence[Any]) -> bool:
+        """Return whether a container has the key and, one by one, the operands that it had before."""
+        now: list[Any] = []
+        return self.container_key(x, now) == key and [*map(id, now)] == [*map(id, operands)]
+
+    def same_key(self, x: Any, operands: list[Any]) -> Hashable | None:
+        """Return the key of a container that all examples get, as parameters; None for anything else.
+
+        It is looked into once a run, unless the program may change what containers hold.
+        """
+        found = self.same.get(id(x))
+        if found is None:
+            return None
+        _, key, own = found
+        if key is None:
+            if stores_of(recording_of()).contents:
+                return None
+            key = self.container_key(x, own)
+            self.same[id(x)] = x, key, own
+        operands += own
+        return key
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
+        found = self.same_key(x, operands)
+        if found is not None:
+            return found
         if isinstance(x, self.arrays) or type(x) is np.ndarray:
             operands.append(x)
             form = self.forms.of(x)
@@ -379,7 +415,11 @@ class OperatorRecorder(LazyRecorder):
         return shared(x) if id(x) in self.shared else self.row_of(recording, x)
 
     def row_of(self, recording: Recording, x: Any) -> Any:
-        """Return a computed operand ``s`` of one example as one row ``(1, *s)``."""
+        """Return a computed operand ``s`` of one example as one row ``(1, *s)``.
+
+        It is an array of NumPy where no gradient flows to it: a fold brings many of these to the device in
+        one copy.
+        """
         raise NotImplementedError
 
     def learn(

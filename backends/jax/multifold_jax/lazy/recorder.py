@@ -118,6 +118,20 @@ class RowsCall(JaxCall):
         return [x[:, None] for x in jax.tree.leaves(found)]
 
 
+def is_on_host(x: jax.Array) -> bool:
+    """Return whether an array has values now, of a dtype that NumPy knows, on the CPU, where runs compute.
+
+    A tracer has none, and an array of several devices lies on none.
+    """
+    if isinstance(x, jax.core.Tracer) or x.dtype not in OF_NUMPY:
+        return False
+    return getattr(x.device, "platform", None) == "cpu" == jax.default_backend()
+
+
+OF_NUMPY = frozenset(map(np.dtype, ("f4", "i1", "i2", "i4", "u1", "u2", "u4", "?")))
+"""Wider ones would be narrowed by launches of a run that is outside of a ``with jax.enable_x64(True)``."""
+
+
 class JaxRecorder(OperatorRecorder):
     """Records the calls of one plain program in JAX, and keeps what it has learnt of each kind of call.
 
@@ -221,6 +235,8 @@ class JaxRecorder(OperatorRecorder):
         return flatten(x)
 
     def row_of(self, recording: Recording, x: Any) -> Any:
+        if isinstance(x, jax.Array) and is_on_host(x):
+            return np.asarray(x)[None]
         row = jnp.array(x)[None]
         became_traced = isinstance(row, jax.core.Tracer) and not isinstance(x, jax.core.Tracer)
         if became_traced and self.is_transformed():  # it is unknown outside of that transform

@@ -27,7 +27,7 @@ from multifold_tensorflow.lazy.calls import (
 from multifold_tensorflow.lazy.layers import SEEN
 from multifold_tensorflow.lazy.pending import ANSWERS, IN_A_FUNCTION, PendingTensor, SettledTensor
 from multifold_tensorflow.lazy.scopes import Scopes
-from multifold_tensorflow.lazy.tracing import FromVariables
+from multifold_tensorflow.lazy.tracing import EAGER, FromVariables, should_record
 from multifold_tensorflow.trials import RESERVED, SEEDS, is_taped, layers_of, make_generator
 
 
@@ -129,9 +129,10 @@ class TensorflowRecorder(OperatorRecorder):
             )
 
     def row_of(self, recording: Recording, x: Any) -> Any:
-        if not recording.is_trace:
+        if recording.is_trace:
+            self.refuse_constant(x)
+        elif not is_on_host(x):
             return tf.expand_dims(x, 0)
-        self.refuse_constant(x)
         return np.asarray(x)[None]
 
     def computed(self, form: Any, rows: Any) -> Any:
@@ -141,6 +142,18 @@ class TensorflowRecorder(OperatorRecorder):
         if not all(map(tf.is_tensor, values)):
             return [*values]
         return tf.stack(values) if how == "stack" else tf.concat(values, 0)
+
+
+def is_on_host(x: Any) -> bool:
+    """Return whether ``x`` has numbers of a dtype that NumPy knows, which no gradient needs, on the CPU."""
+    if not isinstance(x, EAGER):
+        return type(x) is np.ndarray
+    return x.dtype in OF_NUMPY and "CPU" in x.device and not should_record([x])
+
+
+OF_NUMPY = frozenset(
+    {tf.float32, tf.float64, tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32}
+)
 
 
 def is_variable(x: Any) -> bool:
