@@ -47,7 +47,9 @@ from multifold.lazy.writes import (
     NAMELESS,
     SEEDERS,
     functions_in,
+    is_changer,
     is_known_module,
+    is_setter,
     is_written_here,
     named_by,
     written_by,
@@ -115,8 +117,14 @@ class ProgramStores:
         # Code that Python makes for a dataclass reads ``__class__``; only to store it counts.
         sets = "__class__" in self.names or not called.isdisjoint({*settings, *SETTINGS_OF_OBJECTS})
         self.settings = everything or sets
-        self.any_name = everything or not NAMING.isdisjoint(called)
-        self.contents = everything or any(one.contents for one in found)
+        named = [innermost(x) for function in functions for _, x in named_by(function)]
+        makes = any(
+            "__init__" in one.names
+            for x, one in zip(functions, found, strict=True)
+            if x.__name__ != "__init__"
+        )
+        self.any_name = everything or makes or not NAMING.isdisjoint(called) or any(map(is_setter, named))
+        self.contents = everything or any(one.contents for one in found) or any(map(is_changer, named))
         self.variables = everything or not called.isdisjoint({"set", "reset", "run"})
         begin = {getattr(x, "__name__", "") for x in roots} | {"forward", "call"}
         # "seed" is a common name for a number, too.
@@ -420,6 +428,13 @@ def roots_of(recording: Recording) -> list[Any]:
             found.append(FunctionType(code, frame.f_globals, code.co_name, None, cells))
         frame = frame.f_back
     return found
+
+
+def innermost(x: Any) -> Any:
+    """Return the function that a `functools.partial` calls in the end; anything else as it is."""
+    while isinstance(x, functools.partial):
+        x = x.func
+    return x
 
 
 def is_cell(x: Any) -> bool:

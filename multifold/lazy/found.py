@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FunctionType, MethodType
@@ -59,6 +60,13 @@ FEW_KINDS = 16
 class FoundCell(FoundCellBase):
     """What is known of one function of a program that may be recorded whole.
 
+    Parameters
+    ----------
+    function : function
+        The function.
+    is_straight : bool
+        Whether it is straight, whatever its code says.
+
     Attributes
     ----------
     function : function
@@ -75,8 +83,8 @@ class FoundCell(FoundCellBase):
         See the base.
     """
 
-    def __init__(self, function: FunctionType) -> None:
-        super().__init__(crooked(function.__code__))
+    def __init__(self, function: FunctionType, *, is_straight: bool = False) -> None:
+        super().__init__(None if is_straight else crooked(function.__code__))
         self.function = function
         self.launches = self.kinds = self.total = self.idle = 0
         if self.reason is None and is_recursive(function):
@@ -90,7 +98,7 @@ class FoundCell(FoundCellBase):
     @property
     def place(self) -> str:
         """The file and the line where it begins, as ``"model.py:12"``."""
-        code = self.function.__code__
+        code = getattr(inspect.unwrap(self.function), "__code__", self.function.__code__)
         return f"{code.co_filename}:{code.co_firstlineno}"
 
     def note_launch(self) -> None:
@@ -102,6 +110,10 @@ class FoundCell(FoundCellBase):
         self.kinds += 1
         if self.kinds > FEW_KINDS and self.kinds * 4 > self.total + self.calls:
             self.give_up(OTHER_KINDS)
+
+    def note_numbers(self, takes_numbers: bool) -> None:
+        """Set ``takes_numbers``."""
+        self.takes_numbers = takes_numbers
 
     def give_up(self, reason: str) -> None:
         """Record no call of it as one from now on, for a reason, which is a phrase."""
@@ -185,6 +197,15 @@ class FoundCells:
         users.update([name for name, x in attributes if is_of_user(x) or holds_code(x)])
         pure = {*methods, *[name for name, _ in attributes]} - users
         self.names = ProgramNames(users, (), pure, stored)
+
+    def take(self, functions: Sequence[Any]) -> None:
+        """Let more functions be recorded whole that are straight, and record themselves where they may."""
+        for function in functions:
+            self.cells.setdefault(function, FoundCell(function, is_straight=True))
+
+    def look_no_more(self) -> None:
+        """Note that a run was looked at, though nothing was looked for in its program."""
+        self.looked = True
 
     def divide(self) -> None:
         """Divide what is not recorded whole into pieces, and those that were given up further."""

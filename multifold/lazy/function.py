@@ -23,9 +23,10 @@ from multifold._engine.record.node import Node
 from multifold._engine.traces.tracer import TraceRecorder
 from multifold.backend import Backend
 from multifold.errors import RecordError, naming_keywords
+from multifold.lazy.beyond import names_called
 from multifold.lazy.cells import CELLS, as_cell, checked_cells
 from multifold.lazy.current import CURRENT, Recording
-from multifold.lazy.found import FEWEST_CALLS, FoundCells
+from multifold.lazy.found import FEWEST_CALLS, MANY_EXAMPLES, FoundCells
 from multifold.lazy.sharing import Sharing
 from multifold.lazy.waiting import Stacks, drive, stacks_of_run
 from multifold.lazy.writes import functions_in, written_by
@@ -240,7 +241,8 @@ class LazyFunction:
             if records:
                 self.thread.around.enter_context(recorder.beginning())
         finds = self.finds and run.recording.found is not None
-        if finds and not found.looked and calls >= FEWEST_CALLS:
+        is_first = not calls and recorder.finds_first and run.count >= MANY_EXAMPLES
+        if finds and not found.looked and (calls >= FEWEST_CALLS or is_first):
             self.find_cells()
         return not calls or (finds and not found.looked)
 
@@ -249,17 +251,25 @@ class LazyFunction:
 
         A run has begun in this thread: what functions of the framework are is known inside of it.
         """
-        if self.finds and self.recorder.finds_cells and not self.found.looked:
-            methods = {
-                x for x in dir(self.recorder.pending) if not x.endswith("_")
-            }  # those change no array
+        recorder = self.recorder
+        if self.finds and recorder.finds_cells and not self.found.looked:
+            if recorder.names_unlike_cells and not recorder.names_unlike_cells.isdisjoint(self.names_run()):
+                self.found.look_no_more()
+                return
+            methods = {x for x in dir(recorder.pending) if not x.endswith("_")}  # those change no array
             self.found.look(self.fn, reached_by(self.backend_for(), self.fn), self.cells, methods)
+            self.found.take(recorder.like_cells)
             self.thread.around.enter_context(self.found.applied())
 
     def roots(self) -> list[Any]:
         """Return the program, and an object of each class that it reaches, whose methods it may call."""
         parts = {type(x): x for x in reached_by(self.backend_for(), self.fn)}
         return [self.fn, *parts.values()]
+
+    def names_run(self) -> set[str]:
+        """Return the names in the code that the program may run, as names in that tell."""
+        begin = {getattr(self.fn, "__name__", "call"), "forward", "call"}
+        return names_called([*functions_in(self.roots(), lambda _: True)], begin)
 
     def names(self) -> frozenset[str]:
         """Return all names of globals, attributes and methods in the user's code of the program."""
@@ -391,7 +401,7 @@ class LazyRun:
             fold,
             is_trace=isinstance(fold, TraceRecorder),
             seed=seed,
-            found=None if own or seed is not None else function.found,
+            found=function.found if self.recorder.finds_cells and not own and seed is None else None,
         )
         self.sharing = Sharing(backend, self.recorder, function.fn, seed, same, own=own)
         self.recorder.begin_run(is_seeded=seed is not None)

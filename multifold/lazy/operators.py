@@ -281,13 +281,16 @@ class OperatorRecorder(LazyRecorder):
     )
     """And its hint."""
 
-    def __init__(self, pending: type, settled: type, answers: Any = None, *more: Any) -> None:
-        super().__init__(pending, settled, answers or {}, *more)
+    def __init__(
+        self, pending: type, settled: type, answers: Any = None, *more: Any, **options: Any
+    ) -> None:
+        super().__init__(pending, settled, answers or {}, *more, **options)
         self.forms = PendingForms(partial(PendingForm, pending))
         self.seen: dict[int, Seen] = {}
         self.seen_before: dict[int, Seen] = {}
         self.beyond: dict[int, Beyond] = {}
-        # Containers that all examples get, by ``id``: with the key of each and the operands in it, once known.
+        # Containers that all examples get, by ``id``, with the key of each and the operands in it, once
+        # these are known.
         self.same: dict[int, tuple[Any, Hashable, list[Any]]] = {}
 
     @contextlib.contextmanager
@@ -308,8 +311,8 @@ class OperatorRecorder(LazyRecorder):
             for x, key, operands in self.same.values():
                 if key is not None and not self.is_same(x, key, operands):
                     raise refusal(
-                        "A container that all examples get was changed during the run. Recorded calls run later "
-                        "than in the loop.",
+                        "A container that all examples get was changed during the run. Recorded calls run "
+                        "later than in the loop.",
                         "change it after the run.",
                     )
         finally:
@@ -417,8 +420,8 @@ class OperatorRecorder(LazyRecorder):
     def row_of(self, recording: Recording, x: Any) -> Any:
         """Return a computed operand ``s`` of one example as one row ``(1, *s)``.
 
-        It is an array of NumPy where no gradient flows to it: a fold brings many of these to the device in
-        one copy.
+        It is an array of NumPy where no gradient flows to it: a fold brings many of these to the device
+        in one copy.
         """
         raise NotImplementedError
 
@@ -433,14 +436,21 @@ class OperatorRecorder(LazyRecorder):
     ) -> KnownCall:
         by_name = {name: kwargs[name] for name in sorted(kwargs)}  # in the order of the key's operands
         leaves, structure = self.flatten((args, by_name))
-        arrays = self.pending, *self.arrays, np.ndarray
-        places = [i for i, x in enumerate(leaves) if isinstance(x, arrays)]
+        places = [i for i, x in enumerate(leaves) if self.is_operand(x)]
         same = [id(leaves[i]) in self.shared for i in places]
         call = (maker or self.calls[0])(func, structure, leaves, places, same)
         call.name_in_order(kwargs)
-        results, nested = call.learn(recording, [self.forms.of(leaves[i]) for i in places])
+        results, nested = call.learn(recording, [self.form_of(recording, leaves[i]) for i in places])
         forms = [*map(self.forms.of, results)]
         return KnownCall(call, nested, forms, [None] * len(forms), None, [*leaves, func], False)
+
+    def is_operand(self, x: Any) -> bool:
+        """Return whether an argument, or a leaf of one, is an operand of its call."""
+        return isinstance(x, (self.pending, *self.arrays, np.ndarray))
+
+    def form_of(self, recording: Recording, x: Any) -> Any:
+        """Return the form of an operand for one example."""
+        return self.forms.of(x)
 
     def on_host(self, form: Any, value: Any) -> Any:
         return np.asarray(value).reshape(form.shape)[()]

@@ -87,6 +87,14 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         Whether `time_backward` tells how long a backward pass has taken.
     finds_cells : bool
         Whether calls of functions that are not named can be recorded whole; see `find`.
+    like_cells : sequence of function
+        Functions around the program that may be recorded whole, whatever their code says.
+    finds_first : bool
+        Whether these are looked for where nothing else of a program is recorded, as in frameworks whose
+        functions of computed arrays are not.
+    names_unlike_cells : frozenset of str
+        Names in the code of a program in which none are looked for: what differentiates by itself, or
+        changes variables, would meet pending values of them.
     hint_if_slow : str
         What to do about a program that is slower than its loop, where no run of it is taken there; "" to
         say nothing.
@@ -124,6 +132,9 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     names_of_gradients: ClassVar[frozenset[str]] = frozenset()
     times_backward: ClassVar[bool] = False
     finds_cells: ClassVar[bool] = False
+    like_cells: ClassVar[Sequence[Any]] = ()
+    finds_first: ClassVar[bool] = False
+    names_unlike_cells: ClassVar[frozenset[str]] = frozenset()
     hint_if_slow: ClassVar[str] = ""
     by_hand: ClassVar[tuple[str, str]] = ("Calls of fold.add are recorded for less.", AFTER)
     own_contexts: ClassVar[tuple[Any, ...]] = ()
@@ -139,8 +150,9 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         alarms: tuple[Callable[[], Any], ...] = (),
         array: type | None = None,
         form_key: Callable[[Any], Hashable] | None = None,
+        is_inside: Callable[[], bool] | None = None,
     ) -> None:
-        super().__init__(pending, answers, probes, alarms, array, form_key)
+        super().__init__(pending, answers, probes, alarms, array, form_key, is_inside)
         self.settled_type: Any = settled
         self.inner = ("multifold.", "multifold_", *[f"{name}." for name in self.packages])
         self.frames = OpenFrames(self.inner, self.own_contexts)
@@ -385,6 +397,13 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         That is its `KnownCall`, and whether it is recorded even if no operand is pending; None if it is not
         recorded whole. ``operands`` are the arrays among its arguments. An adapter whose `stays` may say
         yes has this method.
+        """
+        raise NotImplementedError
+
+    def with_numbers(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of a call of a found cell with operands in the place of numbers.
+
+        An adapter that sets ``takes_numbers`` of a found cell has this method.
         """
         raise NotImplementedError
 

@@ -115,11 +115,12 @@ class Around:
                 return False
         return True
 
-
     def may_change(self, stores: Any) -> bool:
-        """Return whether a program that has such `ProgramStores` may change what the function finds."""
+        """Return whether a program with such `ProgramStores` may change what the function finds."""
         names = *[name for _, name, _ in self.names], *self.function.__code__.co_freevars
-        return any(map(stores.may_store, names)) or bool(stores.contents and (self.entries or self.versions))
+        return any(map(stores.may_store, names)) or bool(
+            stores.contents and (self.entries or self.versions)
+        )
 
 
 class Bound:

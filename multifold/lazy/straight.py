@@ -62,6 +62,8 @@ DENIED = SEEDERS | {
     *("__dict__", "id", "iter", "next", "breakpoint", "warn", "random", "time", "sleep", "perf_counter"),
     *("item", "tolist", "numpy", "__array__", "backward", "grad", "grad_fn", "data", "is_leaf"),
     *("register_hook", "retain_grad", "requires_grad_", "register_forward_hook", "checkpoint"),
+    *("executing_eagerly", "executing_eagerly_outside_functions", "inside_function", "get_static_value"),
+    *("is_symbolic_tensor", "Tracer", "is_concrete"),
     *("data_ptr", "storage", "untyped_storage", "share_memory_", "synchronize", "empty_cache", "save"),
     *(
         "set_default_dtype",
@@ -109,7 +111,10 @@ def crooked(code: CodeType) -> str | None:
     if code.co_flags & 0x2A0:  # generators, coroutines, and both
         return "it is a generator or a coroutine"
     wrote = written_by(code)
-    denied = sorted(DENIED & wrote.names)
+    names = wrote.names
+    if not names.isdisjoint({"hasattr", "getattr"}):
+        names = names.union([x for x in code.co_consts if isinstance(x, str)])
+    denied = sorted(DENIED & names)
     if denied:
         return f"it names {denied[0]!r}"
     if any(isinstance(x, tuple) and not OPTIONS.isdisjoint(x) for x in code.co_consts):  # names of keywords

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optree
 import pytest
+from jax.numpy import tanh
 from multifold_jax.eager import COMPILATIONS
 
 import multifold
@@ -127,9 +128,29 @@ def test_a_cell_of_rows_that_mixes_them_is_refused():
         multifold.batched(lambda x: mixing(x[None]), backend="jax")(XS)
 
 
-def test_a_function_of_jax_on_a_pending_array_names_cells():
+FUNCTIONS = {
+    "jnp": lambda x: jnp.where(layer(x) > 0, x, jnp.stack([layer(x), x]).mean(0)),
+    "nn": lambda x: jax.nn.softmax(jax.nn.relu(layer(x))),
+    "lax": lambda x: jax.lax.dynamic_slice(layer(x), (1,), (2,)),
+    "linalg": lambda x: jnp.linalg.norm(layer(x)),
+    "special": lambda x: jax.scipy.special.logsumexp(layer(x)),
+    "imported": lambda x: tanh(layer(x)),
+    "jitted": lambda x: halved({"x": layer(x)}),
+    "of forms": lambda x: (jnp.shape(layer(x)), jnp.ndim(layer(x)), jnp.size(layer(x), 0)),
+    "ufunc": lambda x: jnp.add(layer(x), x),
+}
+halved = jax.jit(lambda parts: parts["x"] / 2)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_of_jax_on_pending_arrays_is_recorded(name):
+    as_loop(FUNCTIONS[name], XS)
+    assert type(jnp.tanh) is type(halved) and tanh is jnp.tanh  # they are put back
+
+
+def test_a_function_that_takes_functions_names_cells():
     with pytest.raises(RecordError, match=r"(?s)cannot be recorded.*make a cell"):
-        multifold.batched(lambda x: jnp.tanh(layer(x)), backend="jax")(XS)
+        multifold.batched(lambda x: jax.lax.map(jnp.tanh, layer(x)), backend="jax")(XS)
 
 
 def test_a_variable_that_a_cell_uses_and_that_changes_is_refused():
@@ -448,7 +469,6 @@ def test_a_program_with_transforms_runs_inside_of_a_transform():
 
 
 CONSTRUCTORS = {
-    "array": lambda x, y: jnp.array([y[0], y[1]]),
     "r_": lambda x, y: jnp.r_[x, y],
     "vectorize": lambda x, y: jnp.vectorize(jnp.sin)(y),
     "at": lambda x, y: x.at[0].set(y[1]),
@@ -471,8 +491,7 @@ def test_what_has_no_gradient_is_made_an_array_inside_of_a_transform():
 
 
 FAILING = {
-    "where": lambda x, y: jnp.where(y > 0, y, x),
-    "lax": lambda x, y: jax.lax.tanh(y),
+    "vmap": lambda x, y: jax.vmap(jnp.sin)(y),
     "index": lambda x, y: x[y.argmax()],
     "operand": lambda x, y: jax.lax.cond(True, jnp.sin, jnp.cos, y),
 }

@@ -214,14 +214,18 @@ class FoundCellBase:
         How often it was recorded as one call in the last run.
     reason : str or None
         Why it is not recorded as one call, as a phrase; None if it is.
+    takes_numbers : bool or None
+        Whether numbers among its arguments are operands, as indices of words; None if that was not tried.
     """
 
     calls = cython.declare(columns.Int, visibility="public")
     reason = cython.declare(object, visibility="public")
+    takes_numbers = cython.declare(object, visibility="public")
 
     def __init__(self, reason: Any) -> None:
         self.calls = 0
         self.reason = reason
+        self.takes_numbers = None
 
     @cython.ccall
     def note_call(self) -> object:
@@ -441,6 +445,9 @@ class LazyRecorderBase:
         The forms of computed arrays that this recorder has met, by what ``form_key`` returns.
     is_seeded : bool
         Whether examples have random streams of their own, so that more counts than ``form_key`` says.
+    is_inside : callable or None
+        Returns whether the program is inside of what the framework does with code, as of a transform, where
+        no call is recorded whole.
     known : dict of tuple to KnownCall
         The kinds of calls, by key.
     plain_types : frozenset of type
@@ -475,6 +482,7 @@ class LazyRecorderBase:
     form_key = cython.declare(object, visibility="readonly")
     array_forms = cython.declare(dict, visibility="public")
     is_seeded = cython.declare(columns.Bool, visibility="public")
+    is_inside = cython.declare(object, visibility="readonly")
 
     def __init__(
         self,
@@ -484,6 +492,7 @@ class LazyRecorderBase:
         alarms: tuple,
         array: Any = None,
         form_key: Any = None,
+        is_inside: Any = None,
     ) -> None:
         self.pending = pending
         self.answers = answers
@@ -501,6 +510,7 @@ class LazyRecorderBase:
         self.form_key = form_key
         self.array_forms = {}
         self.is_seeded = False
+        self.is_inside = is_inside
 
     def dispatch(self, recording: RecordingBase, func: Any, args: tuple, kwargs: dict | None) -> Any:
         """Return the result of a function that has met a pending value, one that is not computed yet.
@@ -554,8 +564,11 @@ class LazyRecorderBase:
         """
         found_cells: Any = recording.found
         cell: FoundCellBase = found_cells.cells.get(func)
-        if cell is None or cell.reason is not None:
+        if cell is None or cell.reason is not None or (self.is_inside is not None and self.is_inside()):
             return found_cells.rests.get(func, func)(*args, **kwargs)
+        given: tuple = args
+        if cell.takes_numbers:
+            args = own(self).with_numbers(args)
         operands: list = []
         key: Any = None
         self.is_loose = True
@@ -566,12 +579,12 @@ class LazyRecorderBase:
         finally:
             self.is_loose = self.is_sure = False
         if key is None:
-            return func(*args, **kwargs)
+            return func(*given, **kwargs)
         found: Any = self.whole.get(key, FOUND_CELL)
         if found is FOUND_CELL:
             found = self.whole[key] = own(self).find(recording, key, func, args, kwargs, operands)
         if found is None or not (found[1] or self.any_pending(operands)):
-            return func(*args, **kwargs)
+            return func(*given, **kwargs)
         cell.note_call()
         return self.again(recording, found[0], operands)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import operator
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,15 +15,28 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from jax._src.lax.lax import _convert_element_type as convert
 
 from multifold import trusted
 from multifold.lazy.beyond import Beyond, every_store, known_to
 from multifold.lazy.current import Recording, refusal
+from multifold.lazy.finding import FindingRecorder, FoundCompiled, NumberOperand
 from multifold.lazy.forms import PendingForm
 from multifold.lazy.keeping import KeepingWatch
-from multifold.lazy.operators import CompiledCall, OperatorRecorder
+from multifold.lazy.operators import CompiledCall
 from multifold.lazy.recorder import MANY
 from multifold.lazy.seen import Seen
+from multifold.lazy.straight import Crooked
+from multifold.lazy.writes import is_known_module
+from multifold_jax.lazy.functions import (
+    FUNCTIONS,
+    IMPORTED,
+    OF_FORMS,
+    UNLIKE_CELLS,
+    imported_by,
+    is_of_jax,
+    seen,
+)
 from multifold_jax.lazy.nesting import flatten, ordered
 from multifold_jax.lazy.pending import IN_A_FUNCTION, PendingJax, SettledJax
 from multifold_jax.lazy.settings import STATES, applied, settings_now
@@ -108,6 +122,27 @@ class JaxCall(CompiledCall):
         return found[0] if len(found) == 1 else tuple(found)
 
 
+class FoundJax(FoundCompiled, JaxCall):
+    """A call of a found cell."""
+
+    def traced(self, *operands: Any) -> Any:
+        """Run the function as `JaxCall` does, with numbers of Python as it treats these.
+
+        Raises `Crooked` if it returns anything but arrays: an array is another thing than a number.
+        """
+        numbers = self.numbers or [False] * len(operands)
+        pairs = zip(operands, numbers, strict=True)
+        found = super().traced(*[weak(x) if is_number else x for x, is_number in pairs])
+        if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(found)):
+            raise Crooked("it returns other things than arrays")
+        return found
+
+
+def weak(x: Any) -> Any:
+    """Return an array that takes the dtype of what it is computed with, as a number of Python does."""
+    return convert(x, weak_type=True)
+
+
 class RowsCall(JaxCall):
     """A cell that the user wrote for rows: it takes ``(n, *s)`` and runs without `jax.vmap`."""
 
@@ -132,7 +167,7 @@ OF_NUMPY = frozenset(map(np.dtype, ("f4", "i1", "i2", "i4", "u1", "u2", "u4", "?
 """Wider ones would be narrowed by launches of a run that is outside of a ``with jax.enable_x64(True)``."""
 
 
-class JaxRecorder(OperatorRecorder):
+class JaxRecorder(FindingRecorder):
     """Records the calls of one plain program in JAX, and keeps what it has learnt of each kind of call.
 
     Parameters
@@ -144,6 +179,9 @@ class JaxRecorder(OperatorRecorder):
     packages = ("jax",)
     arrays = (jax.Array,)
     calls = JaxCall, JaxCall, RowsCall
+    found_calls = FoundJax
+    replaced = FUNCTIONS
+    names_unlike_cells = UNLIKE_CELLS
     in_a_function = IN_A_FUNCTION
     own_contexts = STATES
     by_hand = (
@@ -157,7 +195,12 @@ class JaxRecorder(OperatorRecorder):
     settings = {"config": settings_now}  # noqa: RUF012 - declared as a ClassVar where it comes from
 
     def __init__(self, fn: Any) -> None:
-        super().__init__(PendingJax, SettledJax, {}, (settings_now,))
+        super().__init__(
+            PendingJax, SettledJax, dict(OF_FORMS), (settings_now,), is_inside=self.is_transformed
+        )
+        self.plain_types = frozenset({type(jnp.zeros(())), NumberOperand})
+        self.program = fn
+        self.imported: list[Any] | None = None
         self.transforms: Any = transforms_now()
         self.outside = settings_now()
         self.bound: dict[tuple[int, ...], tuple[Seen, Beyond]] = {}
@@ -170,8 +213,10 @@ class JaxRecorder(OperatorRecorder):
         self.looked_at = set()
         if len(self.bound) > MANY:
             self.bound = {}
+        if self.imported is None:
+            self.imported = imported_by([self.program], partial(is_known_module, self.inner))
         try:
-            with super().recording(same):
+            with IMPORTED.applied(self.imported), super().recording(same):
                 yield
         finally:
             self.transforms, self.outside = before
@@ -182,6 +227,31 @@ class JaxRecorder(OperatorRecorder):
             raise refusal(f"A value is read inside of a transform of JAX. {IN_A_FUNCTION}", self.cells)
         with applied(self.outside):
             yield
+
+    @property
+    def like_cells(self) -> Sequence[Any]:  # type: ignore[override]
+        """What stands for functions that `jax.jit` has made: they depend on nothing but their arguments."""
+        return [seen(func).recorded for func in self.imported or () if not is_of_jax(func)]
+
+    def look_at(self, recording: Recording, x: Any) -> Seen:
+        is_stand_in = type(x) is FunctionType and x in self.like_cells
+        return Seen(x, recording.reached(inspect.unwrap(x) if is_stand_in else x))
+
+    @property
+    def finds_cells(self) -> bool:  # type: ignore[override]
+        """Whether straight functions are recorded whole: what `jax.jit` has made in a transform alone.
+
+        In a transform, as `jax.grad`, JAX takes a millisecond for each call of that, and elsewhere 5 us.
+        """
+        return self.is_within_transform() or not self.like_cells
+
+    @property
+    def finds_first(self) -> bool:  # type: ignore[override]
+        """Whether they are looked for first: in a transform.
+
+        What cells gain elsewhere pays for their compilations after a hundred runs.
+        """
+        return self.is_within_transform()
 
     def computes_now(self) -> bool:
         return not isinstance(jnp.zeros(()), jax.core.Tracer)
@@ -229,7 +299,7 @@ class JaxRecorder(OperatorRecorder):
 
     def meets_pending(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a pending array is among the arguments of a call, at any depth."""
-        return any(isinstance(x, PendingJax) for x in self.flatten((args, kwargs))[0])
+        return any(type(x) is PendingJax for x in self.flatten((args, kwargs))[0])
 
     def flatten(self, x: Any) -> tuple[list[Any], Any]:
         return flatten(x)

@@ -18,9 +18,11 @@ from multifold import trusted
 from multifold.errors import RecordError
 from multifold.lazy.beyond import refuse_reseeded
 from multifold.lazy.current import Recording, recording_of, refusal
+from multifold.lazy.finding import FoundCompiled
 from multifold.lazy.forms import PendingForm
 from multifold.lazy.keeping import KeepingWatch
 from multifold.lazy.operators import CompiledCall
+from multifold.lazy.straight import Crooked
 from multifold_tensorflow.lazy.graphs import assigned_by, is_random, refuse_unfit
 from multifold_tensorflow.lazy.pending import refuse_stopped, refused
 from multifold_tensorflow.trials import (
@@ -237,6 +239,20 @@ class TensorCell(TensorCall):
 
     def owners(self) -> list[Any]:
         return [self.func, *self.leaves]
+
+
+class FoundTensors(FoundCompiled, TensorCell):
+    """A call of a found cell."""
+
+    def checked(self, found: Any) -> list[Any]:
+        if not all(isinstance(x, tf.Tensor) for x in optree.tree_leaves(found)):
+            raise Crooked("it returns other things than tensors")
+        return super().checked(found)
+
+    def refuse_unlike(self) -> None:
+        super().refuse_unlike()
+        if is_random(self.run.graph):
+            raise Crooked("it draws random numbers")
 
 
 class TensorRows(TensorCell):

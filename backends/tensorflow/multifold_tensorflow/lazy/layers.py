@@ -76,12 +76,15 @@ VARIABLES = [
     private("tensorflow.python.ops.resource_variable_ops", name)
     for name in ("BaseResourceVariable", "ResourceVariable")
 ]
-CHANGES = [
-    (kind, name, seen_assignment)
+ASSIGNS = frozenset(
+    name
     for kind in VARIABLES
     for name in vars(kind)
     if name.startswith(("assign", "scatter_", "batch_scatter"))
-]
+)
+"""Methods that change a variable."""
+
+CHANGES = [(kind, name, seen_assignment) for kind in VARIABLES for name in ASSIGNS & {*vars(kind)}]
 
 SEEN = Replacements((keras.layers.Layer, "__call__", seen_call), *CHANGES)
 """What sees them."""

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from multifold.lazy.candidates import names_of
 from multifold.lazy.current import Recording, refusal
-from multifold.lazy.operators import OperatorRecorder
+from multifold.lazy.finding import FindingRecorder, NumberOperand
 from multifold.lazy.recorder import KnownCall
 from multifold.lazy.seen import Seen
+from multifold.lazy.writes import is_written_here
 from multifold_tensorflow.lazy.calls import (
     MASKS,
+    FoundTensors,
     LayerModes,
     TensorCall,
     TensorCell,
@@ -24,14 +30,14 @@ from multifold_tensorflow.lazy.calls import (
     modes,
     refuse_mask,
 )
-from multifold_tensorflow.lazy.layers import SEEN
+from multifold_tensorflow.lazy.layers import ASSIGNS, SEEN
 from multifold_tensorflow.lazy.pending import ANSWERS, IN_A_FUNCTION, PendingTensor, SettledTensor
 from multifold_tensorflow.lazy.scopes import Scopes
-from multifold_tensorflow.lazy.tracing import EAGER, FromVariables, should_record
-from multifold_tensorflow.trials import RESERVED, SEEDS, is_taped, layers_of, make_generator
+from multifold_tensorflow.lazy.tracing import EAGER, FromVariables
+from multifold_tensorflow.trials import RESERVED, SEEDS, is_taped, layers_of, make_generator, private
 
 
-class TensorflowRecorder(OperatorRecorder):
+class TensorflowRecorder(FindingRecorder):
     """Records the calls of one plain program in TensorFlow, and keeps what it has learnt of each kind.
 
     Parameters
@@ -59,23 +65,37 @@ class TensorflowRecorder(OperatorRecorder):
     }
     arrays = (tf.Tensor,)
     calls = TensorCall, TensorCell, TensorRows
+    found_calls = FoundTensors
+    finds_cells = finds_first = True
+    names_unlike_cells = frozenset({"GradientTape", "ForwardAccumulator", "gradients"} | ASSIGNS)
     replaced = SEEN
     in_a_function = IN_A_FUNCTION
 
     def __init__(self, fn: Any) -> None:
-        super().__init__(PendingTensor, SettledTensor, ANSWERS, (modes,))
+        super().__init__(
+            PendingTensor,
+            SettledTensor,
+            ANSWERS,
+            (modes,),
+            is_inside=lambda: graph_now() is not self.graph,
+        )
+        self.plain_types = frozenset({NumberOperand})
         self.program = fn
         self.outside = LayerModes()
         self.scopes = Scopes()
         self.from_variables = FromVariables()
         self.graph: Any = None
+        self.options: list[str] = []
         self.is_taped = False
         self.used: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         graph = graph_now()
-        if graph is not self.graph:  # calls hold tensors of the graph in which they were recorded
+        options = [str(now()) for now in self.settings.values()]
+        # Calls hold tensors of the graph in which they were recorded, and what the settings were.
+        if graph is not self.graph or options != self.options:
+            self.options = options
             self.graph, self.known, self.seen_before, self.beyond = graph, {}, {}, {}
         before = self.outside, self.scopes, self.is_taped
         self.outside, self.scopes, self.is_taped = LayerModes(), Scopes(), is_taped()
@@ -128,6 +148,17 @@ class TensorflowRecorder(OperatorRecorder):
                 "assign it after the run.",
             )
 
+    def stays(self, x: Any) -> bool:
+        if isinstance(x, tf.Tensor):
+            return getattr(x, "_keras_mask", None) is None
+        return super().stays(x)
+
+    def compared(self, x: Any) -> Mapping[str, Any]:
+        return attributes_of(x)
+
+    def dtype_of(self, dtype: np.dtype) -> Any:
+        return tf.as_dtype(dtype)
+
     def row_of(self, recording: Recording, x: Any) -> Any:
         if recording.is_trace:
             self.refuse_constant(x)
@@ -148,8 +179,11 @@ def is_on_host(x: Any) -> bool:
     """Return whether ``x`` has numbers of a dtype that NumPy knows, which no gradient needs, on the CPU."""
     if not isinstance(x, EAGER):
         return type(x) is np.ndarray
-    return x.dtype in OF_NUMPY and "CPU" in x.device and not should_record([x])
+    return x.dtype in OF_NUMPY and "CPU" in x.device and not may_have_gradient([x])
 
+
+may_have_gradient = private("tensorflow.python", "pywrap_tfe").TFE_Py_TapeSetPossibleGradientTypes
+"""Returns 0 for tensors that no tape and no forward accumulator watches."""
 
 OF_NUMPY = frozenset(
     {tf.float32, tf.float64, tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32}
@@ -165,15 +199,36 @@ def attributes_of(x: Any) -> Mapping[str, Any]:
     """Return the attributes, name -> value, of an object that its calls may depend on.
 
     Variables have none, since calls read them when they run. Of layers and modules, names that begin with
-    an underscore are left out, but for masks of dropout.
+    an underscore are left out, but for masks of dropout, the layers of a model, and what code of the user's
+    class names.
     """
     if isinstance(x, (tf.Tensor, tf.Variable, keras.Variable)):
         return {}
     own = vars(x)
     if not isinstance(x, (keras.layers.Layer, tf.Module)):
         return own
-    found = {name: value for name, value in own.items() if name[0] != "_" and name not in RESERVED}
+    hidden = hidden_names(type(x))  # type: ignore[arg-type]
+    found = {
+        name: value
+        for name, value in own.items()
+        if (name[0] != "_" or name in hidden) and name not in RESERVED
+    }
     if isinstance(x, keras.layers.Layer):
         found |= {"trainable": x._trainable, "dtype_policy": x.dtype_policy}
         found |= {name: own[name] for name in MASKS if name in own}
+        found |= {f"_layers[{i}]": layer for i, layer in enumerate(own.get("_layers", ()))}
     return found
+
+
+@functools.lru_cache(maxsize=1024)
+def hidden_names(kind: type) -> frozenset[str]:
+    """Return names that begin with an underscore in the code of the methods that a user's class has."""
+    functions = [
+        inspect.unwrap(x)
+        for base in kind.__mro__
+        if is_written_here(base.__module__)
+        for x in vars(base).values()
+        if isinstance(x, FunctionType)
+    ]
+    names = frozenset[str]().union(*[names_of(x.__code__) for x in functions])
+    return frozenset(name for name in names if name.startswith("_") and not name.startswith("__"))

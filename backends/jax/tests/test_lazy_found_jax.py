@@ -1,0 +1,152 @@
+"""Straight functions of JAX programs are found in transforms, and do what the loop does."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.numpy import tanh
+from multifold_jax.lazy.recorder import FoundJax
+
+import multifold
+
+KEYS = jax.random.split(jax.random.key(0), 3)
+PARAMETERS = {
+    "words": jax.random.normal(KEYS[0], (10, 4)),
+    "inner": {"join": jax.random.normal(KEYS[1], (8, 4)) * 0.5},
+}
+TREES = [(1, 2), ((3, 4), 5), 6, ((1, (2, 3)), (4, 5))] * 5
+
+
+def leaf(parameters, word):
+    return tanh(parameters["words"][word])
+
+
+def combine(parameters, left, right):
+    return jnp.tanh(jnp.concatenate([left, right]) @ parameters["inner"]["join"])
+
+
+def encode(tree, parameters):
+    if isinstance(tree, int):
+        return leaf(parameters, tree)
+    return combine(parameters, encode(tree[0], parameters), encode(tree[1], parameters))
+
+
+@jax.jit
+def jitted_leaf(parameters, word):
+    return parameters["words"][word] * 2
+
+
+jitted = jax.jit(combine)
+
+
+def encode_jitted(tree, parameters):
+    if isinstance(tree, int):
+        return jitted_leaf(parameters, tree)
+    left, right = (encode_jitted(part, parameters) for part in tree)
+    return jitted(parameters, left, right)
+
+
+def inline(tree, parameters):
+    if isinstance(tree, int):
+        return leaf(parameters, tree)
+    left, right = inline(tree[0], parameters), inline(tree[1], parameters)
+    both = jnp.concatenate([left, right]) @ parameters["inner"]["join"]
+    return jnp.where(both > 0, both, jax.nn.sigmoid(both) - 1)
+
+
+def gradients(run, trees, parameters=PARAMETERS):
+    """Return the gradients of a batched program."""
+    return jax.grad(lambda p: jnp.square(run(trees, parameters=p)).sum())(parameters)
+
+
+def of_loop(fn, trees, parameters=PARAMETERS):
+    """Return those of the loop."""
+    return jax.grad(lambda p: sum(jnp.square(fn(tree, p)).sum() for tree in trees))(parameters)
+
+
+def assert_same(found, wanted):
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+PROGRAMS = {"functions": encode, "jitted": encode_jitted, "in one function": inline}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_functions_are_found_in_a_transform(name):
+    program, before = PROGRAMS[name], vars(jnp)["tanh"]
+    run = multifold.batched(program, backend="jax")
+    for trees in (TREES, TREES[::-1]):
+        assert_same(gradients(run, trees), of_loop(program, trees))
+    assert len(run.explain()) == 4  # all leaves, and a launch for each height
+    assert sum(cell.calls for cell in run.function.found.cells.values()) >= 55
+    assert jnp.tanh is before is tanh  # functions of JAX are put back
+
+
+def test_a_table_is_looked_up_by_one_kind_of_call():
+    run = multifold.batched(encode, backend="jax")
+    gradients(run, TREES)
+    assert sum(isinstance(kind.call, FoundJax) for kind in run.recorder.known.values()) == 2
+
+
+@pytest.mark.parametrize("program", [encode, encode_jitted])
+def test_outside_of_transforms_the_program_runs_as_a_loop_until_cells_are_found(program):
+    run = multifold.batched(program, backend="jax")
+    with pytest.warns(UserWarning, match="ran as a loop"):
+        run(TREES, parameters=PARAMETERS)
+    gradients(run, TREES)
+    found = run(TREES, parameters=PARAMETERS)
+    assert_same(found, jnp.stack([program(tree, PARAMETERS) for tree in TREES]))
+    assert bool(len(run.explain())) is (program is encode)  # what is jitted takes 5 us there
+
+
+def numbers(x, scale):
+    return jnp.tanh(x) * scale, 3
+
+
+def mapped(x, scale):
+    return jax.lax.map(jnp.sin, x * scale)
+
+
+def at(x, scale):
+    return x.at[0].set(scale) * 2
+
+
+NOT_FOUND = {
+    "returns a number": lambda x, scale: numbers(x, scale)[0] * numbers(x, scale)[1],
+    "takes functions": mapped,
+    "updates": at,
+    "differentiates": lambda x, scale: jax.grad(lambda s: numbers(x, s)[0].sum())(scale) * x,
+}
+
+
+@pytest.mark.parametrize("name", NOT_FOUND)
+def test_what_is_not_straight_does_what_it_does_in_the_loop(name):
+    program, xs = NOT_FOUND[name], [*jax.random.normal(KEYS[2], (20, 4))]
+    run = multifold.batched(program, backend="jax")
+    found = jax.grad(lambda scale: run(xs, scale=scale).sum())(1.5)
+    assert_same(found, jax.grad(lambda scale: sum(program(x, scale).sum() for x in xs))(1.5))
+
+
+def test_parameters_that_change_during_the_run_are_those_of_each_call():
+    def program(word, parameters):
+        found = doubled(parameters, jnp.asarray(word))
+        parameters["words"] = parameters["words"] + 1
+        return found
+
+    doubled = multifold.cell(lambda parameters, word: parameters["words"][word] * 2)
+    found = multifold.batched(program, backend="jax")([1, 2, 3], parameters=dict(PARAMETERS))
+    mine = dict(PARAMETERS)
+    assert_same(found, jnp.stack([program(word, mine) for word in (1, 2, 3)]))
+
+
+def test_functions_are_put_back_after_an_error():
+    def program(x):
+        raise ValueError("of the user")
+
+    before = jnp.tanh
+    with pytest.raises(ValueError, match="of the user"):
+        multifold.batched(program, backend="jax")([jnp.ones(2)])
+    assert jnp.tanh is before

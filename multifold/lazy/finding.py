@@ -1,0 +1,287 @@
+"""Found cells in frameworks that compile calls, as TensorFlow and JAX (see `multifold.lazy.found`).
+
+A straight function is tried once for each kind of call, where the framework draws its graph or traces it:
+under a guard that stops it before it does what is seen outside of a call. Its calls are recorded even if
+all arrays that it gets are computed, since nothing else records functions of these:
+
+    def leaf(table, word):
+        return tf.tanh(tf.gather(table, word))
+
+Of ``leaf(table, 3)`` and ``leaf(table, 5)`` the numbers alone tell the calls apart, if all examples get the
+same table. So they become operands, where the function does the same with an array of one number.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any, ClassVar
+
+import optree
+
+from multifold._engine.ops.reach import CONTAINERS
+from multifold.errors import RecordError
+from multifold.lazy.beyond import stores_of
+from multifold.lazy.calls import BY_ROWS
+from multifold.lazy.current import REFUSALS, Recording, recording_of
+from multifold.lazy.operators import CompiledCall, OperatorRecorder
+from multifold.lazy.recorder import MANY, KnownCall
+from multifold.lazy.source import source_of
+from multifold.lazy.statements import name_of_call
+from multifold.lazy.straight import Crooked, StraightGuard, adds_in_place, changers_of
+
+MOST_INT = 1 << 31
+"""Numbers of Python that are larger may not fit into arrays."""
+
+
+class NumberOperand(int):
+    """An argument of a found cell that is a number of Python, and another one for each example."""
+
+    shape = ()
+
+
+class FoundCompiled(CompiledCall):
+    """A call of a found cell: a straight function, recorded whole without being named.
+
+    Attributes
+    ----------
+    cell : FoundCell
+        The function that it is a call of.
+    numbers : list of bool
+        For each operand, whether it is a `NumberOperand`.
+    """
+
+    is_cell = True
+    cell: Any = None
+
+    def __init__(
+        self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int], *more: Any
+    ) -> None:
+        super().__init__(func, structure, leaves, places, *more)
+        self.numbers = [type(leaves[i]) is NumberOperand for i in places]
+
+    def one(self, *operands: Any) -> Any:
+        """Do what `LazyCall.one` does; raise `Crooked` if an argument is the result, or in it."""
+        args, kwargs = self.arguments(operands)
+        found = self.func(*args, **kwargs)
+        containers = [x for x in (*args, *kwargs.values()) if type(x) in CONTAINERS]
+        given = {id(x) for x in (*operands, *containers)}
+        if id(found) in given or not given.isdisjoint(map(id, optree.tree_leaves(found))):
+            raise Crooked("it returns what it was given")
+        return found
+
+    def belongs_to(self, cell: Any) -> None:
+        """Set ``cell``."""
+        self.cell = cell
+
+    def refuse_unlike(self) -> None:
+        """Raise `Crooked` if what was learnt of the call says that it is not to be recorded whole."""
+        if BY_ROWS in self.__name__:
+            raise Crooked("its calls cannot run together")
+
+    def __call__(self, *rows: Any) -> Any:
+        self.cell.note_launch()
+        return super().__call__(*rows)  # type: ignore[misc]
+
+
+INDEXERS = {
+    *("gather", "embedding_lookup", "take", "one_hot", "asarray", "array", "constant", "as_tensor"),
+    *("convert_to_tensor", "dynamic_index_in_dim"),
+}
+"""Functions to which a number is an index, or of which it becomes an array."""
+
+
+def only_index(function: Any, numbers: Sequence[int]) -> bool:
+    """Return whether a function uses some of its parameters, by position, as indices and for nothing else.
+
+    >>> def leaf(table, word):
+    ...     return table[word]
+    >>> def scaled(x, factor):
+    ...     return x * factor
+    >>> only_index(leaf, [1]), only_index(scaled, [1])
+    (True, False)
+    """
+    source = source_of(function)
+    if source is None or max(numbers) >= function.__code__.co_argcount:
+        return False
+    names = {function.__code__.co_varnames[i] for i in numbers}
+    used = [x for x in ast.walk(source.tree) if isinstance(x, ast.Name) and x.id in names]
+    indices = [x.slice for x in ast.walk(source.tree) if isinstance(x, ast.Subscript)]
+    for x in ast.walk(source.tree):
+        if isinstance(x, ast.Call) and name_of_call(x) in INDEXERS:
+            indices += [*x.args, *[keyword.value for keyword in x.keywords]]
+    return all(isinstance(x.ctx, ast.Load) and any(x is y for y in indices) for x in used)
+
+
+class FindingRecorder(OperatorRecorder):
+    """Records plain programs, and finds straight functions in them.
+
+    Subclasses say of which class the calls of these are.
+
+    Attributes
+    ----------
+    not_whole : set of Hashable
+        Kinds of calls that are not recorded whole, since the function raises an error of its own.
+    restless : dict of int to object
+        Functions and objects, by ``id``, that a run cannot take for what does not change.
+    """
+
+    found_calls: ClassVar[type[FoundCompiled]]
+    """The class of their calls."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.not_whole = set[Hashable]()
+        self.restless: dict[int, Any] = {}
+
+    @contextlib.contextmanager
+    def recording(self, same: Iterable[Any]) -> Iterator[None]:
+        self.restless.clear()
+        with super().recording(same):
+            yield
+
+    def key_of(self, x: Any, operands: list[Any]) -> Hashable:
+        if type(x) is NumberOperand:
+            operands.append(x)
+            return NumberOperand
+        return super().key_of(x, operands)
+
+    def is_operand(self, x: Any) -> bool:
+        return type(x) is NumberOperand or super().is_operand(x)
+
+    def form_of(self, recording: Recording, x: Any) -> Any:
+        if type(x) is not NumberOperand:
+            return super().form_of(recording, x)
+        return self.forms.get((), self.dtype_of(recording.backend.number_dtype(int)))
+
+    def dtype_of(self, dtype: Any) -> Any:
+        """Return a dtype of NumPy as the framework's."""
+        return dtype
+
+    def own_row(self, recording: Recording, x: Any) -> Any:
+        return int(x) if type(x) is NumberOperand else super().own_row(recording, x)
+
+    def stays(self, x: Any) -> bool:
+        kind = type(x)
+        if kind in CONTAINERS:
+            return id(x) in self.same and not stores_of(recording_of()).contents
+        if isinstance(x, self.arrays):  # one that a transform stands for
+            return True
+        if (
+            kind is FunctionType
+        ):  # variables that it binds may change as long as the function around it runs
+            is_candidate = not x.__closure__ or x in self.like_cells
+        else:
+            is_candidate = not isinstance(x, type) and hasattr(x, "__dict__")
+        if not is_candidate or id(x) in self.restless:
+            return False
+        is_new = id(x) not in self.seen
+        text = REFUSALS.text
+        try:
+            self.seen_of(x)
+        except RecordError:
+            REFUSALS.put_back(text)
+        if id(x) in self.stamps:
+            return True
+        self.restless[id(x)] = x
+        if is_new:  # no call is recorded with it, so it may change
+            for known in (self.seen, self.seen_before, self.beyond):
+                known.pop(id(x), None)
+        return False
+
+    def find(
+        self,
+        recording: Recording,
+        key: tuple[Any, ...],
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        operands: list[Any],
+    ) -> tuple[KnownCall, bool] | None:
+        cell: Any = recording.found and recording.found.cells[func]
+        if cell.reason is not None or stores_of(recording).settings:
+            return None
+        if all(id(x) in self.shared for x in operands):
+            numbers = [i for i, x in enumerate(args) if type(x) is int]
+            if cell.takes_numbers is None and numbers:
+                are_indices = func in self.like_cells or only_index(func, numbers)
+                cell.note_numbers(
+                    are_indices and self.may_take_numbers(recording, cell, func, args, kwargs)
+                )
+            return None
+        known = self.known.get(key)
+        if known is None and key not in self.not_whole:
+            try:
+                known = self.known[key] = self.tried(recording, cell, func, args, kwargs, operands)
+                cell.note_kind()
+            except (Crooked, RecordError) as reason:
+                cell.give_up(str(reason).partition("\n")[0])
+            except Exception:  # noqa: BLE001 - the function itself raises it, or says what to do
+                if len(self.not_whole) > MANY:
+                    self.not_whole.clear()
+                self.not_whole.add(key)
+        return None if known is None else (known, True)
+
+    def may_take_numbers(
+        self, recording: Recording, cell: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Return whether numbers among the arguments of a straight function may be operands.
+
+        They alone tell its calls apart, as in ``table[word]`` of a table that all examples get. They may
+        if the function uses them as indices alone, runs with an array in the place of each, and returns
+        what it returns for a number: arrays of the same forms.
+        """
+        text = REFUSALS.text
+        try:
+            known = self.tried(recording, cell, func, self.with_numbers(args), kwargs, [])
+            with recording.paused():
+                results, structure = self.flatten(func(*args, **kwargs))
+        except (Crooked, Exception):  # noqa: BLE001 - its numbers are constants then
+            REFUSALS.put_back(text)
+            return False
+        if not all(isinstance(x, self.arrays) for x in results):
+            return False
+        if known.forms != [*map(self.forms.of, results)]:
+            return False
+        again = results[0] if known.structure is None else known.structure.unflatten(results)
+        return bool(self.flatten(again)[1] == structure)
+
+    def with_numbers(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple([NumberOperand(x) if type(x) is int and abs(x) < MOST_INT else x for x in args])
+
+    def compared(self, x: Any) -> Mapping[str, Any]:
+        """Return the attributes of an object whose changes are seen from one run to the next."""
+        return vars(x)
+
+    def tried(
+        self,
+        recording: Recording,
+        cell: Any,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        operands: list[Any],
+    ) -> KnownCall:
+        """Return the `KnownCall` of a function that may be straight; raise what says that it is not."""
+        seen = [self.seen[id(x)] for x in (func, *args, *kwargs.values()) if id(x) in self.seen]
+        parts = [x for one in seen for x in (one.object, *one.parts) if hasattr(x, "__dict__")]
+        changers = changers_of(parts)
+        guard = StraightGuard(lambda module: f"{module}.".startswith(self.inner), changers)
+        text = REFUSALS.text
+        try:
+            with guard:
+                known = self.learn(recording, self.found_calls, func, args, kwargs, operands)
+        finally:
+            REFUSALS.put_back(text)
+        for x in parts:
+            hidden = sorted(guard.names.intersection(vars(x)).difference(self.compared(x)))
+            if hidden:
+                raise Crooked(f"it names {hidden[0]!r}, which may be another one in the next run")
+        takes_containers = any(type(x) in CONTAINERS for x in (*args, *kwargs.values()))
+        if takes_containers and any(map(adds_in_place, guard.codes.values())):
+            raise Crooked("it may change a container that it is given")
+        known.call.refuse_unlike()
+        known.call.belongs_to(cell)
+        return known
