@@ -86,11 +86,11 @@ class FoundCompiled(CompiledCall):
         return super().__call__(*rows)  # type: ignore[misc]
 
 
-INDEXERS = {
-    *("gather", "embedding_lookup", "take", "one_hot", "asarray", "array", "constant", "as_tensor"),
-    *("convert_to_tensor", "dynamic_index_in_dim"),
-}
-"""Functions to which a number is an index, or of which it becomes an array."""
+INDEXERS = {"gather", "embedding_lookup", "take", "one_hot", "dynamic_index_in_dim"}
+"""Functions to which a number is an index."""
+
+MAKERS = {"asarray", "array", "constant", "as_tensor", "convert_to_tensor"}
+"""Functions that make an array of a number; if they are told its dtype, they may refuse a large one."""
 
 
 def only_index(function: Any, numbers: Sequence[int]) -> bool:
@@ -110,8 +110,10 @@ def only_index(function: Any, numbers: Sequence[int]) -> bool:
     used = [x for x in ast.walk(source.tree) if isinstance(x, ast.Name) and x.id in names]
     indices = [x.slice for x in ast.walk(source.tree) if isinstance(x, ast.Subscript)]
     for x in ast.walk(source.tree):
-        if isinstance(x, ast.Call) and name_of_call(x) in INDEXERS:
-            indices += [*x.args, *[keyword.value for keyword in x.keywords]]
+        if isinstance(x, ast.Call):
+            given = [*x.args, *[keyword.value for keyword in x.keywords]]
+            name = name_of_call(x)
+            indices += given if name in INDEXERS or (name in MAKERS and len(given) == 1) else []
     return all(isinstance(x.ctx, ast.Load) and any(x is y for y in indices) for x in used)
 
 
@@ -154,7 +156,7 @@ class FindingRecorder(OperatorRecorder):
     def form_of(self, recording: Recording, x: Any) -> Any:
         if type(x) is not NumberOperand:
             return super().form_of(recording, x)
-        return self.forms.get((), self.dtype_of(recording.backend.number_dtype(int)))
+        return self.forms.number(self.dtype_of(recording.backend.number_dtype(int)))
 
     def dtype_of(self, dtype: Any) -> Any:
         """Return a dtype of NumPy as the framework's."""

@@ -49,6 +49,14 @@ class PendingForms:
         """Return the form for the shape and dtype of an array; make and store it if it is new."""
         return self.get(tuple(x.shape), x.dtype)
 
+    def entry(self, form: Any) -> Any:
+        """Return the form of an entry along axis 0 of arrays of a form."""
+        return self.get(form.shape[1:], form.dtype)
+
+    def number(self, dtype: Any) -> Any:
+        """Return the form of an array that stands for a number of Python."""
+        return self.get((), dtype)
+
     def get(self, *key: Any) -> Any:
         """Return the form for a key, as ``shape, dtype``; make it by ``make(*key)`` if it is new."""
         found = self.known.get(key)

@@ -253,7 +253,7 @@ class LazyFunction:
         """
         recorder = self.recorder
         if self.finds and recorder.finds_cells and not self.found.looked:
-            if recorder.names_unlike_cells and not recorder.names_unlike_cells.isdisjoint(self.names_run()):
+            if not recorder.may_look(self.names_run, self.roots()):
                 self.found.look_no_more()
                 return
             methods = {x for x in dir(recorder.pending) if not x.endswith("_")}  # those change no array

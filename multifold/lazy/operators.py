@@ -57,7 +57,7 @@ class PendingOperators(PendingNumbers):
     def __getitem__(self, index: Any) -> Any:
         if type(index) is int and self.form.shape:
             recording = recording_of()
-            form = recording.recorder.forms.get(self.form.shape[1:], self.form.dtype)
+            form = recording.recorder.forms.entry(self.form)
             try:
                 return recording.recorder.entry(recording, self, index, form)
             except IndexError:
@@ -82,6 +82,9 @@ class PendingOperators(PendingNumbers):
 
     def __repr__(self) -> str:
         return f"<pending array {self.form.shape} {self.form.dtype}, {self.node!r}>"
+
+    def __copy__(self) -> Any:
+        return self
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self
@@ -112,6 +115,9 @@ class SettledOperators(PendingOperators):
 
     def __repr__(self) -> str:
         return repr(self.value)
+
+    def __copy__(self) -> Any:
+        return self.value
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self.value
@@ -277,7 +283,8 @@ class OperatorRecorder(LazyRecorder):
     """What the error says of a function that cannot be recorded."""
 
     cells: ClassVar[str] = (
-        "make a cell of the function of yours that calls it: multifold.cell, or batched(fn, cells=[...])."
+        "make a cell of the function of yours that calls it: multifold.cell, or batched(fn, cells=[...]); "
+        "cells=() looks for none."
     )
     """And its hint."""
 
@@ -450,7 +457,7 @@ class OperatorRecorder(LazyRecorder):
 
     def form_of(self, recording: Recording, x: Any) -> Any:
         """Return the form of an operand for one example."""
-        return self.forms.of(x)
+        return x.form if type(x) is self.pending else self.forms.of(x)
 
     def on_host(self, form: Any, value: Any) -> Any:
         return np.asarray(value).reshape(form.shape)[()]

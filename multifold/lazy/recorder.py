@@ -12,7 +12,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import optree
@@ -375,6 +375,14 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         A cell is a function that is recorded as one call. The values are nested as the result is. ``rows``
         says whether it takes a row for each example on axis 0.
         """
+
+    def may_look(self, names: Callable[[], Collection[str]], roots: Sequence[Any]) -> bool:
+        """Return whether straight functions may be looked for in a program.
+
+        ``names()`` returns the names in the code that it may run; ``roots`` are the program, and an object
+        of each class that it reaches.
+        """
+        return not self.names_unlike_cells or self.names_unlike_cells.isdisjoint(names())
 
     def stays(self, x: Any) -> bool:
         """Return whether the program changes nothing that the function or model ``x`` finds, in this run.

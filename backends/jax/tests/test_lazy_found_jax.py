@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,10 +116,35 @@ def at(x, scale):
     return x.at[0].set(scale) * 2
 
 
+def mask(x, scale):
+    return jnp.where(x * scale > 0, 1.0, 0.0)
+
+
+def applied(x, scale):
+    return (x * scale).astype(jnp.bfloat16) * mask(x, scale)
+
+
+slope = jax.grad(lambda scale, x: jnp.tanh(x * scale).sum())
+
+
+class Jitted:
+    """Has a method that is jitted."""
+
+    @partial(jax.jit, static_argnums=0)
+    def step(self, x, scale):
+        return jnp.tanh(x * scale)
+
+    def go(self, x, scale):
+        return self.step(numbers(x, scale)[0], scale) * 2
+
+
 NOT_FOUND = {
     "returns a number": lambda x, scale: numbers(x, scale)[0] * numbers(x, scale)[1],
     "takes functions": mapped,
     "updates": at,
+    "of a weak dtype": lambda x, scale: applied(x, scale) * mask(x, scale),
+    "a derivative": lambda x, scale: slope(scale, mask(x, scale)) * x,
+    "a jitted method": Jitted().go,
     "differentiates": lambda x, scale: jax.grad(lambda s: numbers(x, s)[0].sum())(scale) * x,
 }
 
@@ -126,8 +153,11 @@ NOT_FOUND = {
 def test_what_is_not_straight_does_what_it_does_in_the_loop(name):
     program, xs = NOT_FOUND[name], [*jax.random.normal(KEYS[2], (20, 4))]
     run = multifold.batched(program, backend="jax")
-    found = jax.grad(lambda scale: run(xs, scale=scale).sum())(1.5)
-    assert_same(found, jax.grad(lambda scale: sum(program(x, scale).sum() for x in xs))(1.5))
+    for _ in range(3):
+        found, own = jax.value_and_grad(lambda scale: run(xs, scale=scale).sum())(1.5)
+        wanted, slope = jax.value_and_grad(lambda scale: sum(program(x, scale).sum() for x in xs))(1.5)
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose((found, own), (wanted, slope), rtol=0.02)
 
 
 def test_parameters_that_change_during_the_run_are_those_of_each_call():
@@ -140,6 +170,20 @@ def test_parameters_that_change_during_the_run_are_those_of_each_call():
     found = multifold.batched(program, backend="jax")([1, 2, 3], parameters=dict(PARAMETERS))
     mine = dict(PARAMETERS)
     assert_same(found, jnp.stack([program(word, mine) for word in (1, 2, 3)]))
+
+
+def test_numbers_of_a_dtype_are_refused_as_in_the_loop():
+    def program(i, scale):
+        return narrow(i * 40) * scale
+
+    run = multifold.batched(program, backend="jax")
+    for way in (lambda s: run([*range(20)], scale=s), lambda s: [program(i, s) for i in range(20)]):
+        with pytest.raises(OverflowError):
+            jax.grad(lambda scale, way=way: sum(x.sum() for x in way(scale)))(1.5)
+
+
+def narrow(i):
+    return jnp.asarray(i, jnp.uint8) * jnp.ones(4)
 
 
 def test_functions_are_put_back_after_an_error():

@@ -9,7 +9,7 @@ the function.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -21,7 +21,7 @@ from multifold.lazy.cells import Cells, NamePlace, replaced
 from multifold.lazy.current import CURRENT
 from multifold.lazy.operators import record
 from multifold.lazy.patches import Replacements
-from multifold.lazy.writes import functions_in, named_by
+from multifold.lazy.writes import functions_in, is_known_module, is_written_here, named_by
 from multifold_jax.lazy.pending import PendingJax
 
 MODULES = (jnp, jnp.linalg, jnp.fft, jax.nn, jax.lax, jax.random, jax.scipy.special)
@@ -34,26 +34,24 @@ KINDS = (FunctionType, JITTED, jnp.ufunc, jax.custom_jvp, jax.custom_vjp)
 TAKE_FUNCTIONS = frozenset(
     {"scan", "cond", "switch", "while_loop", "fori_loop", "map", "associative_scan", "custom_root"}
     | {"custom_linear_solve", "vectorize", "apply_along_axis", "apply_over_axes", "piecewise", "reduce"}
-    | {"frompyfunc", "fromfunction", "reduce_window", "platform_dependent", "composite"}
+    | {"reduce_window", "frompyfunc", "fromfunction", "platform_dependent", "composite"}
 )
 """Those of them that call other functions, which they trace: they belong in cells."""
 
 TRANSFORMS = frozenset(
-    {"vmap", "pmap", "grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vjp", "jvp", "linearize"}
-    | {
-        "checkpoint",
-        "remat",
-        "jit",
-        "eval_shape",
-        "make_jaxpr",
-        "pure_callback",
-        "io_callback",
-        "closure_convert",
-    }
+    {"vmap", "pmap", "jit", "grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vjp", "jvp"}
+    | {"linearize", "checkpoint", "remat", "eval_shape", "make_jaxpr", "closure_convert"}
+    | {"pure_callback", "io_callback"}
 )
 """What calls functions with tracers."""
 
-UNLIKE_CELLS = TAKE_FUNCTIONS | TRANSFORMS | {"at", "r_", "c_"}
+BY_VALUES = frozenset(
+    {"nonzero", "flatnonzero", "argwhere", "unique", "extract", "compress", "union1d", "intersect1d"}
+    | {"setdiff1d", "setxor1d"}
+)
+"""Those whose results have shapes that values decide."""
+
+UNLIKE_CELLS = TAKE_FUNCTIONS | TRANSFORMS | BY_VALUES | {"at", "r_", "c_"}
 """Names in programs whose straight functions are not looked for: what they name refuses pending arrays."""
 
 OF_FORMS: dict[Any, Callable[..., Any]] = {
@@ -122,6 +120,30 @@ def is_function(x: Any) -> bool:
     if not is_of_jax(x):
         return type(x) is JITTED
     return isinstance(x, KINDS) and getattr(x, "__name__", "") not in TAKE_FUNCTIONS | TRANSFORMS
+
+
+def has_transformed(roots: Sequence[Any], inner: tuple[str, ...]) -> bool:
+    """Return whether a program calls what a transform has made of a function, or a method that is jitted.
+
+    Nothing can stand in the place of these. ``roots`` are the program, and objects whose methods it may
+    call; ``inner`` how names of modules begin that are looked at no further.
+    """
+    named = [x for f in functions_in(roots, partial(is_known_module, inner)) for _, x in named_by(f)]
+    objects = [x for x in roots if is_written_here(type(x).__module__)]
+    owners = [*objects, *{kind for x in objects for kind in type(x).__mro__}]
+    owned = [x for owner in owners for x in getattr(owner, "__dict__", {}).values()]
+    return any(map(is_transformed, named)) or any(is_transformed(x) or type(x) is JITTED for x in owned)
+
+
+def is_transformed(x: Any) -> bool:
+    """Return whether ``x`` is what a transform, as `jax.grad`, has made of a function of the user."""
+    if isinstance(x, (jax.custom_jvp, jax.custom_vjp)):
+        return not is_of_jax(x)
+    return (
+        isinstance(x, FunctionType)
+        and not is_of_jax(x)
+        and x.__globals__.get("__name__", "").startswith("jax.")
+    )
 
 
 def public() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:

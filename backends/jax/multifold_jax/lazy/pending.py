@@ -35,6 +35,11 @@ class PendingJax(PendingOperators):
         return jax.Array if is_asked_by_program(sys._getframe(1)) else type(self)
 
     @property
+    def weak_type(self) -> Any:
+        """Whether the dtype is weak, as that of a number of Python is."""
+        return self.form.weak  # type: ignore[attr-defined]
+
+    @property
     def T(self) -> Any:  # noqa: N802 - as JAX calls it
         """The transposed array, as a new pending array: the call of `jnp.transpose` is recorded."""
         return record(jnp.transpose, self)
@@ -80,6 +85,10 @@ class SettledJax(SettledOperators, PendingJax):
 
     def __jax_array__(self) -> Any:
         return self.value
+
+    @property
+    def weak_type(self) -> Any:
+        return self.value.weak_type
 
     @property
     def T(self) -> Any:  # noqa: N802 - as JAX calls it

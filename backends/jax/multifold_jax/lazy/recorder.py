@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import operator
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import FunctionType, MethodType
@@ -15,24 +15,24 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
-from jax._src.lax.lax import _convert_element_type as convert
 
 from multifold import trusted
 from multifold.lazy.beyond import Beyond, every_store, known_to
 from multifold.lazy.current import Recording, refusal
 from multifold.lazy.finding import FindingRecorder, FoundCompiled, NumberOperand
-from multifold.lazy.forms import PendingForm
 from multifold.lazy.keeping import KeepingWatch
 from multifold.lazy.operators import CompiledCall
 from multifold.lazy.recorder import MANY
 from multifold.lazy.seen import Seen
 from multifold.lazy.straight import Crooked
 from multifold.lazy.writes import is_known_module
+from multifold_jax.lazy.forms import JaxForms, typed
 from multifold_jax.lazy.functions import (
     FUNCTIONS,
     IMPORTED,
     OF_FORMS,
     UNLIKE_CELLS,
+    has_transformed,
     imported_by,
     is_of_jax,
     seen,
@@ -68,9 +68,10 @@ class JaxCall(CompiledCall):
         super().__init__(*arguments)
         self.run = jax.jit(self.on_rows)
         self.settings = settings_now()
+        self.weak: Sequence[bool] = ()
 
     def traced(self, *operands: Any) -> Any:
-        found = ordered(super().traced(*operands))
+        found = ordered(super().traced(*map(typed, operands, self.weak)))
         for x in jax.tree.leaves(found):
             try:
                 jax.typeof(x)
@@ -90,8 +91,9 @@ class JaxCall(CompiledCall):
         axes = tuple([None if is_shared else 0 for is_shared in self.shared])
         return jax.tree.leaves(ordered(jax.vmap(self.traced, in_axes=axes)(*operands)))
 
-    def learn(self, recording: Recording, forms: Sequence[PendingForm]) -> tuple[Sequence[Any], Any]:
-        specs = [jax.ShapeDtypeStruct(form.shape, form.dtype) for form in forms]
+    def learn(self, recording: Recording, forms: Sequence[Any]) -> tuple[Sequence[Any], Any]:
+        self.weak = [form.weak for form in forms]
+        specs = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak) for x in forms]
 
         # A new function each time: JAX remembers what it has traced.
         def traced() -> Any:
@@ -126,21 +128,14 @@ class FoundJax(FoundCompiled, JaxCall):
     """A call of a found cell."""
 
     def traced(self, *operands: Any) -> Any:
-        """Run the function as `JaxCall` does, with numbers of Python as it treats these.
+        """Run the function as `JaxCall` does; raise `Crooked` if it returns anything but arrays.
 
-        Raises `Crooked` if it returns anything but arrays: an array is another thing than a number.
+        An array is another thing than a number.
         """
-        numbers = self.numbers or [False] * len(operands)
-        pairs = zip(operands, numbers, strict=True)
-        found = super().traced(*[weak(x) if is_number else x for x, is_number in pairs])
+        found = super().traced(*operands)
         if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(found)):
             raise Crooked("it returns other things than arrays")
         return found
-
-
-def weak(x: Any) -> Any:
-    """Return an array that takes the dtype of what it is computed with, as a number of Python does."""
-    return convert(x, weak_type=True)
 
 
 class RowsCall(JaxCall):
@@ -176,7 +171,7 @@ class JaxRecorder(FindingRecorder):
         The program.
     """
 
-    packages = ("jax",)
+    packages = ("jax", "jaxlib")
     arrays = (jax.Array,)
     calls = JaxCall, JaxCall, RowsCall
     found_calls = FoundJax
@@ -198,6 +193,7 @@ class JaxRecorder(FindingRecorder):
         super().__init__(
             PendingJax, SettledJax, dict(OF_FORMS), (settings_now,), is_inside=self.is_transformed
         )
+        self.forms = JaxForms(PendingJax)
         self.plain_types = frozenset({type(jnp.zeros(())), NumberOperand})
         self.program = fn
         self.imported: list[Any] | None = None
@@ -236,6 +232,9 @@ class JaxRecorder(FindingRecorder):
     def look_at(self, recording: Recording, x: Any) -> Seen:
         is_stand_in = type(x) is FunctionType and x in self.like_cells
         return Seen(x, recording.reached(inspect.unwrap(x) if is_stand_in else x))
+
+    def may_look(self, names: Callable[[], Collection[str]], roots: Sequence[Any]) -> bool:
+        return super().may_look(names, roots) and not has_transformed(roots, self.inner)
 
     @property
     def finds_cells(self) -> bool:  # type: ignore[override]
@@ -314,7 +313,7 @@ class JaxRecorder(FindingRecorder):
         return row
 
     def computed(self, form: Any, rows: Any) -> Any:
-        return rows[0]
+        return typed(rows[0], form.weak)
 
     def join(self, values: Sequence[Any], how: str) -> Any:
         if not all(isinstance(x, (jax.Array, np.ndarray, np.generic)) for x in values):
