@@ -143,6 +143,7 @@ NOT_FOUND = {
     "takes functions": mapped,
     "updates": at,
     "of a weak dtype": lambda x, scale: applied(x, scale) * mask(x, scale),
+    "places in a mask": lambda x, scale: numbers(x, scale)[0] * len(jnp.where(numbers(x, scale)[0] > 0)[0]),
     "a derivative": lambda x, scale: slope(scale, mask(x, scale)) * x,
     "a jitted method": Jitted().go,
     "differentiates": lambda x, scale: jax.grad(lambda s: numbers(x, s)[0].sum())(scale) * x,

@@ -138,6 +138,7 @@ FUNCTIONS = {
     "jitted": lambda x: halved({"x": layer(x)}),
     "of forms": lambda x: (jnp.shape(layer(x)), jnp.ndim(layer(x)), jnp.size(layer(x), 0)),
     "ufunc": lambda x: jnp.add(layer(x), x),
+    "by values": lambda x: (jnp.nonzero(layer(x) > 0)[0], len(jnp.where(layer(x) > 0)[0])),
 }
 halved = jax.jit(lambda parts: parts["x"] / 2)
 

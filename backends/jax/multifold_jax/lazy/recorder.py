@@ -16,12 +16,13 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
-from multifold import trusted
+from multifold import RecordError, trusted
 from multifold.lazy.beyond import Beyond, every_store, known_to
-from multifold.lazy.current import Recording, refusal
+from multifold.lazy.current import REFUSALS, Recording, refusal
 from multifold.lazy.finding import FindingRecorder, FoundCompiled, NumberOperand
 from multifold.lazy.keeping import KeepingWatch
 from multifold.lazy.operators import CompiledCall
+from multifold.lazy.pending_array import with_reads
 from multifold.lazy.recorder import MANY
 from multifold.lazy.seen import Seen
 from multifold.lazy.straight import Crooked
@@ -295,6 +296,22 @@ class JaxRecorder(FindingRecorder):
         self.known = {key: kind for key, kind in self.known.items() if not same(kind.call.func, fn)}
         seen = Seen(fn, recording.reached(fn))
         self.bound[key] = seen, Beyond([fn], every_store(), known_to(recording))
+
+    def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call, or run it with values that are read, as `jnp.nonzero` of a mask.
+
+        No gradient flows to arrays of integers or truths, so these may be read.
+        """
+        text = REFUSALS.text
+        try:
+            return super().dispatch_unknown(func, args, kwargs)
+        except RecordError as error:
+            pending = [x for x in self.flatten((args, kwargs))[0] if type(x) is PendingJax]
+            has_gradients = any(jnp.issubdtype(x.dtype, jnp.inexact) for x in pending)
+            if has_gradients or not isinstance(error.__cause__, VALUES_WANTED):
+                raise
+        REFUSALS.put_back(text)
+        return func(*with_reads(args), **with_reads(kwargs))
 
     def meets_pending(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a pending array is among the arguments of a call, at any depth."""
