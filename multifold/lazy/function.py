@@ -29,7 +29,7 @@ from multifold.lazy.current import CURRENT, Recording
 from multifold.lazy.found import FEWEST_CALLS, MANY_EXAMPLES, FoundCells
 from multifold.lazy.sharing import Sharing
 from multifold.lazy.waiting import Stacks, drive, stacks_of_run
-from multifold.lazy.writes import functions_in, written_by
+from multifold.lazy.writes import functions_in, is_known_module, written_by
 from multifold.operands import each
 
 
@@ -269,7 +269,8 @@ class LazyFunction:
     def names_run(self) -> set[str]:
         """Return the names in the code that the program may run, as names in that tell."""
         begin = {getattr(self.fn, "__name__", "call"), "forward", "call"}
-        return names_called([*functions_in(self.roots(), lambda _: True)], begin)
+        is_known = partial(is_known_module, self.recorder.inner)
+        return names_called([*functions_in(self.roots(), is_known)], begin)
 
     def names(self) -> frozenset[str]:
         """Return all names of globals, attributes and methods in the user's code of the program."""

@@ -176,6 +176,8 @@ def imported_by(roots: Iterable[Any], is_known: Callable[[str], bool]) -> list[A
     found: dict[int, Any] = {}
     for function in functions_in([*roots], is_known):
         table = function.__globals__
+        if not is_written_here(table.get("__name__") or ""):
+            continue
         for name, x in named_by(function):
             if type(x) in KINDS and is_function(x) and table.get(name) is x:
                 found[id(x)] = x
