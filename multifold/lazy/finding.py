@@ -128,6 +128,8 @@ class FindingRecorder(OperatorRecorder):
         Kinds of calls that are not recorded whole, since the function raises an error of its own.
     restless : dict of int to object
         Functions and objects, by ``id``, that a run cannot take for what does not change.
+    of_program : dict of int to object
+        Those that the program reaches, by ``id``, once a run has asked.
     """
 
     found_calls: ClassVar[type[FoundCompiled]]
@@ -137,10 +139,12 @@ class FindingRecorder(OperatorRecorder):
         super().__init__(*arguments, **options)
         self.not_whole = set[Hashable]()
         self.restless: dict[int, Any] = {}
+        self.of_program: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         self.restless.clear()
+        self.of_program = {}
         with super().recording(same):
             yield
 
@@ -171,13 +175,10 @@ class FindingRecorder(OperatorRecorder):
             return id(x) in self.same and not stores_of(recording_of()).contents
         if isinstance(x, self.arrays):  # one that a transform stands for
             return True
-        if (
-            kind is FunctionType
-        ):  # variables that it binds may change as long as the function around it runs
-            is_candidate = not x.__closure__ or x in self.like_cells
-        else:
-            is_candidate = not isinstance(x, type) and hasattr(x, "__dict__")
-        if not is_candidate or id(x) in self.restless:
+        if kind is FunctionType and x.__closure__ and x not in self.like_cells:
+            return False  # variables that it binds may change as long as the function around it runs
+        is_object = kind is FunctionType or (not isinstance(x, type) and hasattr(x, "__dict__"))
+        if not is_object or id(x) in self.restless or not self.is_of_program(x):
             return False
         is_new = id(x) not in self.seen
         text = REFUSALS.text
@@ -192,6 +193,17 @@ class FindingRecorder(OperatorRecorder):
             for known in (self.seen, self.seen_before, self.beyond):
                 known.pop(id(x), None)
         return False
+
+    def is_of_program(self, x: Any) -> bool:
+        """Return whether the program reaches a function or an object: an example may have its own.
+
+        A call with one of these would be of a kind of its own.
+        """
+        recording = recording_of()
+        if not self.of_program:
+            parts = [part for root in recording.program[:1] for part in recording.reached(root)]
+            self.of_program = {id(part): part for part in parts}
+        return id(x) in self.of_program or (type(x) is FunctionType and x in recording.found.cells)
 
     def find(
         self,

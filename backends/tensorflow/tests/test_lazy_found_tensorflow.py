@@ -197,6 +197,23 @@ class Words(keras.Model):
         return tf.gather(self.table, word // 2) + word
 
 
+class Node:
+    """A node of an example."""
+
+    def __init__(self, row):
+        self.row = row
+
+
+def row_of(node):
+    return tf.tanh(node.row) * 2
+
+
+def test_objects_of_examples_make_no_kinds_of_calls():
+    run = as_loop(lambda node: gate(row_of(node)), [Node(x) for x in XS])
+    assert sum(isinstance(x.call, FoundTensors) for x in run.recorder.known.values()) <= 2
+    assert "row_of" not in calls_of(run)
+
+
 @pytest.mark.parametrize(("name", "is_operand"), [("leaf", True), ("asks", False), ("halves", False)])
 def test_numbers_are_operands_where_they_are_indices_alone(name, is_operand):
     words = Words()
