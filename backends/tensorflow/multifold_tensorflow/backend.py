@@ -84,6 +84,9 @@ class TensorflowBackend(Backend):
     def context(self) -> Hashable:
         return could_possibly_record()  # False inside of GradientTape.stop_recording()
 
+    def is_inference(self) -> bool:
+        return tf.executing_eagerly() and not could_possibly_record()
+
     def device(self, model: Any) -> Any:
         x = model if self.owns(model) else next(named_variables(model), ("", None))[1]
         return None if x is None else _place(x) or None

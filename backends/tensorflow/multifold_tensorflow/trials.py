@@ -48,6 +48,7 @@ def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
         x = generator.state
         yield StateSlot(partial(tf.identity, x), x.assign, random=True, seed=partial(begin_anew, x))
     if global_attribute is not None:
+        make_generator()  # one that is made meanwhile has drawn nothing
         yield StateSlot(keras_state, set_keras_state, random=True, seed=seed_keras)
     for name, x in named_variables(list(owners), trained=False):
         if x.is_initialized():
