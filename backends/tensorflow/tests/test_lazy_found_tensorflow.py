@@ -128,18 +128,18 @@ def calls_of(run):
     return {cell.name: cell.calls for cell in run.function.found.cells.values() if cell.calls}
 
 
-def tree_of(leaves):
+def tree_of(leaves, chance):
     if leaves == 1:
-        return random.randrange(10)
-    left = random.randrange(1, leaves)
-    return tree_of(left), tree_of(leaves - left)
+        return chance.randrange(10)
+    left = chance.randrange(1, leaves)
+    return tree_of(left, chance), tree_of(leaves - left, chance)
 
 
 def test_functions_of_variables_are_recorded_whole_from_the_start():
-    trees = [tree_of(random.randrange(2, 6)) for _ in range(20)]
+    chance = random.Random(0)
+    trees = [tree_of(chance.randrange(2, 6), chance) for _ in range(20)]
     run = as_loop(NET.encode, trees, [NET.weights])
-    assert calls_of(run)["Net.combine"] >= 20
-    assert len(run.explain()) <= 6  # a launch for each height
+    assert calls_of(run)["Net.combine"] >= 5 * len(run.explain()) > 0
 
 
 @pytest.mark.parametrize("xs", [XS[:2], XS])
