@@ -11,7 +11,8 @@ for which the example waits while the others go on. What users call:
 - `cells`: `cell` and `op`, for functions that are recorded whole; `candidates` finds functions that
   could be.
 - `found`: straight functions, which are cells without being named; `divided`: straight statements of other
-  functions, with `source`, `statements` and `taken_out`.
+  functions, with `source`, `statements` and `taken_out`; `finding`: how they are recorded in frameworks
+  that compile calls.
 - `pace`: whether the plain loop is faster without gradients, which then takes the place of a run.
 - `explained`: what the explanation of a run says, and `changes`, what to change; `comparing`: whether it is
   what the loop returns.

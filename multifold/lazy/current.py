@@ -199,6 +199,15 @@ class Refusals(threading.local):
         """Store the message of an error that is about to be raised."""
         self.text = text
 
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Return a context whose errors are not the program's: at its end ``text`` is what it was."""
+        text = self.text
+        try:
+            yield
+        finally:
+            self.text = text
+
     def put_back(self, text: str | None) -> None:
         """Store what ``text`` was before something ran whose errors are not the program's."""
         self.text = text

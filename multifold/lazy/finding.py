@@ -1,14 +1,14 @@
 """Found cells in frameworks that compile calls, as TensorFlow and JAX (see `multifold.lazy.found`).
 
 A straight function is tried once for each kind of call, where the framework draws its graph or traces it:
-under a guard that stops it before it does what is seen outside of a call. Its calls are recorded even if
-all arrays that it gets are computed, since nothing else records functions of these:
+under a guard that stops it before it does what is seen outside of a call. A call is recorded even if its
+arrays are computed, as long as one of them is the example's own: nothing else records functions of these.
 
     def leaf(table, word):
         return tf.tanh(tf.gather(table, word))
 
-Of ``leaf(table, 3)`` and ``leaf(table, 5)`` the numbers alone tell the calls apart, if all examples get the
-same table. So they become operands, where the function does the same with an array of one number.
+If all examples get the same table, as in ``leaf(table, 3)`` and ``leaf(table, 5)``, the numbers alone tell
+the calls apart. The first such call runs as it is, and shows whether its numbers can be operands.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from multifold.lazy.beyond import stores_of
 from multifold.lazy.calls import BY_ROWS
 from multifold.lazy.current import REFUSALS, Recording, recording_of
 from multifold.lazy.operators import CompiledCall, OperatorRecorder
-from multifold.lazy.recorder import MANY, KnownCall
+from multifold.lazy.recorder import KnownCall
 from multifold.lazy.source import source_of
 from multifold.lazy.statements import name_of_call
 from multifold.lazy.straight import Crooked, StraightGuard, adds_in_place, changers_of
@@ -37,9 +37,10 @@ MOST_INT = 1 << 31
 
 
 class NumberOperand(int):
-    """An argument of a found cell that is a number of Python, and another one for each example."""
+    """A number of Python that may differ between examples, as an operand of a found cell."""
 
     shape = ()
+    """That of the array which it becomes, as `explain` shows it."""
 
 
 class FoundCompiled(CompiledCall):
@@ -49,21 +50,12 @@ class FoundCompiled(CompiledCall):
     ----------
     cell : FoundCell
         The function that it is a call of.
-    numbers : list of bool
-        For each operand, whether it is a `NumberOperand`.
     """
 
-    is_cell = True
     cell: Any = None
 
-    def __init__(
-        self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int], *more: Any
-    ) -> None:
-        super().__init__(func, structure, leaves, places, *more)
-        self.numbers = [type(leaves[i]) is NumberOperand for i in places]
-
     def one(self, *operands: Any) -> Any:
-        """Do what `LazyCall.one` does; raise `Crooked` if an argument is the result, or in it."""
+        """Do what `LazyCall.one` does; raise `Crooked` if it returns an operand, or a container it got."""
         args, kwargs = self.arguments(operands)
         found = self.func(*args, **kwargs)
         containers = [x for x in (*args, *kwargs.values()) if type(x) in CONTAINERS]
@@ -76,8 +68,8 @@ class FoundCompiled(CompiledCall):
         """Set ``cell``."""
         self.cell = cell
 
-    def refuse_unlike(self) -> None:
-        """Raise `Crooked` if what was learnt of the call says that it is not to be recorded whole."""
+    def refuse_unfit(self) -> None:
+        """Raise `Crooked` if its calls cannot run together, or do not do then what they do alone."""
         if BY_ROWS in self.__name__:
             raise Crooked("its calls cannot run together")
 
@@ -125,11 +117,12 @@ class FindingRecorder(OperatorRecorder):
     Attributes
     ----------
     not_whole : set of Hashable
-        Kinds of calls that are not recorded whole, since the function raises an error of its own.
+        Keys of calls that raised an error of their own when they were tried.
     restless : dict of int to object
-        Functions and objects, by ``id``, that a run cannot take for what does not change.
+        Functions and objects, by ``id``, that may change in this run, so no call with them is recorded
+        whole.
     of_program : dict of int to object
-        Those that the program reaches, by ``id``, once a run has asked.
+        Functions and objects that the program reaches, by ``id``, once this run has asked.
     """
 
     found_calls: ClassVar[type[FoundCompiled]]
@@ -143,10 +136,17 @@ class FindingRecorder(OperatorRecorder):
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
-        self.restless.clear()
-        self.of_program = {}
-        with super().recording(same):
-            yield
+        before = self.restless, self.of_program
+        self.restless, self.of_program = {}, {}
+        try:
+            with super().recording(same):
+                yield
+        finally:
+            self.restless, self.of_program = before
+
+    def forget_kinds(self) -> None:
+        super().forget_kinds()
+        self.not_whole.clear()
 
     def key_of(self, x: Any, operands: list[Any]) -> Hashable:
         if type(x) is NumberOperand:
@@ -163,7 +163,7 @@ class FindingRecorder(OperatorRecorder):
         return self.forms.number(self.dtype_of(recording.backend.number_dtype(int)))
 
     def dtype_of(self, dtype: Any) -> Any:
-        """Return a dtype of NumPy as the framework's."""
+        """Return the framework's dtype for one of NumPy."""
         return dtype
 
     def own_row(self, recording: Recording, x: Any) -> Any:
@@ -171,37 +171,36 @@ class FindingRecorder(OperatorRecorder):
 
     def stays(self, x: Any) -> bool:
         kind = type(x)
-        if kind in CONTAINERS:
-            return id(x) in self.same and not stores_of(recording_of()).contents
-        if isinstance(x, self.arrays):  # one that a transform stands for
+        if id(x) in self.same:
+            return not stores_of(recording_of()).contents
+        if isinstance(x, self.arrays):  # a tracer, say, whose type is not among `plain_types`
             return True
+        # Variables that a function binds may change as long as the function around it runs.
         if kind is FunctionType and x.__closure__ and x not in self.like_cells:
-            return False  # variables that it binds may change as long as the function around it runs
+            return False
         is_object = kind is FunctionType or (not isinstance(x, type) and hasattr(x, "__dict__"))
         if not is_object or id(x) in self.restless or not self.is_of_program(x):
             return False
-        is_new = id(x) not in self.seen
-        text = REFUSALS.text
-        try:
+        added = [known for known in (self.seen, self.seen_before, self.beyond) if id(x) not in known]
+        with REFUSALS.kept(), contextlib.suppress(RecordError):
             self.seen_of(x)
-        except RecordError:
-            REFUSALS.put_back(text)
         if id(x) in self.stamps:
             return True
         self.restless[id(x)] = x
-        if is_new:  # no call is recorded with it, so it may change
-            for known in (self.seen, self.seen_before, self.beyond):
-                known.pop(id(x), None)
+        for known in added:  # no call is recorded with it: it is not to be compared at the end of the run
+            known.pop(id(x), None)
         return False
 
     def is_of_program(self, x: Any) -> bool:
-        """Return whether the program reaches a function or an object: an example may have its own.
+        """Return whether the program reaches a function or an object.
 
-        A call with one of these would be of a kind of its own.
+        It does not reach an object of one example alone: each call with such a one would be a kind of its
+        own.
         """
         recording = recording_of()
         if not self.of_program:
-            parts = [part for root in recording.program[:1] for part in recording.reached(root)]
+            roots = recording.program[:1]  # without the arguments of the example
+            parts = [part for root in roots for part in recording.reached(root)]
             self.of_program = {id(part): part for part in parts}
         return id(x) in self.of_program or (type(x) is FunctionType and x in recording.found.cells)
 
@@ -214,51 +213,53 @@ class FindingRecorder(OperatorRecorder):
         kwargs: dict[str, Any],
         operands: list[Any],
     ) -> tuple[KnownCall, bool] | None:
-        cell: Any = recording.found and recording.found.cells[func]
+        cell: Any = recording.found.cells[func]
         if cell.reason is not None or stores_of(recording).settings:
             return None
         if all(id(x) in self.shared for x in operands):
             numbers = [i for i, x in enumerate(args) if type(x) is int]
             if cell.takes_numbers is None and numbers:
-                are_indices = func in self.like_cells or only_index(func, numbers)
-                cell.note_numbers(
-                    are_indices and self.may_take_numbers(recording, cell, func, args, kwargs)
-                )
+                cell.note_numbers(self.may_take_numbers(recording, cell, func, args, kwargs, numbers))
             return None
         known = self.known.get(key)
         if known is None and key not in self.not_whole:
             try:
-                known = self.known[key] = self.tried(recording, cell, func, args, kwargs, operands)
+                known = self.known[key] = self.tried(recording, cell, func, args, kwargs)
                 cell.note_kind()
             except (Crooked, RecordError) as reason:
                 cell.give_up(str(reason).partition("\n")[0])
             except Exception:  # noqa: BLE001 - the function itself raises it, or says what to do
-                if len(self.not_whole) > MANY:
-                    self.not_whole.clear()
                 self.not_whole.add(key)
         return None if known is None else (known, True)
 
     def may_take_numbers(
-        self, recording: Recording, cell: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        recording: Recording,
+        cell: Any,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        numbers: Sequence[int],
     ) -> bool:
         """Return whether numbers among the arguments of a straight function may be operands.
 
-        They alone tell its calls apart, as in ``table[word]`` of a table that all examples get. They may
-        if the function uses them as indices alone, runs with an array in the place of each, and returns
-        what it returns for a number: arrays of the same forms.
+        ``numbers`` are their positions. They may if the function uses them as indices alone, runs with an
+        array in the place of each, and returns what it returns for a number: arrays of the same forms.
         """
-        text = REFUSALS.text
+        if func not in self.like_cells and not only_index(func, numbers):
+            return False
         try:
-            known = self.tried(recording, cell, func, self.with_numbers(args), kwargs, [])
-            with recording.paused():
-                results, structure = self.flatten(func(*args, **kwargs))
+            with REFUSALS.kept():
+                known = self.tried(recording, cell, func, self.with_numbers(args), kwargs)
+                with recording.paused():
+                    results, structure = self.flatten(func(*args, **kwargs))
         except (Crooked, Exception):  # noqa: BLE001 - its numbers are constants then
-            REFUSALS.put_back(text)
             return False
         if not all(isinstance(x, self.arrays) for x in results):
             return False
         if known.forms != [*map(self.forms.of, results)]:
             return False
+        # The framework may say otherwise how results are nested, so they are nested as it says.
         again = results[0] if known.structure is None else known.structure.unflatten(results)
         return bool(self.flatten(again)[1] == structure)
 
@@ -270,25 +271,14 @@ class FindingRecorder(OperatorRecorder):
         return vars(x)
 
     def tried(
-        self,
-        recording: Recording,
-        cell: Any,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        operands: list[Any],
+        self, recording: Recording, cell: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> KnownCall:
         """Return the `KnownCall` of a function that may be straight; raise what says that it is not."""
         seen = [self.seen[id(x)] for x in (func, *args, *kwargs.values()) if id(x) in self.seen]
         parts = [x for one in seen for x in (one.object, *one.parts) if hasattr(x, "__dict__")]
-        changers = changers_of(parts)
-        guard = StraightGuard(lambda module: f"{module}.".startswith(self.inner), changers)
-        text = REFUSALS.text
-        try:
-            with guard:
-                known = self.learn(recording, self.found_calls, func, args, kwargs, operands)
-        finally:
-            REFUSALS.put_back(text)
+        guard = StraightGuard(lambda module: f"{module}.".startswith(self.inner), changers_of(parts))
+        with REFUSALS.kept(), guard:
+            known = self.learn(recording, self.found_calls, func, args, kwargs, ())
         for x in parts:
             hidden = sorted(guard.names.intersection(vars(x)).difference(self.compared(x)))
             if hidden:
@@ -296,6 +286,6 @@ class FindingRecorder(OperatorRecorder):
         takes_containers = any(type(x) in CONTAINERS for x in (*args, *kwargs.values()))
         if takes_containers and any(map(adds_in_place, guard.codes.values())):
             raise Crooked("it may change a container that it is given")
-        known.call.refuse_unlike()
+        known.call.refuse_unfit()
         known.call.belongs_to(cell)
         return known

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from multifold._engine.ops.reach import CONTAINERS
 from multifold._engine.ops.state import KeptState
 from multifold.errors import MultifoldError, RecordError
 from multifold.lazy.beyond import Beyond, beyond_of, every_store, known_to, stores_of
@@ -137,16 +136,18 @@ def asking_package(frame: Any) -> str:
 
 
 def value_of(x: Any) -> Any:
-    """Return an argument with values in the place of settled arrays, also inside of lists and tuples."""
+    """Return an argument with values in the place of settled arrays, also in lists, tuples and dicts."""
     if isinstance(x, SettledOperators):
         return x.value
+    if type(x) is dict:
+        return {name: value_of(part) for name, part in x.items()}
     return type(x)(map(value_of, x)) if type(x) in (list, tuple) else x
 
 
 def record(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Record ``func(*args, **kwargs)`` if a pending array is among the arguments; else run it at once.
 
-    One inside of lists and tuples counts, at any depth. Return pending arrays for its result, or its
+    One inside of lists, tuples and dicts counts, at any depth. Return pending arrays for its result, or its
     result. A settled array, whose value is computed already, counts as its value.
     """
     args = value_of(args)
@@ -158,8 +159,12 @@ def record(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def is_pending(x: Any) -> bool:
-    """Return whether ``x`` is a pending array, or a list or tuple with one in it at any depth."""
-    return isinstance(x, PendingOperators) or (type(x) in (list, tuple) and any(map(is_pending, x)))
+    """Return whether ``x`` is a pending array, or a list, tuple or dict with one in it at any depth."""
+    if isinstance(x, (list, tuple)):
+        return any(map(is_pending, x))
+    if isinstance(x, dict):
+        return any(map(is_pending, x.values()))
+    return isinstance(x, PendingOperators)
 
 
 def forward(func: Any) -> Callable[..., Any]:
@@ -296,20 +301,20 @@ class OperatorRecorder(LazyRecorder):
         self.seen: dict[int, Seen] = {}
         self.seen_before: dict[int, Seen] = {}
         self.beyond: dict[int, Beyond] = {}
-        # Containers that all examples get, by ``id``, with the key of each and the operands in it, once
+        # Dictionaries that all examples get, by ``id``, with the key of each and the operands in it, once
         # these are known.
         self.same: dict[int, tuple[Any, Hashable, list[Any]]] = {}
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         if len(self.known) > MANY:
-            self.known, self.seen_before, self.beyond = {}, {}, {}
+            self.forget_kinds()
         for met in (self.stamps, self.loose, self.whole):
             met.clear()
         before = self.shared, self.seen, self.same
         same = [*same]
         self.shared = {id(x): x for x in self.flatten(same)[0] if isinstance(x, self.arrays)}
-        self.seen, self.same = {}, {id(x): (x, None, []) for x in same if type(x) in CONTAINERS}
+        self.seen, self.same = {}, {id(x): (x, None, []) for x in same if isinstance(x, dict)}
         try:
             with self.replaced.applied():
                 yield
@@ -318,22 +323,27 @@ class OperatorRecorder(LazyRecorder):
             for x, key, operands in self.same.values():
                 if key is not None and not self.is_same(x, key, operands):
                     raise refusal(
-                        "A container that all examples get was changed during the run. Recorded calls run "
+                        "A dictionary that all examples get was changed during the run. Recorded calls run "
                         "later than in the loop.",
                         "change it after the run.",
                     )
         finally:
             self.shared, self.seen, self.same = before
 
+    def forget_kinds(self) -> None:
+        """Forget all kinds of calls, and what their functions were compiled with."""
+        self.known, self.seen_before, self.beyond = {}, {}, {}
+
     def is_same(self, x: Any, key: Hashable, operands: Sequence[Any]) -> bool:
-        """Return whether a container has the key and, one by one, the operands that it had before."""
+        """Return whether a dictionary has the key and, one by one, the operands that it had before."""
         now: list[Any] = []
         return self.container_key(x, now) == key and [*map(id, now)] == [*map(id, operands)]
 
     def same_key(self, x: Any, operands: list[Any]) -> Hashable | None:
-        """Return the key of a container that all examples get, as parameters; None for anything else.
+        """Return the key of a dictionary that all examples get, such as one of parameters.
 
-        It is looked into once a run, unless the program may change what containers hold.
+        It is looked into once a run. None for anything else, and if the program may change what containers
+        hold: then it is looked into for each call.
         """
         found = self.same.get(id(x))
         if found is None:
@@ -342,6 +352,7 @@ class OperatorRecorder(LazyRecorder):
         if key is None:
             if stores_of(recording_of()).contents:
                 return None
+            own = []
             key = self.container_key(x, own)
             self.same[id(x)] = x, key, own
         operands += own
@@ -368,8 +379,9 @@ class OperatorRecorder(LazyRecorder):
         """Return the `Seen` of a function or object: what it held when this run first met it.
 
         It is made at the first call of a run and stored by ``id``; the one of an earlier run serves again
-        if nothing has changed since. Raise a `RecordError` if a name in the object, or in what the function
-        finds around it, stands for something else than when this run first met it.
+        if nothing has changed since. If the program cannot change it, a stamp stands for it from now on.
+        Raise a `RecordError` if a name in the object, or in what the function finds around it, stands for
+        something else than when this run first met it.
         """
         seen = self.seen.get(id(x))
         if seen is None:

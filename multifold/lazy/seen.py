@@ -116,7 +116,10 @@ class Around:
         return True
 
     def may_change(self, stores: Any) -> bool:
-        """Return whether a program with such `ProgramStores` may change what the function finds."""
+        """Return whether a program with such `ProgramStores` may change what the function finds.
+
+        Its code and defaults are compared at the end of a run alone.
+        """
         names = *[name for _, name, _ in self.names], *self.function.__code__.co_freevars
         return any(map(stores.may_store, names)) or bool(
             stores.contents and (self.entries or self.versions)
@@ -156,7 +159,10 @@ class Bound:
         )
 
     def may_change(self, stores: Any) -> bool:
-        """Return whether a program that has such `ProgramStores` may change what `is_now` looks at."""
+        """Return whether a program with such `ProgramStores` may change what these names hold.
+
+        That it adds others shows at the end of a run alone.
+        """
         return (
             any(map(stores.may_store, self.attributes))
             or bool(stores.contents and self.entries)

@@ -46,8 +46,7 @@ jitted = jax.jit(combine)
 def encode_jitted(tree, parameters):
     if isinstance(tree, int):
         return jitted_leaf(parameters, tree)
-    left, right = (encode_jitted(part, parameters) for part in tree)
-    return jitted(parameters, left, right)
+    return jitted(parameters, *map(partial(encode_jitted, parameters=parameters), tree))
 
 
 def inline(tree, parameters):

@@ -33,21 +33,21 @@ class JaxForms(PendingForms):
         super().__init__(partial(JaxForm, pending))
 
     def of(self, x: Any) -> Any:
-        return super().get(tuple(x.shape), x.dtype, is_weak(x))
+        return self.get(tuple(x.shape), x.dtype, is_weak(x))
 
     def entry(self, form: Any) -> Any:
-        return super().get(form.shape[1:], form.dtype, form.weak)
+        return self.get(form.shape[1:], form.dtype, form.weak)
 
     def number(self, dtype: Any) -> Any:
-        return super().get((), dtype, True)
+        return self.get((), dtype, True)
 
 
 def is_weak(x: Any) -> bool:
-    """Return whether the dtype of an array, a tracer or the shape of one is weak."""
+    """Return whether the dtype of an array, a tracer or a `jax.ShapeDtypeStruct` is weak."""
     found = getattr(x, "weak_type", None)
     return bool(getattr(getattr(x, "aval", None), "weak_type", False) if found is None else found)
 
 
-def typed(x: Any, weak: bool) -> Any:
-    """Return an array with its dtype weak, or not."""
+def with_weak(x: Any, weak: bool) -> Any:
+    """Return an array whose dtype is weak, or strong if ``weak`` is false."""
     return x if is_weak(x) is weak else convert(x, weak_type=weak)

@@ -1,15 +1,15 @@
 """Functions of JAX while programs record: a call that meets a pending array is recorded.
 
-JAX asks no other class to answer its functions. So while a program records, something else stands under
-their public names, as ``jnp.tanh``, and under the names by which the program's own modules know a function
-of JAX, or one that `jax.jit` has made. It records calls that meet pending arrays, and leaves all others to
-the function.
+JAX has no hook by which another class can answer its functions. So while a program records, a stand-in is
+under their public names, as ``jnp.tanh``, and under the names by which the program's own modules know a
+function of JAX, or one that `jax.jit` has made. It records calls that meet pending arrays, and leaves all
+others to the function.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -21,8 +21,7 @@ from multifold.lazy.cells import Cells, NamePlace, replaced
 from multifold.lazy.current import CURRENT
 from multifold.lazy.operators import record
 from multifold.lazy.patches import Replacements
-from multifold.lazy.writes import functions_in, is_known_module, is_written_here, named_by
-from multifold_jax.lazy.pending import PendingJax
+from multifold.lazy.writes import functions_in, is_written_here, named_by
 
 MODULES = (jnp, jnp.linalg, jnp.fft, jax.nn, jax.lax, jax.random, jax.scipy.special)
 """Where the functions have their names."""
@@ -36,23 +35,26 @@ TAKE_FUNCTIONS = frozenset(
     | {"custom_linear_solve", "vectorize", "apply_along_axis", "apply_over_axes", "piecewise", "reduce"}
     | {"reduce_window", "frompyfunc", "fromfunction", "platform_dependent", "composite"}
 )
-"""Those of them that call other functions, which they trace: they belong in cells."""
+"""Functions among these that trace other functions, which they get: calls of them belong in cells."""
 
 TRANSFORMS = frozenset(
     {"vmap", "pmap", "jit", "grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vjp", "jvp"}
     | {"linearize", "checkpoint", "remat", "eval_shape", "make_jaxpr", "closure_convert"}
     | {"pure_callback", "io_callback"}
 )
-"""What calls functions with tracers."""
+"""Functions of JAX that return a new function, or call one back: they are not recorded, either."""
 
 BY_VALUES = frozenset(
     {"nonzero", "flatnonzero", "argwhere", "unique", "extract", "compress", "union1d", "intersect1d"}
     | {"setdiff1d", "setxor1d"}
 )
-"""Those whose results have shapes that values decide."""
+"""Functions whose results have shapes that values decide."""
 
-UNLIKE_CELLS = TAKE_FUNCTIONS | TRANSFORMS | BY_VALUES | {"at", "r_", "c_"}
-"""Names in programs whose straight functions are not looked for: what they name refuses pending arrays."""
+UNFIT = TAKE_FUNCTIONS | TRANSFORMS | BY_VALUES
+"""A program that may call one of these functions has no found cells: they refuse pending arrays."""
+
+UNFIT_NAMES = frozenset({"at", "r_", "c_"})
+"""Attributes that refuse them, too."""
 
 OF_FORMS: dict[Any, Callable[..., Any]] = {
     jnp.shape: lambda x: x.shape,
@@ -66,13 +68,14 @@ OF_FORMS: dict[Any, Callable[..., Any]] = {
 """Functions that ask for no values, and what answers them for pending arrays."""
 
 
-class SeenFunction:
-    """Stands for a function of JAX while programs record; else it does what the function does.
+class StandIn:
+    """Stands for a function of JAX while programs record; elsewhere it does what the function does.
 
     Attributes
     ----------
     recorded : function
-        Does that where a program records. What `jax.jit` has made may be a found cell by it.
+        Records a call, if it meets a pending array. For a function that `jax.jit` has made, this is what
+        `multifold.lazy.found.FoundCells` has.
     """
 
     def __init__(self, func: Any) -> None:
@@ -82,12 +85,7 @@ class SeenFunction:
         # Its module stays this one, whose names no cell is compiled with.
         @functools.wraps(func, assigned=("__name__", "__qualname__", "__doc__"), updated=())
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            recording = CURRENT.recording
-            if type(func) is not JITTED or recording is None:
-                return record(func, *args, **kwargs)
-            if has_pending(args) or has_pending(kwargs):
-                return recording.recorder.dispatch(recording, func, args, kwargs)
-            return func(*args, **kwargs)
+            return record(func, *args, **kwargs)
 
         self.recorded = recorded
 
@@ -95,19 +93,12 @@ class SeenFunction:
         recording = CURRENT.recording
         if recording is None:
             return self.__wrapped__(*args, **kwargs)
-        if recording.found is not None and self.recorded in recording.found.cells:
+        if recording.found is not None:
             return recording.recorder.found_call(recording, self.recorded, args, kwargs)
         return self.recorded(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
-
-
-def has_pending(x: Any) -> bool:
-    """Return whether a pending array is in an argument, at any depth of tuples, lists and dicts."""
-    if isinstance(x, (tuple, list)):
-        return any(map(has_pending, x))
-    return any(map(has_pending, x.values())) if isinstance(x, dict) else type(x) is PendingJax
 
 
 def is_of_jax(x: Any) -> bool:
@@ -117,32 +108,42 @@ def is_of_jax(x: Any) -> bool:
 
 def is_function(x: Any) -> bool:
     """Return whether ``x`` is a function of JAX that is recorded, or one that `jax.jit` has made."""
+    if type(x) not in KINDS:
+        return False
     if not is_of_jax(x):
         return type(x) is JITTED
-    return isinstance(x, KINDS) and getattr(x, "__name__", "") not in TAKE_FUNCTIONS | TRANSFORMS
+    return getattr(x, "__name__", "") not in TAKE_FUNCTIONS | TRANSFORMS
 
 
-def has_transformed(roots: Sequence[Any], inner: tuple[str, ...]) -> bool:
-    """Return whether a program calls what a transform has made of a function, or a method that is jitted.
+def is_unfit(x: Any) -> bool:
+    """Return whether ``x`` is a function of JAX, or made by one, that no stand-in can record.
 
-    Nothing can stand in the place of these. ``roots`` are the program, and objects whose methods it may
-    call; ``inner`` how names of modules begin that are looked at no further.
+    Those of `UNFIT` are, and what a transform, as `jax.grad`, has made of a function of the user.
     """
-    named = [x for f in functions_in(roots, partial(is_known_module, inner)) for _, x in named_by(f)]
+    if type(x) is StandIn or (type(x) in KINDS and is_of_jax(x)):
+        return getattr(x, "__name__", "") in UNFIT
+    is_made = type(x) is FunctionType and x.__globals__.get("__name__", "").startswith("jax.")
+    return is_made or isinstance(x, (jax.custom_jvp, jax.custom_vjp))
+
+
+def calls_unfit(roots: Sequence[Any], names: Collection[str], is_known: Callable[[str], bool]) -> bool:
+    """Return whether a program calls what no stand-in can record, or a method that is jitted.
+
+    Parameters
+    ----------
+    roots : sequence of object
+        The program, and an object of each class that it reaches.
+    names : collection of str
+        The names in the code that it may run.
+    is_known : callable
+        Takes the name of a module, and returns whether it is of Python or the framework.
+    """
+    named = [pair for function in functions_in(roots, is_known) for pair in named_by(function)]
     objects = [x for x in roots if is_written_here(type(x).__module__)]
     owners = [*objects, *{kind for x in objects for kind in type(x).__mro__}]
-    owned = [x for owner in owners for x in getattr(owner, "__dict__", {}).values()]
-    return any(map(is_transformed, named)) or any(is_transformed(x) or type(x) is JITTED for x in owned)
-
-
-def is_transformed(x: Any) -> bool:
-    """Return whether ``x`` is what a transform, as `jax.grad`, has made of a function of the user."""
-    if isinstance(x, (jax.custom_jvp, jax.custom_vjp)):
-        return not is_of_jax(x)
-    return (
-        isinstance(x, FunctionType)
-        and not is_of_jax(x)
-        and x.__globals__.get("__name__", "").startswith("jax.")
+    owned = [pair for owner in owners for pair in getattr(owner, "__dict__", {}).items()]
+    return any(is_unfit(x) for name, x in named if name in names) or any(
+        is_unfit(x) or type(x) is JITTED for name, x in owned if name in names
     )
 
 
@@ -151,7 +152,7 @@ def public() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     for module in MODULES:
         for name, x in vars(module).items():
             if name[0] != "_" and is_function(x):
-                yield module, name, SeenFunction
+                yield module, name, StandIn
 
 
 FUNCTIONS = Replacements(*public())
@@ -159,32 +160,42 @@ FUNCTIONS = Replacements(*public())
 
 
 @functools.lru_cache(maxsize=1024)
-def seen(func: Any) -> SeenFunction:
-    """Return what stands for a function of JAX: always the same."""
-    return SeenFunction(func)
+def stand_in_of(func: Any) -> StandIn:
+    """Return what stands for a function, for all programs; the same for as long as few others come."""
+    return StandIn(func)
 
 
-PLACES: dict[Any, dict[tuple[int, str], NamePlace]] = {}
-"""Where modules of users have functions of JAX: function -> ``id`` of a table, name -> place."""
+class ImportedName:
+    """A name of a function of JAX, or of one that is jitted, in a module of the user.
 
-
-def imported_by(roots: Iterable[Any], is_known: Callable[[str], bool]) -> list[Any]:
-    """Return the functions of JAX that names in modules of a program stand for; note them in `PLACES`.
-
-    ``roots`` are the program, and objects whose methods it may call.
+    Two are equal if they are the same name of one module, and stood for the same function.
     """
-    found: dict[int, Any] = {}
-    for function in functions_in([*roots], is_known):
+
+    def __init__(self, table: dict[str, Any], name: str, func: Any) -> None:
+        self.place = NamePlace(partial(table.get, name), partial(table.__setitem__, name), func)
+        self.func = func
+        self.key = id(table), name, id(func)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ImportedName) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def imported_by(program: Any, is_known: Callable[[str], bool]) -> list[ImportedName]:
+    """Return the names of functions of JAX, and of jitted ones, in modules of the user for a program.
+
+    ``is_known`` takes the name of a module, and returns whether it is of Python or the framework.
+    """
+    found = set[ImportedName]()
+    for function in functions_in([program], is_known):
         table = function.__globals__
-        if not is_written_here(table.get("__name__") or ""):
-            continue
-        for name, x in named_by(function):
-            if type(x) in KINDS and is_function(x) and table.get(name) is x:
-                found[id(x)] = x
-                place = NamePlace(partial(table.get, name), partial(table.__setitem__, name), x)
-                PLACES.setdefault(x, {}).setdefault((id(table), name), place)
-    return [*found.values()]
+        if is_written_here(table.get("__name__") or ""):
+            own = [(name, x) for name, x in named_by(function) if table.get(name) is x]
+            found.update([ImportedName(table, name, x) for name, x in own if is_function(x)])
+    return [*found]
 
 
-IMPORTED = Cells(lambda func: replaced([*PLACES[func].values()], seen(func)))
-"""What stands under the names that modules of users have for functions of JAX."""
+IMPORTED = Cells(lambda name: replaced([name.place], stand_in_of(name.func)))
+"""What stands under such names."""

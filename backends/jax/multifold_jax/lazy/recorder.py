@@ -15,6 +15,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from jax._src.array import ArrayImpl
 
 from multifold import RecordError, trusted
 from multifold.lazy.beyond import Beyond, every_store, known_to
@@ -22,21 +23,20 @@ from multifold.lazy.current import REFUSALS, Recording, refusal
 from multifold.lazy.finding import FindingRecorder, FoundCompiled, NumberOperand
 from multifold.lazy.keeping import KeepingWatch
 from multifold.lazy.operators import CompiledCall
-from multifold.lazy.pending_array import with_reads
 from multifold.lazy.recorder import MANY
 from multifold.lazy.seen import Seen
 from multifold.lazy.straight import Crooked
 from multifold.lazy.writes import is_known_module
-from multifold_jax.lazy.forms import JaxForms, typed
+from multifold_jax.lazy.forms import JaxForms, with_weak
 from multifold_jax.lazy.functions import (
     FUNCTIONS,
     IMPORTED,
     OF_FORMS,
-    UNLIKE_CELLS,
-    has_transformed,
+    UNFIT_NAMES,
+    calls_unfit,
     imported_by,
     is_of_jax,
-    seen,
+    stand_in_of,
 )
 from multifold_jax.lazy.nesting import flatten, ordered
 from multifold_jax.lazy.pending import IN_A_FUNCTION, PendingJax, SettledJax
@@ -72,7 +72,8 @@ class JaxCall(CompiledCall):
         self.weak: Sequence[bool] = ()
 
     def traced(self, *operands: Any) -> Any:
-        found = ordered(super().traced(*map(typed, operands, self.weak)))
+        pairs = zip(operands, self.weak, strict=True)
+        found = ordered(super().traced(*[with_weak(x, weak) for x, weak in pairs]))
         for x in jax.tree.leaves(found):
             try:
                 jax.typeof(x)
@@ -131,7 +132,7 @@ class FoundJax(FoundCompiled, JaxCall):
     def traced(self, *operands: Any) -> Any:
         """Run the function as `JaxCall` does; raise `Crooked` if it returns anything but arrays.
 
-        An array is another thing than a number.
+        A number would come back as an array, which is another thing in the program.
         """
         found = super().traced(*operands)
         if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(found)):
@@ -150,17 +151,18 @@ class RowsCall(JaxCall):
 
 
 def is_on_host(x: jax.Array) -> bool:
-    """Return whether an array has values now, of a dtype that NumPy knows, on the CPU, where runs compute.
+    """Return whether an array has values now, of one of `HOST_DTYPES`, on the CPU, where runs compute.
 
     A tracer has none, and an array of several devices lies on none.
     """
-    if isinstance(x, jax.core.Tracer) or x.dtype not in OF_NUMPY:
+    if isinstance(x, jax.core.Tracer) or x.dtype not in HOST_DTYPES:
         return False
     return getattr(x.device, "platform", None) == "cpu" == jax.default_backend()
 
 
-OF_NUMPY = frozenset(map(np.dtype, ("f4", "i1", "i2", "i4", "u1", "u2", "u4", "?")))
-"""Wider ones would be narrowed by launches of a run that is outside of a ``with jax.enable_x64(True)``."""
+HOST_DTYPES = frozenset(map(np.dtype, ("f4", "i1", "i2", "i4", "u1", "u2", "u4", "?")))
+"""Dtypes of arrays that reach a launch by way of NumPy. Wider ones would be narrowed by launches of a run
+that is outside of a ``with jax.enable_x64(True)``."""
 
 
 class JaxRecorder(FindingRecorder):
@@ -177,7 +179,7 @@ class JaxRecorder(FindingRecorder):
     calls = JaxCall, JaxCall, RowsCall
     found_calls = FoundJax
     replaced = FUNCTIONS
-    names_unlike_cells = UNLIKE_CELLS
+    names_unlike_cells = UNFIT_NAMES
     in_a_function = IN_A_FUNCTION
     own_contexts = STATES
     by_hand = (
@@ -195,9 +197,10 @@ class JaxRecorder(FindingRecorder):
             PendingJax, SettledJax, dict(OF_FORMS), (settings_now,), is_inside=self.is_transformed
         )
         self.forms = JaxForms(PendingJax)
-        self.plain_types = frozenset({type(jnp.zeros(())), NumberOperand})
+        self.plain_types = frozenset({ArrayImpl, NumberOperand})
         self.program = fn
         self.imported: list[Any] | None = None
+        self.stand_ins: list[Any] = []
         self.transforms: Any = transforms_now()
         self.outside = settings_now()
         self.bound: dict[tuple[int, ...], tuple[Seen, Beyond]] = {}
@@ -211,7 +214,9 @@ class JaxRecorder(FindingRecorder):
         if len(self.bound) > MANY:
             self.bound = {}
         if self.imported is None:
-            self.imported = imported_by([self.program], partial(is_known_module, self.inner))
+            self.imported = imported_by(self.program, partial(is_known_module, self.inner))
+            jitted = [name.func for name in self.imported if not is_of_jax(name.func)]
+            self.stand_ins = [stand_in_of(func).recorded for func in jitted]
         try:
             with IMPORTED.applied(self.imported), super().recording(same):
                 yield
@@ -228,20 +233,21 @@ class JaxRecorder(FindingRecorder):
     @property
     def like_cells(self) -> Sequence[Any]:  # type: ignore[override]
         """What stands for functions that `jax.jit` has made: they depend on nothing but their arguments."""
-        return [seen(func).recorded for func in self.imported or () if not is_of_jax(func)]
+        return self.stand_ins
 
     def look_at(self, recording: Recording, x: Any) -> Seen:
         is_stand_in = type(x) is FunctionType and x in self.like_cells
         return Seen(x, recording.reached(inspect.unwrap(x) if is_stand_in else x))
 
     def may_look(self, names: Callable[[], Collection[str]], roots: Sequence[Any]) -> bool:
-        return super().may_look(names, roots) and not has_transformed(roots, self.inner)
+        is_known = partial(is_known_module, self.inner)
+        return super().may_look(names, roots) and not calls_unfit(roots, names(), is_known)
 
     @property
     def finds_cells(self) -> bool:  # type: ignore[override]
-        """Whether straight functions are recorded whole: what `jax.jit` has made in a transform alone.
+        """Whether straight functions are recorded whole; beside jitted ones in a transform alone.
 
-        In a transform, as `jax.grad`, JAX takes a millisecond for each call of that, and elsewhere 5 us.
+        In a transform, as `jax.grad`, JAX takes a millisecond for a call of these, and elsewhere 5 us.
         """
         return self.is_within_transform() or not self.like_cells
 
@@ -300,7 +306,7 @@ class JaxRecorder(FindingRecorder):
     def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a call, or run it with values that are read, as `jnp.nonzero` of a mask.
 
-        No gradient flows to arrays of integers or truths, so these may be read.
+        No gradient flows to arrays of integers or bools, so these may be read.
         """
         text = REFUSALS.text
         try:
@@ -311,7 +317,7 @@ class JaxRecorder(FindingRecorder):
             if has_gradients or not isinstance(error.__cause__, VALUES_WANTED):
                 raise
         REFUSALS.put_back(text)
-        return func(*with_reads(args), **with_reads(kwargs))
+        return self.at_once(func, args, kwargs)
 
     def meets_pending(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a pending array is among the arguments of a call, at any depth."""
@@ -330,7 +336,7 @@ class JaxRecorder(FindingRecorder):
         return row
 
     def computed(self, form: Any, rows: Any) -> Any:
-        return typed(rows[0], form.weak)
+        return with_weak(rows[0], form.weak)
 
     def join(self, values: Sequence[Any], how: str) -> Any:
         if not all(isinstance(x, (jax.Array, np.ndarray, np.generic)) for x in values):

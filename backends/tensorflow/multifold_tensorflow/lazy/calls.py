@@ -249,8 +249,8 @@ class FoundTensors(FoundCompiled, TensorCell):
             raise Crooked("it returns other things than tensors")
         return super().checked(found)
 
-    def refuse_unlike(self) -> None:
-        super().refuse_unlike()
+    def refuse_unfit(self) -> None:
+        super().refuse_unfit()
         if is_random(self.run.graph):
             raise Crooked("it draws random numbers")
 

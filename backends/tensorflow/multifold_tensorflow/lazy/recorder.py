@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from types import FunctionType
 from typing import Any
 
 import keras
@@ -18,7 +16,7 @@ from multifold.lazy.current import Recording, refusal
 from multifold.lazy.finding import FindingRecorder, NumberOperand
 from multifold.lazy.recorder import KnownCall
 from multifold.lazy.seen import Seen
-from multifold.lazy.writes import is_written_here
+from multifold.lazy.writes import functions_in
 from multifold_tensorflow.lazy.calls import (
     MASKS,
     FoundTensors,
@@ -95,8 +93,8 @@ class TensorflowRecorder(FindingRecorder):
         options = [str(now()) for now in self.settings.values()]
         # Calls hold tensors of the graph in which they were recorded, and what the settings were.
         if graph is not self.graph or options != self.options:
-            self.options = options
-            self.graph, self.known, self.seen_before, self.beyond = graph, {}, {}, {}
+            self.graph, self.options = graph, options
+            self.forget_kinds()
         before = self.outside, self.scopes, self.is_taped
         self.outside, self.scopes, self.is_taped = LayerModes(), Scopes(), is_taped()
         try:
@@ -176,16 +174,19 @@ class TensorflowRecorder(FindingRecorder):
 
 
 def is_on_host(x: Any) -> bool:
-    """Return whether ``x`` has numbers of a dtype that NumPy knows, which no gradient needs, on the CPU."""
+    """Return whether ``x`` is an array of NumPy, or a tensor on the CPU that may become one.
+
+    It has one of `HOST_DTYPES`, and no tape needs its gradient.
+    """
     if not isinstance(x, EAGER):
         return type(x) is np.ndarray
-    return x.dtype in OF_NUMPY and "CPU" in x.device and not may_have_gradient([x])
+    return x.dtype in HOST_DTYPES and "CPU" in x.device and not may_have_gradient([x])
 
 
-may_have_gradient = private("tensorflow.python", "pywrap_tfe").TFE_Py_TapeSetPossibleGradientTypes
+may_have_gradient = private("tensorflow.python.pywrap_tfe", "TFE_Py_TapeSetPossibleGradientTypes")
 """Returns 0 for tensors that no tape and no forward accumulator watches."""
 
-OF_NUMPY = frozenset(
+HOST_DTYPES = frozenset(
     {tf.float32, tf.float64, tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32}
 )
 
@@ -198,16 +199,16 @@ def is_variable(x: Any) -> bool:
 def attributes_of(x: Any) -> Mapping[str, Any]:
     """Return the attributes, name -> value, of an object that its calls may depend on.
 
-    Variables have none, since calls read them when they run. Of layers and modules, names that begin with
-    an underscore are left out, but for masks of dropout, the layers of a model, and what code of the user's
-    class names.
+    Tensors and variables have none: calls read variables when they run. Of layers and modules, what each
+    layer has is left out, and so are names that begin with an underscore, but for masks of dropout, the
+    layers of a model, and what code of the user's classes names.
     """
     if isinstance(x, (tf.Tensor, tf.Variable, keras.Variable)):
         return {}
     own = vars(x)
     if not isinstance(x, (keras.layers.Layer, tf.Module)):
         return own
-    hidden = hidden_names(type(x))  # type: ignore[arg-type]
+    hidden = underscored_names(type(x))  # type: ignore[arg-type]
     found = {
         name: value
         for name, value in own.items()
@@ -221,14 +222,10 @@ def attributes_of(x: Any) -> Mapping[str, Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def hidden_names(kind: type) -> frozenset[str]:
-    """Return names that begin with an underscore in the code of the methods that a user's class has."""
-    functions = [
-        inspect.unwrap(x)
-        for base in kind.__mro__
-        if is_written_here(base.__module__)
-        for x in vars(base).values()
-        if isinstance(x, FunctionType)
-    ]
-    names = frozenset[str]().union(*[names_of(x.__code__) for x in functions])
+def underscored_names(kind: type) -> frozenset[str]:
+    """Return names with one underscore before them in code that methods of the user's classes may run.
+
+    These are the classes of ``kind`` and its bases.
+    """
+    names = frozenset[str]().union(*[names_of(x.__code__) for x in functions_in([kind], lambda _: True)])
     return frozenset(name for name in names if name.startswith("_") and not name.startswith("__"))
