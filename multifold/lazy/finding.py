@@ -19,6 +19,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, ClassVar
 
+import numpy as np
 import optree
 
 from multifold._engine.ops.reach import CONTAINERS
@@ -31,6 +32,7 @@ from multifold.lazy.recorder import KnownCall
 from multifold.lazy.source import source_of
 from multifold.lazy.statements import name_of_call
 from multifold.lazy.straight import Crooked, StraightGuard, adds_in_place, changers_of
+from multifold.lazy.writes import CHANGERS
 
 MOST_INT = 1 << 31
 """Numbers of Python that are larger may not fit into arrays."""
@@ -283,9 +285,11 @@ class FindingRecorder(OperatorRecorder):
             hidden = sorted(guard.names.intersection(vars(x)).difference(self.compared(x)))
             if hidden:
                 raise Crooked(f"it names {hidden[0]!r}, which may be another one in the next run")
-        takes_containers = any(type(x) in CONTAINERS for x in (*args, *kwargs.values()))
-        if takes_containers and any(map(adds_in_place, guard.codes.values())):
-            raise Crooked("it may change a container that it is given")
+        mutable = [x for x in (*args, *kwargs.values()) if type(x) in (*CONTAINERS, np.ndarray)]
+        if mutable and any(map(adds_in_place, guard.codes.values())):
+            raise Crooked("it may change what it is given in place")
+        if any(type(x) is np.ndarray for x in mutable) and not guard.names.isdisjoint(CHANGERS):
+            raise Crooked("it may change an array that it is given")
         known.call.refuse_unfit()
         known.call.belongs_to(cell)
         return known

@@ -137,7 +137,21 @@ class Jitted:
         return self.step(numbers(x, scale)[0], scale) * 2
 
 
+class Static:
+    """Has a function that is jitted."""
+
+    @staticmethod
+    @jax.jit
+    def step(x, scale):
+        return jnp.tanh(x * scale)
+
+
+def of_static(x, scale):
+    return Static.step(numbers(x, scale)[0], scale) * 2
+
+
 NOT_FOUND = {
+    "a jitted function of a class": of_static,
     "returns a number": lambda x, scale: numbers(x, scale)[0] * numbers(x, scale)[1],
     "takes functions": mapped,
     "updates": at,
@@ -170,6 +184,37 @@ def test_parameters_that_change_during_the_run_are_those_of_each_call():
     found = multifold.batched(program, backend="jax")([1, 2, 3], parameters=dict(PARAMETERS))
     mine = dict(PARAMETERS)
     assert_same(found, jnp.stack([program(word, mine) for word in (1, 2, 3)]))
+
+
+def dense(x, scale):
+    return jnp.tanh(x * scale) * scale
+
+
+def halved(x):
+    return x / 2
+
+
+def doubled(x):
+    x *= 2
+    return jnp.asarray(x)
+
+
+OF_NUMPY = {
+    "of JAX": (lambda x, scale: dense(x, scale) * 1, 20),
+    "of NumPy": (lambda x, scale: dense(halved(x), scale) * isinstance(halved(x), np.ndarray), 0),
+    "in place": (lambda x, scale: dense(doubled(x), scale) * x, 0),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_functions_of_arrays_of_numpy_are_found_if_they_return_those_of_jax(name):
+    program, least = OF_NUMPY[name]
+    rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    run = multifold.batched(program, backend="jax")
+    for _ in range(2):
+        found = jax.grad(lambda scale: run([*rows.copy()], scale=scale).sum())(1.5)
+        assert_same(found, jax.grad(lambda s: sum(program(x, s).sum() for x in rows.copy()))(1.5))
+    assert sum(cell.calls for cell in run.function.found.cells.values() if cell.name == "dense") >= least
 
 
 def test_numbers_of_a_dtype_are_refused_as_in_the_loop():

@@ -139,11 +139,13 @@ def calls_unfit(roots: Sequence[Any], names: Collection[str], is_known: Callable
         Takes the name of a module, and returns whether it is of Python or the framework.
     """
     named = [pair for function in functions_in(roots, is_known) for pair in named_by(function)]
-    objects = [x for x in roots if is_written_here(type(x).__module__)]
-    owners = [*objects, *{kind for x in objects for kind in type(x).__mro__}]
-    owned = [pair for owner in owners for pair in getattr(owner, "__dict__", {}).items()]
+    met = [*roots, *[x for name, x in named if name in names]]
+    kinds = [x if isinstance(x, type) else type(x) for x in met]
+    classes = {base for kind in kinds for base in kind.__mro__ if is_written_here(base.__module__)}
+    objects = [x for x in met if type(x) in classes]
+    owned = [pair for x in (*objects, *classes) for pair in getattr(x, "__dict__", {}).items()]
     return any(is_unfit(x) for name, x in named if name in names) or any(
-        is_unfit(x) or type(x) is JITTED for name, x in owned if name in names
+        is_unfit(x) or type(getattr(x, "__func__", x)) is JITTED for name, x in owned if name in names
     )
 
 

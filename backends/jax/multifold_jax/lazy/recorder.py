@@ -22,8 +22,8 @@ from multifold.lazy.beyond import Beyond, every_store, known_to
 from multifold.lazy.current import REFUSALS, Recording, refusal
 from multifold.lazy.finding import FindingRecorder, FoundCompiled, NumberOperand
 from multifold.lazy.keeping import KeepingWatch
-from multifold.lazy.operators import CompiledCall
-from multifold.lazy.recorder import MANY
+from multifold.lazy.operators import CompiledCall, is_pending
+from multifold.lazy.recorder import MANY, KnownCall
 from multifold.lazy.seen import Seen
 from multifold.lazy.straight import Crooked
 from multifold.lazy.writes import is_known_module
@@ -165,6 +165,11 @@ HOST_DTYPES = frozenset(map(np.dtype, ("f4", "i1", "i2", "i4", "u1", "u2", "u4",
 that is outside of a ``with jax.enable_x64(True)``."""
 
 
+def has_numpy(args: Sequence[Any]) -> bool:
+    """Return whether an array of NumPy is among some arguments."""
+    return any(type(x) is np.ndarray for x in args)
+
+
 class JaxRecorder(FindingRecorder):
     """Records the calls of one plain program in JAX, and keeps what it has learnt of each kind of call.
 
@@ -238,6 +243,24 @@ class JaxRecorder(FindingRecorder):
     def look_at(self, recording: Recording, x: Any) -> Seen:
         is_stand_in = type(x) is FunctionType and x in self.like_cells
         return Seen(x, recording.reached(inspect.unwrap(x) if is_stand_in else x))
+
+    def stays(self, x: Any) -> bool:
+        return x.dtype in HOST_DTYPES if type(x) is np.ndarray else super().stays(x)
+
+    def tried(
+        self, recording: Recording, cell: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> KnownCall:
+        """Do what the method of the base does; raise `Crooked` for what returns arrays of NumPy.
+
+        A function that gets such arrays sees arrays of JAX in their place.
+        """
+        known = super().tried(recording, cell, func, args, kwargs)
+        if has_numpy(args) and not is_pending((args, kwargs)):
+            with recording.paused():
+                found = func(*args, **kwargs)
+            if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(found)):
+                raise Crooked("it returns arrays of NumPy")
+        return known
 
     def may_look(self, names: Callable[[], Collection[str]], roots: Sequence[Any]) -> bool:
         is_known = partial(is_known_module, self.inner)
