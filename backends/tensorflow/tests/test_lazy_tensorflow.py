@@ -145,6 +145,20 @@ def test_a_program_returns_what_the_loop_returns(program):
     as_loop(PROGRAMS[program], XS, [WEIGHTS])
 
 
+SHAPES = {
+    "of computed tensors": lambda x: tf.reshape(DENSE(x), (tf.shape(x)[0], -1, 2)),
+    "of pending ones": lambda x: tf.reshape(DENSE(x), [tf.shape(DENSE(x))[0], 2, -1]),
+    "whole": lambda x: tf.broadcast_to(DENSE(x), tf.shape(tf.concat([x, x], 0))),
+    "by keyword": lambda x: tf.tile(DENSE(x), multiples=tf.constant([2, 1])),
+    "of a result": lambda x: tf.scatter_nd([[1]], DENSE(x), (tf.shape(x)[0] + 2, 4)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_may_be_tensors(name):
+    as_loop(SHAPES[name], XS, DENSE.trainable_variables)
+
+
 def test_a_loop_on_values_goes_on_for_each_example():
     def program(x):
         steps = 0

@@ -11,8 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from multifold.errors import RecordError
 from multifold.lazy.candidates import names_of
-from multifold.lazy.current import Recording, refusal
+from multifold.lazy.current import REFUSALS, Recording, recording_of, refusal
 from multifold.lazy.finding import FindingRecorder, NumberOperand
 from multifold.lazy.recorder import KnownCall
 from multifold.lazy.seen import Seen
@@ -86,6 +87,7 @@ class TensorflowRecorder(FindingRecorder):
         self.options: list[str] = []
         self.is_taped = False
         self.used: dict[int, Any] = {}
+        self.by_shapes = set[Any]()
 
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
@@ -137,6 +139,29 @@ class TensorflowRecorder(FindingRecorder):
         self.used.update({id(x): x for x in found.call.variables})
         return found
 
+    def dispatch_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call; if it cannot be recorded as it is, with numbers for computed integers in it.
+
+        A shape may be made of these, as in ``tf.reshape(y, (tf.shape(x)[0], -1))`` of a computed ``x``.
+        What a function has as its first argument is no shape, unless that is a list or a tuple.
+        """
+        data = 0 if args and type(args[0]) in (list, tuple) else 1
+        shapes = [*args[data:], *kwargs.values()]
+        if not any(map(has_integers, shapes)):
+            return super().dispatch_unknown(func, args, kwargs)
+        if func not in self.by_shapes:
+            try:
+                with REFUSALS.kept():
+                    return super().dispatch_unknown(func, args, kwargs)
+            except RecordError:
+                self.by_shapes.add(func)
+        recording = recording_of()
+        if recording.is_trace:
+            for x in filter(is_few, tf.nest.flatten(shapes)):
+                self.refuse_constant(x)
+        args = *args[:data], *map(as_numbers, args[data:])
+        return self.dispatch(recording, func, args, {name: as_numbers(x) for name, x in kwargs.items()})
+
     def refuse_assignment(self, variable: Any) -> None:
         """Raise `RecordError` if recorded calls use ``variable``, but for states of Keras's seeds."""
         if id(variable) in self.used and SEEDS not in variable.name:
@@ -171,6 +196,33 @@ class TensorflowRecorder(FindingRecorder):
         if not all(map(tf.is_tensor, values)):
             return [*values]
         return tf.stack(values) if how == "stack" else tf.concat(values, 0)
+
+
+def is_few(x: Any) -> bool:
+    """Return whether ``x`` is a computed tensor of few integers, as a shape or a part of one is."""
+    return (
+        isinstance(x, EAGER) and x.dtype in INTEGERS and x.shape.rank < 2 and x.shape.num_elements() <= FEW
+    )
+
+
+def has_integers(x: Any) -> bool:
+    """Return whether ``x`` is such a tensor, or a list or tuple with one in it."""
+    return any(map(has_integers, x)) if type(x) in (list, tuple) else is_few(x)
+
+
+def as_numbers(x: Any) -> Any:
+    """Return the numbers of such a tensor; of a list or tuple, one with these.
+
+    >>> as_numbers((tf.constant(3), -1, [tf.constant([2, 5])]))
+    (3, -1, [[2, 5]])
+    """
+    if type(x) in (list, tuple):
+        return type(x)(map(as_numbers, x))
+    return x.numpy().tolist() if is_few(x) else x
+
+
+FEW, INTEGERS = 8, (tf.int32, tf.int64)
+"""How many numbers a shape has at most, and their dtypes."""
 
 
 def is_on_host(x: Any) -> bool:
