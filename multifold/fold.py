@@ -374,7 +374,7 @@ class Fold(FrameworkRecorder, Awaiting):
         """
         debug = self._debug or check
         tries = self._trials and not check
-        options = self._policy, self._outcomes, self._profile, debug, tries, among
+        options = self._plans, self._outcomes, self._profile, debug, tries, among
         return partial(loop_of, self, model, *options)
 
     def _run(self, model: Any, plan: Plan, *, check: bool = False, device: Any = None) -> list[Any]:

@@ -424,6 +424,9 @@ class Backend(abc.ABC):
 
     # Without these each module has launches of its own.
 
+    has_forms: ClassVar[bool] = False
+    """Whether `form_of` gives forms: then ops that are named on a model are asked for theirs."""
+
     def form_of(self, module: Any) -> ModuleForm | None:
         """Return the form of a module, which others may have: they share launches, whatever their weights.
 

@@ -159,7 +159,7 @@ class Engine(Rounds):
         if before is not None:
             self.store = Store(self.table, in_place=in_place, before=before.store)
             self.gathers = Gathers(self.table, self.store)
-            self.loop = Loop(before.loop.launcher, before.loop.policy, self.graph.warn_once)
+            self.loop = Loop(before.loop.launcher, before.loop.plans, self.graph.warn_once)
         self._answers: dict[int, Answer] = {}  # what finished requests return, by example
         self._finished: dict[int, Any] = {}  # results, by example
         self._left_out: set[int] = set()  # requests that the last round had no room for

@@ -44,6 +44,7 @@ from multifold_torch.trials import (
     is_unsized,
     like,
     modules_in_order,
+    parts_of,
     slots,
     untried,
 )
@@ -82,6 +83,7 @@ class TorchBackend(Backend):
     cycles: ClassVar[bool] = True
     counts_changes: ClassVar[bool] = True
     puts: ClassVar[bool] = True
+    has_forms: ClassVar[bool] = True
     kit = TorchKit()
     # torch.utils.checkpoint raises this through an op when it has recomputed all that it needs. An op that
     # "fails" with it did not fail, so no launch may turn it into a LaunchError.
@@ -285,7 +287,7 @@ class TorchBackend(Backend):
 
     def modes(self, owners: Sequence[Any]) -> Hashable:
         if len(owners) == 1 and isinstance(owners[0], torch.nn.Module):  # asked in each run
-            return tuple([module.training for module in owners[0].modules()])
+            return tuple([part.training for part in parts_of(owners[0])])
         return tuple([module.training for module in modules_in_order(owners)])
 
     def untried(self, owners: Sequence[Any]) -> str | None:

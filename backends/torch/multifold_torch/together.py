@@ -28,6 +28,9 @@ MOST_WASTE = 4
 
 DTYPE = operator.attrgetter("dtype")
 
+HOOKS_OF_CALLS = tuple(name for name in GLOBAL_HOOKS if "registration" not in name)
+"""The hooks for calls and gradients of all modules, by name in `torch.nn.modules.module`."""
+
 UNKNOWN: weakref.WeakSet[type] = weakref.WeakSet()
 """Classes of modules that do what `torch.vmap` does not know, as to look at values."""
 
@@ -195,10 +198,10 @@ class TorchTogether(Together):
     def stacked(self) -> list[torch.Tensor] | None:
         """Return a tensor for each parameter and buffer, which has those of all modules.
 
-        None where the modules came to differ in sizes, dtypes or devices, or where PyTorch has hooks of all
-        modules.
+        None where the modules came to differ in sizes, dtypes or devices, or where PyTorch has hooks for
+        the calls of all modules.
         """
-        if any(getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS):
+        if any(getattr(torch.nn.modules.module, name) for name in HOOKS_OF_CALLS):
             return None
         found = []
         with normal():

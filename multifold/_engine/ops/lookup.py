@@ -121,10 +121,12 @@ def made_anew(ops: Iterable[tuple[Any, int]]) -> int | None:
     return None
 
 
-def find(backend: Backend, model: Any, op: str | Callable[..., Any]) -> Any:
+def find(
+    backend: Backend, model: Any, op: str | Callable[..., Any], known: dict[str, Any] | None = None
+) -> Any:
     """Return ``op`` itself if it is no name, else what the model has of that name; `MISSING` if nothing.
 
-    What is found need not be callable.
+    What is found need not be callable. ``known`` is that of `lookup`.
     """
     if not isinstance(op, str):
         return op
@@ -132,7 +134,7 @@ def find(backend: Backend, model: Any, op: str | Callable[..., Any]) -> Any:
         return MISSING
     # Many models are a plain dictionary, which is no wrapper and has no attribute that could be meant.
     found = model.get(op, MISSING) if type(model) is dict else MISSING
-    return lookup(backend, model, op) if found is MISSING else found
+    return lookup(backend, model, op, known) if found is MISSING else found
 
 
 def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: str) -> Callable[..., Any]:
@@ -174,22 +176,28 @@ def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: st
     )
 
 
-def lookup(backend: Backend, model: Any, path: str) -> Any:
+def lookup(backend: Backend, model: Any, path: str, known: dict[str, Any] | None = None) -> Any:
     """Return the entry or attribute that a dotted path leads to from the model; `MISSING` if it ends early.
 
-    A key with a dot in it, as in ``{"encoder.cell": cell}``, comes before a path.
+    A key with a dot in it, as in ``{"encoder.cell": cell}``, comes before a path. ``known`` has what the
+    beginnings of other paths lead to, as ``"encoder.layers"``, and is extended: a model of many modules has
+    many paths with one beginning.
     """
     model = backend.unwrap(model)
     # The whole path comes first: a key may have a dot in it, as in {"encoder.cell": cell}.
     found = step(model, path)
-    if found is not MISSING or "." not in path:
-        return found
-    found = model
-    for name in path.split("."):
-        found = step(backend.unwrap(found), name)
-        if found is MISSING:
-            break
-    return found
+    return found if found is not MISSING else inside(backend, model, path, {} if known is None else known)
+
+
+def inside(backend: Backend, model: Any, path: str, known: dict[str, Any]) -> Any:
+    """Return what a path of names leads to, one step after the other; `MISSING` if it ends early."""
+    if "." not in path:
+        return step(model, path)
+    outer, _, name = path.rpartition(".")
+    if outer not in known:
+        found = inside(backend, model, outer, known)
+        known[outer] = found if found is MISSING else backend.unwrap(found)
+    return MISSING if known[outer] is MISSING else step(known[outer], name)
 
 
 def suggestion(backend: Backend, model: Any, path: str) -> str | None:

@@ -168,6 +168,11 @@ class Signature:
         return form_of(tuple([slot.kind for slot in self.slots]))
 
     @cached_property
+    def bare(self) -> Signature:
+        """A signature with this op and without operands, for a call that does not run again."""
+        return Signature(self.op, (), None, {})
+
+    @cached_property
     def outlives_reset(self) -> bool:
         """Whether a graph may keep this signature after a reset: it keeps no object of the user alive.
 

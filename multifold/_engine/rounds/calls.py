@@ -249,7 +249,7 @@ class CallTable(TableBase):
         graph = self.graph
         signatures = graph.signatures
         if len(self._bare) < len(signatures):
-            self._bare += map(without_operands, signatures[len(self._bare) :])
+            self._bare += [signature.bare for signature in signatures[len(self._bare) :]]
             self._signatures = (*signatures, *self._bare)
             self._layouts = layouts_of(self._signatures)
         floats = NO_FLOATS
@@ -274,8 +274,3 @@ class CallTable(TableBase):
             sharing=self._reads_whole,
             layouts=self._layouts,
         )
-
-
-def without_operands(signature: Signature) -> Signature:
-    """Make a signature with the op of another one and no operands, for a call that does not run again."""
-    return Signature(signature.op, (), None, {})

@@ -41,9 +41,10 @@ import numpy as np
 from multifold._engine.compiled.arrays import Integers
 from multifold._engine.frameworks.framework_recorder import FrameworkRecorder
 from multifold._engine.ops.lookup import has_mixing, look_up
+from multifold._engine.ops.seating import seated
 from multifold._engine.ops.values import Values
 from multifold._engine.plan.columns import NO_INTEGERS, Columns
-from multifold._engine.plan.plan import Plan
+from multifold._engine.plan.plan import Plan, PlanCache
 from multifold._engine.plan.schedule import Schedule, make_schedule
 from multifold._engine.plan.wiring import Wiring, wire
 from multifold._engine.record.graph import Graph
@@ -67,14 +68,15 @@ class Loop:
     ----------
     launcher : Launcher
         What runs each launch. Rounds of awaited values run many plans by one launcher.
-    policy : str
-        The scheduling policy, for what is left when a launch was divided.
+    plans : PlanCache
+        Makes plans anew: of modules that turn out to share launches, and of what is left when a launch was
+        divided.
     warn : callable
         Called with a text for the user.
     """
 
     launcher: Launcher
-    policy: str
+    plans: PlanCache
     warn: Callable[[str], None]
 
     def __post_init__(self) -> None:
@@ -118,6 +120,9 @@ class Loop:
         """
         backend = self.values.backend
         launcher = self.launcher
+        columns = seated(plan.columns, backend, launcher.model)
+        if columns is not None:
+            plan = self.plans.plan(replace(plan.frame, columns=columns), runs=True)
         pieces = plan.in_pieces(self.pieces)
         # An op that is marked as mixing, as batch norm in training, would see other statistics in each
         # piece.
@@ -179,7 +184,7 @@ class Loop:
         if plan.divided is not None and frame.pad is None and frame.place is None:
             calls = np.flatnonzero(run.place.launch >= 0)
             types = divide(run.computed, plan.types, calls)
-            schedule = make_schedule(plan.columns, plan.schedule.graph, types, calls, self.policy)
+            schedule = make_schedule(plan.columns, plan.schedule.graph, types, calls, self.plans.policy)
             plan.divided.take(replace(plan, types=types, schedule=schedule, wiring=None).wired())
 
     def again(self, run: Run, pending: Integers) -> tuple[Schedule, Wiring]:
@@ -192,7 +197,7 @@ class Loop:
         plan = run.plan
         began = perf_counter()
         types = divide(run.computed, plan.types, pending)
-        schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy)
+        schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.plans.policy)
         if plan.frame.pad is not None:
             schedule = schedule.padded(plan.frame.pad, plan.alone)
         if not has_mixing(plan.columns.signatures, run.launcher.backend, run.launcher.model):
@@ -206,7 +211,7 @@ class Loop:
 def loop_of(
     recorder: FrameworkRecorder,
     model: Any,
-    policy: str,
+    plans: PlanCache,
     outcomes: Outcomes,
     profile: bool,
     debug: bool,
@@ -239,4 +244,4 @@ def loop_of(
         ops={} if before is None else before.launcher.ops,
         before=None if before is None else before.launcher.trials,
     )
-    return Loop(launcher, policy, recorder._graph.warn_once)
+    return Loop(launcher, plans, recorder._graph.warn_once)

@@ -19,7 +19,6 @@ from multifold._engine.plan.columns import layouts_of
 from multifold._engine.plan.schedule import POLICIES
 from multifold._engine.record.damage import DAMAGE
 from multifold._engine.record.kinds import COLUMNS
-from multifold._engine.rounds.calls import without_operands
 from multifold._engine.traces.trace import COUNTED, INTEGERS, pack
 
 MANY = int(os.environ.get("MULTIFOLD_DAMAGED_TRACES", "500"))
@@ -508,7 +507,7 @@ class Store:
 def described_by(fold):
     """Return what a round is told of signatures."""
     signatures = [*fold._graph.signatures]
-    signatures = tuple(signatures + [without_operands(x) for x in signatures])
+    signatures = tuple(signatures + [x.bare for x in signatures])
     return signatures, *layouts_of(signatures)
 
 

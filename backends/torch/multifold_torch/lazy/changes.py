@@ -23,6 +23,7 @@ from multifold.lazy.recorder import Hashed
 from multifold.lazy.seen import Around, entries_of, same_entries, still_holds
 from multifold_torch.lazy.weights import Weights
 from multifold_torch.lazy.written import is_pending
+from multifold_torch.trials import parts_of
 
 
 class AttributeSets:
@@ -260,7 +261,7 @@ class Called(Hashed):
 
     def __init__(self, module: nn.Module, weights: Weights | None = None) -> None:
         self.module = module
-        modules = [*module.modules()]
+        modules = [*parts_of(module)]
         self.weights = VERSIONS.meets(weights or Weights(modules))
         self.identity = self.identified()
         super().__init__(hash(self.identity))
@@ -302,7 +303,7 @@ class Called(Hashed):
 
     def beyond(self) -> Beyond | None:
         """Return what the module's code finds beyond its own attributes; None if nothing is kept of it."""
-        return VERSIONS.beyond(self.module, self.module.modules())
+        return VERSIONS.beyond(self.module, parts_of(self.module))
 
     def refuse_changed(self, cell: str) -> None:
         """Raise `RecordError` if attributes or tensors of the module were changed since it was recorded.
@@ -311,7 +312,7 @@ class Called(Hashed):
         """
         if (
             self.sets != ATTRIBUTE_SETS.total
-            and ATTRIBUTE_SETS.within(self.module.modules()) != self.changes
+            and ATTRIBUTE_SETS.within(parts_of(self.module)) != self.changes
         ):
             refuse_set(type(self.module).__name__, cell)
         for x in self.reads:

@@ -60,7 +60,7 @@ from multifold_torch.lazy.whole import (
     tried,
 )
 from multifold_torch.lazy.written import Written, give_back, is_pending
-from multifold_torch.trials import modules_in_order
+from multifold_torch.trials import modules_in_order, parts_of
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
 ALARMS = (torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled)
@@ -226,7 +226,7 @@ class TorchRecorder(LazyRecorder):
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         if isinstance(self.owner, nn.Module):
-            self.shared = {id(x): x for x in weights_of(self.owner.modules())}
+            self.shared = {id(x): x for x in weights_of(parts_of(self.owner))}
         if len(self.known) > MANY:
             self.known, self.called_before, self.not_whole, self.array_forms = {}, {}, {}, {}
             self.proved = set()
@@ -448,7 +448,7 @@ class TorchRecorder(LazyRecorder):
                 if beyond is not None:
                     beyond.refuse_changed(module)
                 return found
-        weights = Weights(module.modules())
+        weights = Weights(parts_of(module))
         if weights.are_others():
             VERSIONS.others[id(module)] = module, weights
             raise OtherWeights

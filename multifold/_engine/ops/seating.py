@@ -1,0 +1,99 @@
+"""Calls of modules of one form become calls of their population, where names have become modules.
+
+A recorder that is handed a module finds its seat (`multifold._engine.record.population`). A name is a
+module only where there is a model, and a trace has no backend to ask. So before a run, the ops of its calls
+are looked up, and those that have seats are replaced. The two calls
+
+    call 0: "nets.0.last" (x)      call 1: "nets.1.last" (y)
+
+become two calls of one signature, ``population(x, 0)`` and ``population(y, 1)``. References and the numbers
+of calls stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold._engine.ops.lookup import find
+from multifold._engine.plan.columns import Columns
+from multifold._engine.record import kinds
+from multifold._engine.record.freezing import freeze
+from multifold._engine.record.population import SEATS, Population, Seat, seat_of
+from multifold._engine.record.signature import Signature, Slot
+from multifold.backend import Backend
+
+MODULE = Slot(kinds.INT)
+"""The last operand of a call of a population: the number of a module."""
+
+
+def seated(columns: Columns, backend: Backend, model: Any) -> Columns | None:
+    """Return the columns with calls of populations for those of modules with a seat; None without such.
+
+    Parameters
+    ----------
+    columns : Columns
+        The calls of a run.
+    backend : Backend
+        The framework, which says which modules have equal forms.
+    model : object
+        Where names are looked up. What it does not have is left as it is.
+    """
+    seats = seats_of(columns.signatures, backend, model)
+    if not seats:
+        return None
+    signatures = list(columns.signatures)
+    known: dict[Hashable, int] = {}
+    numbers = np.arange(len(signatures))
+    modules = np.full(len(signatures), -1)
+    for number, (population, module) in seats.items():
+        signature = signatures[number]
+        key: Any = signature.key  # `Recorder._understand` has put it together, the op first
+        own = known.setdefault((population, *key[1:]), len(signatures))
+        if own == len(signatures):
+            signatures.append(of_population(signature, population))
+        numbers[number] = own
+        modules[number] = module
+    calls = np.flatnonzero(modules[columns.signature] >= 0)
+    return replace(
+        columns,
+        signatures=tuple(signatures),
+        signature=numbers[columns.signature],
+        ints=np.insert(columns.ints, columns.starts("ints")[calls + 1], modules[columns.signature[calls]]),
+    )
+
+
+def seats_of(signatures: Sequence[Signature], backend: Backend, model: Any) -> dict[int, Seat]:
+    """Return the seats of the ops of signatures, by number of signature; of those that have one."""
+    if not backend.has_forms or backend.is_traced():
+        return {}
+    known: dict[str, Any] = {}
+    ops = {i: find(backend, model, x.op, known) for i, x in enumerate(signatures) if takes_number(x)}
+    found = {i: SEATS.get(id(op)) or seat_of(backend, op) for i, op in ops.items()}
+    # The first module of a form had no other one when it was asked for.
+    return {i: own for i, seat in found.items() if (own := seat or SEATS.get(id(ops[i]))) is not None}
+
+
+def takes_number(signature: Signature) -> bool:
+    """Return whether calls of a signature may get the number of a module: no operand is shared or ragged.
+
+    Not so those that have run before, which have no operands here, nor calls of populations themselves.
+    """
+    runs = signature.key is not None and type(signature.op) is not Population
+    return runs and not any(slot.kind.shared or slot.kind.ragged for slot in signature.slots)
+
+
+def of_population(signature: Signature, population: Population) -> Signature:
+    """Return the signature of the same calls of a population, which takes the number of a module last."""
+    slots = *signature.slots, MODULE
+    structure = signature.structure
+    if structure is not None:
+        operands = optree.tree_unflatten(structure, range(len(signature.slots)))
+        structure = optree.tree_structure([*operands, len(signature.slots)], none_is_leaf=True)
+    key: Any = signature.key
+    key = freeze(population), structure, key[2], slots, key[4]
+    return replace(signature, op=population, slots=slots, structure=structure, key=key)
