@@ -102,8 +102,8 @@ def batched(
         the results of the other examples, and the exceptions by the number of the example.
     may_loop : bool
         Whether the plain loop runs examples where it has turned out to be faster: some runs, the second one
-        first, measure both ways on parts of their examples. With gradients they measure their backward
-        passes, too. So far this works in PyTorch and NumPy. The loop is never taken with ``own`` or
+        first, measure both ways on parts of their examples. In PyTorch they measure backward passes, too,
+        and elsewhere the forward pass stands for both. The loop is never taken with ``own`` or
         ``on_error="collect"``, nor by a program that draws random numbers without ``seed``: what it draws
         would depend on times. A warning tells if the loop would be faster then.
     keep : bool
@@ -292,21 +292,16 @@ class Batched:
         backend = self.function.backend_for(*examples[0], *shared.values())
         if self.recorder.must_loop():
             return self.returned(*self.looped(examples, shared))
-        if self.may_loop:
+        if self.may_loop and self.recorder.computes_now():
             with_gradients = self.recorder.has_gradients and not backend.is_inference()
             self.pace = self.paces[with_gradients]
             # With a seed the numbers that an example draws are the same in the loop.
-            draws = self.pace.draws and self.seed is None
-            may_time = self.recorder.times_backward or not with_gradients
-            if may_time and not draws:
-                return self.joined(self.run_in_pace(self.pace, backend, examples, shared, with_gradients))
-            hint = self.recorder.hint_if_slow or (IF_IT_DRAWS if may_time else "")
-            if hint and self.recorder.computes_now():
-                timed_back = with_gradients and self.recorder.times_backward
-                results = self.run_in_pace(self.first_runs, backend, examples, shared, timed_back)
+            if self.pace.draws and self.seed is None:
+                results = self.run_in_pace(self.first_runs, backend, examples, shared, with_gradients)
                 if told := self.first_runs.told_once():
-                    warn_user(f"{told}\n\nHint: {hint}")
+                    warn_user(f"{told}\n\nHint: {IF_IT_DRAWS}")
                 return self.joined(results)
+            return self.joined(self.run_in_pace(self.pace, backend, examples, shared, with_gradients))
         return self.returned(*self.run(examples, shared, how=self.join))
 
     def run_in_pace(
@@ -324,6 +319,7 @@ class Batched:
         """
         count = len(examples)
         looped, timed = pace.next(count)
+        compiled = backend.compilations()
         random = None
         if self.seed is None and (timed or pace.draws is None):
             random = KeptState(backend, owners_of(backend, None, self.fn), only_random=True)
@@ -344,14 +340,14 @@ class Batched:
         moments.append(moment(backend, timed))
         if random is not None:
             pace.note_drawn(random.drew(before))
-        if timed:
+        if timed and not (backend.compilations() > compiled and pace.put_off(count)):
             begin, middle, end = moments
 
             def note(in_loop: float = 0.0, batched: float = 0.0) -> None:
                 in_loop, batched = middle - begin + in_loop, end - middle + batched
                 pace.note(count, looped=looped, in_loop=in_loop, batched=batched)
 
-            if with_gradients:
+            if with_gradients and self.recorder.times_backward:
                 now = partial(moment, backend, True)
                 self.recorder.time_backward(results[:looped], results[looped:], now, note)
             else:

@@ -4,8 +4,8 @@ To record a small function of the framework takes as long as to run it. So where
 an example waits for values, the plain loop over the examples may be faster than anything that records them.
 Which one is faster follows from the program and the machine, and is measured: of some runs the first few
 examples go in the loop, and the others are batched, so no example runs twice. The runs that follow take the
-faster way, until the next one is measured. With gradients a run is measured to the end of its backward
-pass; if none comes, nothing is known of it.
+faster way, until the next one is measured. With gradients a run of PyTorch is measured to the end of its
+backward pass; if none comes, nothing is known of it. A run that has compiled something says nothing either.
 
 A run of 2 examples may be faster in the loop, and one of 200 batched. So `LoopPace` measures runs of 64 to
 127 examples apart from those of 128 to 255, and so on. The first run of such a group is not measured: it is
@@ -63,6 +63,9 @@ AGAIN = 4
 """So many runs after the second one a run is measured again, if both ways take as long, or nothing was
 noted; then twice as many, and so on."""
 
+MOST_PUT_OFF = 8
+"""So many measured runs say nothing since they compile. A program that goes on is measured with that."""
+
 RECENT = 3
 """So many measured runs count: what a program meets may change."""
 
@@ -91,6 +94,7 @@ class Rates:
         self.runs = 0
         self.due = 1
         self._gap = AGAIN // 2
+        self._put_off = 0
         self._in_loop: deque[tuple[int, float]] = deque(maxlen=RECENT)  # examples, and their seconds
         self._batched: deque[tuple[int, float]] = deque(maxlen=RECENT)
 
@@ -152,6 +156,15 @@ class Rates:
             self._gap //= 2
             self.due = self.runs
 
+    def put_off(self) -> bool:
+        """Let the next run be measured in the place of this one; see `LoopPace.put_off`."""
+        if self._put_off == MOST_PUT_OFF:
+            return False
+        self._put_off += 1
+        self._gap //= 2
+        self.due = self.runs
+        return True
+
 
 class LoopPace:
     """Which way the runs of a program go, all with gradients or all without: in the loop, or batched.
@@ -186,6 +199,13 @@ class LoopPace:
         """
         self._rates[count.bit_length()].note((looped, in_loop), (count - looped, batched))
 
+    def put_off(self, count: int) -> bool:
+        """Let the next run of ``count`` examples be measured in the place of this one, which has compiled.
+
+        Returns whether it will be: False if that was so for `MOST_PUT_OFF` runs.
+        """
+        return self._rates[count.bit_length()].put_off()
+
     def said(self) -> str:
         """Return a text for explanations if runs like the last one take the loop; else ``""``."""
         rates = self._rates.get(self._last.bit_length())
@@ -208,9 +228,9 @@ def rate_of(found: deque[tuple[int, float]]) -> float | None:
 class FirstRuns:
     """Whether a program is slower than its loop, once its first runs have compiled what they compile.
 
-    It is for frameworks whose runs are never taken to the loop, and has the methods of `LoopPace` that a
-    run calls. A few examples of the tenth run go there, and of the one before, so that the loop has
-    compiled, too.
+    It is for programs that draw random numbers, whose runs are never taken to the loop, and has the methods
+    of `LoopPace` that a run calls. A few examples of the tenth run go there, and of the one before, so that
+    the loop has compiled, too.
     """
 
     def __init__(self) -> None:
@@ -236,6 +256,10 @@ class FirstRuns:
                 f"batched is slower than the loop here: an example takes {together:.2f} ms, "
                 f"and {alone:.2f} ms in the loop."
             )
+
+    def put_off(self, count: int) -> bool:
+        """Return False: no other run is measured."""
+        return False
 
     def told_once(self) -> str:
         """Return a text if the loop has turned out to be faster; "" if not, or if that was told."""

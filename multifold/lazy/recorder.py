@@ -84,7 +84,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     names_of_gradients : frozenset of str
         Names in the code of a program that asks for gradients by itself, as ``backward``.
     times_backward : bool
-        Whether `time_backward` tells how long a backward pass has taken.
+        Whether `time_backward` tells how long a backward pass has taken. Elsewhere a forward pass stands
+        for both: what records few calls in the one has few gradients in the other.
     finds_cells : bool
         Whether calls of functions that are not named can be recorded whole; see `find`.
     like_cells : sequence of function
@@ -95,9 +96,6 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     names_unlike_cells : frozenset of str
         Names in the code of a program in which none are looked for: what differentiates by itself, or
         changes variables, would meet pending values of them.
-    hint_if_slow : str
-        What to do about a program that is slower than its loop, where no run of it is taken there; "" to
-        say nothing.
     by_hand : pair of str
         What `explain` says of the way by calls of `Fold.add`, and how that is written.
     own_contexts : tuple of callable
@@ -135,7 +133,6 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     like_cells: ClassVar[Sequence[Any]] = ()
     finds_first: ClassVar[bool] = False
     names_unlike_cells: ClassVar[frozenset[str]] = frozenset()
-    hint_if_slow: ClassVar[str] = ""
     by_hand: ClassVar[tuple[str, str]] = ("Calls of fold.add are recorded for less.", AFTER)
     own_contexts: ClassVar[tuple[Any, ...]] = ()
     settings: ClassVar[Settings] = {}

@@ -374,10 +374,17 @@ class Watched:
             elif self.backend.counts_changes and self.backend.owns(y):
                 marks.append(self.version_of(y))
             elif self.backend.owns(y) and hasattr(y, "assign"):  # a variable
-                marks.append(self.backend.to_numpy(y).tobytes() if math.prod(y.shape) <= MOST else None)
+                marks.append(self.value_of(y) if math.prod(y.shape) <= MOST else None)
             elif is_iterator(y):
                 marks.append(object())
         return found + marks
+
+    def value_of(self, variable: Any) -> bytes | None:
+        """Return the bytes of a variable; None inside of a graph, where it has no value yet."""
+        try:
+            return self.backend.to_numpy(variable).tobytes()
+        except (AttributeError, NotImplementedError):
+            return None
 
     def reading_of(self, cell: CellType) -> Reading:
         """Return the `reading` of a variable of a function around."""

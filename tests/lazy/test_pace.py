@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import numpy as np
 import pytest
+from paced import Clock
 
 import multifold
-from multifold.lazy import batching
-from multifold.lazy.current import CURRENT
 from multifold.lazy.pace import LoopPace, RunWay
+from multifold.testing import Counting
 
 
 @multifold.cell
@@ -74,17 +76,30 @@ def test_what_was_measured_last_counts():
     assert not pace.said()
 
 
+def test_runs_that_compile_are_not_measured():
+    pace = LoopPace()
+    pace.next(64)
+    for _ in range(8):
+        assert pace.next(64).timed and pace.put_off(64)
+    assert pace.next(64).timed and not pace.put_off(64)
+    pace.note(64, looped=2, in_loop=2.0, batched=62 * 9.0)
+    assert pace.next(64) == RunWay(looped=64, timed=True)
+
+
 def test_programs_of_numpy_take_the_loop_where_it_is_faster(monkeypatch):
-    seconds, looped = [0.0], []
-    monkeypatch.setattr(batching, "moment", lambda backend, timed: seconds[0])
-
-    def program(x):
-        looped.append(CURRENT.recording is None)
-        seconds[0] += 1.0 if looped[-1] else 2.0
-        return double(x)
-
-    run = multifold.batched(program, backend="numpy")
-    for _ in range(3):
-        looped.clear()
+    clock = Clock(monkeypatch, in_loop=1.0, batched=2.0)
+    run = multifold.batched(lambda x: clock.took() or double(x), backend="numpy")
+    for looped in (0, 1, 16, 16):
         assert run(list(np.ones((16, 2)))).tolist() == [[2.0, 2.0]] * 16
-    assert all(looped)
+        assert clock.count() == looped
+
+
+def test_a_program_that_goes_on_compiling_is_measured_in_the_end(monkeypatch):
+    clock, counting, compilations = Clock(monkeypatch, 1.0, 2.0), Counting("numpy"), count()
+    monkeypatch.setattr(counting, "compilations", lambda: next(compilations))
+    run = multifold.batched(lambda x: clock.took() or double(x), backend=counting)
+    found = []
+    for _ in range(12):
+        run(list(np.ones((16, 2))))
+        found.append(clock.count())
+    assert found == [0, *[1] * 9, 16, 16]

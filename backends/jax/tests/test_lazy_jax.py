@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from multifold_jax.eager import COMPILATIONS
 
 import multifold
 from multifold import LaunchError, RecordError
-from multifold.lazy import batching
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 PARAMETERS = {
@@ -572,30 +570,6 @@ def test_training_compiles_nothing_once_the_sizes_have_been_met():
     assert (
         compiled[3:6] == [0, 0, 0] and sum(compiled[6:]) < 24
     )  # some forty in each step of new trees before
-
-
-@pytest.mark.parametrize("seconds", [1.0, 9.0], ids=["slower", "faster"])
-def test_a_program_that_is_slower_than_its_loop_is_told_of_programs_once(seconds, monkeypatch):
-    clock = iter([0.0, 4 * seconds, 4 * seconds + 32.0])  # four examples in the loop, and sixteen batched
-    monkeypatch.setattr(batching, "moment", lambda backend, timed: next(clock) if timed else 0.0)
-    run = multifold.batched(lambda x: layer(layer(x)), backend="jax")
-    xs = [jnp.ones(4) * i for i in range(20)]
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        for _ in range(12):
-            np.testing.assert_allclose(run(xs), run.loop(xs), rtol=1e-5)
-    told = [str(x.message) for x in caught if "slower than the loop" in str(x.message)]
-    assert [("2000.00 ms" in text, ".program(traces)" in text) for text in told] == [(True, True)] * (
-        seconds < 2
-    )
-
-
-def test_what_jax_traces_is_not_timed():
-    run = multifold.batched(lambda x: layer(layer(x)), backend="jax")
-    xs = jnp.ones((20, 4))
-    jitted = jax.jit(lambda xs: run(list(xs)))
-    for _ in range(12):
-        jitted(xs)
-    assert jitted(xs).shape == (20, 4)
 
 
 def test_gradients_of_the_examples_own_inputs_have_their_shapes():

@@ -19,7 +19,7 @@ from multifold.backend import Backend, Bidirectional, Cell, Stack, StateSlot, Tr
 from multifold.errors import BackendError
 from multifold_tensorflow.cells import unrollable
 from multifold_tensorflow.kit import TensorflowKit, named_variables
-from multifold_tensorflow.trials import apart, layers_of, reserved, slots
+from multifold_tensorflow.trials import DRAWN, apart, layers_of, reserved, slots
 
 try:  # whether a tape is open has no public name
     from tensorflow.python.eager.record import could_possibly_record
@@ -83,6 +83,9 @@ class TensorflowBackend(Backend):
 
     def context(self) -> Hashable:
         return could_possibly_record()  # False inside of GradientTape.stop_recording()
+
+    def compilations(self) -> int:
+        return DRAWN.count
 
     def is_inference(self) -> bool:
         return tf.executing_eagerly() and not could_possibly_record()

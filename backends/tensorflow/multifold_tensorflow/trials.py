@@ -21,6 +21,21 @@ from multifold.backend import StateSlot
 from multifold_tensorflow.kit import named_variables
 
 
+class Drawn:
+    """Counts the graphs that plain programs have drawn of their calls, which takes as long as many runs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def graph(self) -> None:
+        """Count one more graph."""
+        self.count += 1
+
+
+DRAWN = Drawn()
+"""The graphs of this process."""
+
+
 def private(module: str, name: str) -> Any:
     """Return attribute ``name`` of a module of TensorFlow or Keras.
 

@@ -264,15 +264,3 @@ def test_tangents_flow_through_computed_operands():
             found = way()
         tangents.append(accumulator.jvp(found[3]))
     np.testing.assert_allclose(*tangents, rtol=1e-5)
-
-
-def test_runs_without_a_tape_are_measured_beside_the_loop():
-    run = multifold.batched(lambda x: gate(LAYER(x)), join="cat")
-    with tf.GradientTape():
-        run(XS)
-    assert run.pace is run.paces[True]
-    for _ in range(3):
-        np.testing.assert_allclose(run(XS), tf.concat([gate(LAYER(x)) for x in XS], 0), rtol=1e-5)
-    assert run.pace is run.paces[False]
-    tf.function(lambda: run(XS), autograph=False)()
-    assert run.pace is run.paces[True]  # what is drawn takes no time to compare

@@ -191,10 +191,6 @@ class JaxRecorder(FindingRecorder):
         "A program, made of calls of fold.add, runs all structures in one compiled function.",
         "multifold_jax.run(ops, fold.program(traces))  # docs/compiling.md",
     )
-    hint_if_slow = (
-        "calls of fold.add, as traces, run in one compiled function for all structures: "
-        "multifold.Fold().program(traces), see docs/compiling.md."
-    )
     settings = {"config": settings_now}  # noqa: RUF012 - declared as a ClassVar where it comes from
 
     def __init__(self, fn: Any) -> None:
@@ -281,6 +277,11 @@ class JaxRecorder(FindingRecorder):
         What cells gain elsewhere pays for their compilations after a hundred runs.
         """
         return self.is_within_transform()
+
+    @property
+    def has_gradients(self) -> bool:  # type: ignore[override]
+        """Whether a transform, as `jax.grad`, is around the run: calls take a hundred times as long."""
+        return bool(transforms_now() != NO_TRANSFORMS)
 
     def computes_now(self) -> bool:
         return not isinstance(jnp.zeros(()), jax.core.Tracer)

@@ -26,6 +26,7 @@ from multifold.lazy.straight import Crooked
 from multifold_tensorflow.lazy.graphs import assigned_by, is_random, refuse_unfit
 from multifold_tensorflow.lazy.pending import refuse_stopped, refused
 from multifold_tensorflow.trials import (
+    DRAWN,
     apart,
     global_attribute,
     layers_of,
@@ -314,6 +315,7 @@ def graph_of(function: Any, specs: Sequence[tf.TensorSpec]) -> Any:
 
     Raises `RecordError` if it looks at a value while it is drawn.
     """
+    DRAWN.graph()
     try:
         return tf.function(function, autograph=False).get_concrete_function(*specs)
     except (TypeError, AttributeError, NotImplementedError) as error:

@@ -105,6 +105,9 @@ class TensorflowRecorder(FindingRecorder):
         finally:
             self.outside, self.scopes, self.is_taped = before
 
+    def computes_now(self) -> bool:
+        return bool(tf.executing_eagerly())
+
     def tracing(self, recording: Recording) -> contextlib.AbstractContextManager[Any]:
         parts = recording.reached(self.program)
         layers = [x for layer in layers_of(parts) for x in layer.variables]
