@@ -19,7 +19,7 @@ from multifold.backend import Backend, Bidirectional, Cell, Stack, StateSlot, Tr
 from multifold.errors import BackendError
 from multifold_tensorflow.cells import unrollable
 from multifold_tensorflow.kit import TensorflowKit, named_variables
-from multifold_tensorflow.trials import DRAWN, apart, layers_of, reserved, slots
+from multifold_tensorflow.trials import DRAWN, apart, layers_of, private, reserved, slots
 
 try:  # whether a tape is open has no public name
     from tensorflow.python.eager.record import could_possibly_record
@@ -29,6 +29,20 @@ except ImportError:  # then each gather is made ready for one, which takes longe
         """Return True: a tape may be open."""
         return True
 
+
+def leave_alone(*packages: str) -> None:
+    """Let AutoGraph leave functions of these packages as they are, as it does those of Keras and NumPy.
+
+    Inside of a `tf.function` it would rewrite all of our own code in seconds, and warn of what is compiled.
+    There is no public way to say so of a package.
+    """
+    config = private("tensorflow.python.autograph.core", "config")
+    if config is not None:
+        rules = [config.DoNotConvert(name) for name in packages]
+        vars(config)["CONVERSION_RULES"] = (*rules, *config.CONVERSION_RULES)
+
+
+leave_alone("multifold", "multifold_compat", "multifold_tensorflow")
 
 ARRAYS: tuple[type, ...] = (tf.Tensor, tf.Variable)
 if keras.backend.backend() == "tensorflow":  # else its variables are another framework's

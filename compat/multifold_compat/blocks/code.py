@@ -39,10 +39,7 @@ class One(str):
 
 
 NOWHERE = 1 << 20
-"""The line of a ``def``: after the end of any file, so that no other text is taken for its source.
-
-AutoGraph of TensorFlow reads the source of what it calls, and would run that of another function.
-"""
+"""The line of a ``def``: after the end of any file, so that no other text is taken for its source."""
 
 SHORT = 8
 """Up to so many lines of a block are written again where it stands a second time, in place of a call."""
@@ -251,8 +248,6 @@ class Code:
                 # Each statement gets the line of the block that it was written for, as tracebacks show it.
                 vars(node).update(lineno=line, end_lineno=line, col_offset=0, end_col_offset=0)
         exec(compile(tree, self.file or "<block>", "exec"), self.constants)
-        for name in self.functions.values():
-            vars(self.constants[name])["autograph_info__"] = {}  # AutoGraph then calls it as it is
         for table, names in self.tables:
             # Only now, since the functions that a table names were defined by the `exec` above.
             table.update((key, self.constants[name]) for key, name in names.items())

@@ -335,11 +335,11 @@ def take_seat(backend: Backend, op: Any) -> Seat | None:
             return None
         del FORMLESS[known]
     form = backend.form_of(op)
+    tables: list[dict[int, Any]] = [FORMLESS, SEATS, LONE]  # which Python clears in the module as it ends
 
     def forget(_: Any) -> None:
-        FORMLESS.pop(known, None)
-        SEATS.pop(known, None)
-        LONE.pop(known, None)
+        for table in tables:
+            table.pop(known, None)
         if population is not None:
             population.members.pop(number, None)
             population.teams.clear()

@@ -106,10 +106,8 @@ class Rounds:
         for example in examples:
             tasks.start(fn, example)
         tasks.refuse_none()
-        waiting = tasks.proceed()
-        while waiting:  # no walrus: AutoGraph would rewrite such a loop into one that fails
+        while waiting := tasks.proceed():
             self.attempt(waiting)
-            waiting = tasks.proceed()
         asked = merged_results(self.recorder, tasks, self.attempt_results, self.row_classes, self.agreed)
         if asked is None:
             return None

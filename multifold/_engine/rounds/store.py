@@ -470,7 +470,7 @@ class Store:
         That is repeated for the results that come out. ``given`` are the calls that the round reads, and
         ``counts`` how many of them lie in each result of ``numbers``. Pages stay as they are.
         """
-        while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
+        while True:
             sparse = [
                 number
                 for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)

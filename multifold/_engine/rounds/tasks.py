@@ -158,11 +158,9 @@ class Tasks(compiled.TasksBase):
             What an example raises, unless failures are collected.
         """
         collector.relieve()
-        while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
-            found = self.run_ready()
-            if found is None:
-                return self.waiting()
+        while (found := self.run_ready()) is not None:
             self._take(*found)
+        return self.waiting()
 
     def is_open(self, task: ExampleTask) -> bool:
         """Return whether a task has not finished: it has neither returned, failed nor been closed."""

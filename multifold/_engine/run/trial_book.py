@@ -91,8 +91,7 @@ class TrialBook:
         """
         began = perf_counter()
         owners = owners_of(self.backend, self.model, self.ops[launch.signature])
-        reason = self.backend.untried(owners)  # no walrus, which AutoGraph warns of
-        if reason is not None:
+        if (reason := self.backend.untried(owners)) is not None:
             self.leave_untried(launch, case, reason)
             return None, 0.0
         if not late and not self.backend.is_built(owners):

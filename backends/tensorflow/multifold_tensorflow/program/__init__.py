@@ -21,7 +21,6 @@ from multifold_tensorflow.program.slabs import Threads, empty
 from multifold_tensorflow.program.tensors import RaggedTensors, TensorProgram, as_tensors
 
 
-@tf.autograph.experimental.do_not_convert
 def run(model: Any, program: Program | TensorProgram) -> Any:
     """Run a program and return the results, in the structure that was asked for.
 
