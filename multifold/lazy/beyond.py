@@ -355,7 +355,8 @@ def stores_of(recording: Recording) -> ProgramStores:
         known = recording.recorder.stores
         key = tuple(map(type, recording.program))
         if not recording.program or key not in known:
-            settings = recording.recorder.settings
+            recorder = recording.recorder
+            settings = () if recorder.keys_have_settings else recorder.settings
             known[key] = ProgramStores(roots_of(recording), known_to(recording), settings=settings)
         recording.note_stores(known[key])
     stores: ProgramStores = recording.stores

@@ -43,6 +43,7 @@ from multifold.lazy.statements import (
     blocks_in,
     fields_with_blocks,
     is_number,
+    is_update,
     name_of_call,
     names_under,
     numbers_in,
@@ -242,6 +243,8 @@ class DividedFunction:
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             return None
         if is_number(statement.value, self.numbers) or not self.may_assign(statement.targets[0]):
+            return None
+        if is_update(statement.value):  # what is computed for it is a statement of its own
             return None
         stored = {name for step in before for name in step.stored}
         variables = {*self.bound, *self.code.co_freevars} - stored

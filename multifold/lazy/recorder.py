@@ -102,6 +102,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         The framework's makers of contexts that no other example sees, as ``torch.no_grad``; see `apart`.
     settings : dict
         Settings of the framework that code changes by functions; see `multifold.lazy.writes`.
+    keys_have_settings : bool
+        Whether calls under other settings are calls of another kind, so that a program may change them.
     resources : dict
         Types of its objects that cannot be asked for what they hold, and methods that change it.
     frames : OpenFrames
@@ -136,6 +138,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     by_hand: ClassVar[tuple[str, str]] = ("Calls of fold.add are recorded for less.", AFTER)
     own_contexts: ClassVar[tuple[Any, ...]] = ()
     settings: ClassVar[Settings] = {}
+    keys_have_settings: ClassVar[bool] = False
     resources: ClassVar[Resources] = {}
 
     def __init__(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Sequence
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from multifold.lazy.writes import NUMBER_MAKERS
 
@@ -66,6 +66,10 @@ def with_result(statement: ast.stmt, own: Collection[str], numbers: Iterator[int
             return [statement]
         found, args = computed(call.args, own, numbers)
         return [*found, with_fields(statement, value=with_fields(call, args=args))]
+    if isinstance(statement, ast.Assign) and is_update(statement.value):
+        update: ast.Call = statement.value
+        found, args = computed(update.args, own, numbers)
+        return [*found, with_fields(statement, value=with_fields(update, args=args))]
     if isinstance(statement, ast.Assign):
         computes_first = isinstance(statement.targets[0], (ast.Attribute, ast.Subscript))
     elif isinstance(statement, ast.AugAssign):
@@ -80,6 +84,15 @@ def with_result(statement: ast.stmt, own: Collection[str], numbers: Iterator[int
         return [*found, with_fields(statement, value=with_fields(value, elts=entries))]
     found, entries = computed([value], own, numbers)
     return [*found, with_fields(statement, value=entries[0])]
+
+
+def is_update(value: ast.expr) -> TypeGuard[ast.Call]:
+    """Return whether an expression is ``x.at[i].set(y)`` or the like, whose index calls nothing."""
+    function = value.func if isinstance(value, ast.Call) else None
+    entry = function.value if isinstance(function, ast.Attribute) else None
+    if not isinstance(entry, ast.Subscript) or any(isinstance(x, ast.Call) for x in ast.walk(entry)):
+        return False
+    return isinstance(entry.value, ast.Attribute) and entry.value.attr == "at"
 
 
 def computed(

@@ -111,10 +111,6 @@ def mapped(x, scale):
     return jax.lax.map(jnp.sin, x * scale)
 
 
-def at(x, scale):
-    return x.at[0].set(scale) * 2
-
-
 def mask(x, scale):
     return jnp.where(x * scale > 0, 1.0, 0.0)
 
@@ -154,13 +150,32 @@ NOT_FOUND = {
     "a jitted function of a class": of_static,
     "returns a number": lambda x, scale: numbers(x, scale)[0] * numbers(x, scale)[1],
     "takes functions": mapped,
-    "updates": at,
     "of a weak dtype": lambda x, scale: applied(x, scale) * mask(x, scale),
     "places in a mask": lambda x, scale: numbers(x, scale)[0] * len(jnp.where(numbers(x, scale)[0] > 0)[0]),
     "a derivative": lambda x, scale: slope(scale, mask(x, scale)) * x,
     "a jitted method": Jitted().go,
     "differentiates": lambda x, scale: jax.grad(lambda s: numbers(x, s)[0].sum())(scale) * x,
 }
+
+
+config = {"factor": 2.0}
+
+
+def recurrent(x, scale):
+    steps = jnp.zeros((3, 4))
+    for i in range(3):
+        steps = steps.at[i].set(jnp.tanh(steps[i - 1] * scale + x * config["factor"]))
+    return steps.at[0].add(x)
+
+
+def test_what_a_loop_stores_at_an_index_is_found():
+    xs = [*jax.random.normal(KEYS[2], (20, 4))]
+    run = multifold.batched(recurrent, backend="jax")
+    for _ in range(3):
+        found = jax.grad(lambda scale: jnp.square(run(xs, scale=scale)).sum())(1.5)
+        wanted = jax.grad(lambda scale: sum(jnp.square(recurrent(x, scale)).sum() for x in xs))(1.5)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    assert max(cell.calls for cell in run.function.found.cells.values()) == 60
 
 
 @pytest.mark.parametrize("name", NOT_FOUND)

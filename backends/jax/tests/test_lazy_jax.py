@@ -470,7 +470,6 @@ def test_a_program_with_transforms_runs_inside_of_a_transform():
 CONSTRUCTORS = {
     "r_": lambda x, y: jnp.r_[x, y],
     "vectorize": lambda x, y: jnp.vectorize(jnp.sin)(y),
-    "at": lambda x, y: x.at[0].set(y[1]),
 }
 
 
@@ -479,6 +478,29 @@ def test_what_jax_makes_an_array_of_is_refused_only_where_its_gradient_would_be_
     run = as_loop(lambda x, scale: CONSTRUCTORS[name](x, layer(x * scale)), XS, scale=2.0)
     with pytest.raises(RecordError, match=r"(?s)cannot be recorded.*make a cell"):
         jax.grad(lambda scale: jnp.stack(run(XS, scale=scale)).sum())(2.0)
+
+
+UPDATES = {
+    "of a computed array": lambda x, y: y.at[1].set(0.0) + y.at[jnp.array([0, 2])].add(y[:2]),
+    "by computed values": lambda x, y: (x.at[0].set(y[1]), jnp.ones(3).at[(1,)].multiply(y.sum())),
+    "at a computed index": lambda x, y: jnp.zeros(4).at[y.argmax()].set(1.0) + x.at[y.argmin()].get(),
+    "one after the other": lambda x, y: y.at[0].min(x[0]).at[1].max(0.5).at[2].power(2).at[3].divide(3.0),
+    "out of range": lambda x, y: (y.at[9].get(mode="fill", fill_value=7.0), y.at[9].add(1.0, mode="drop")),
+    "of slices": lambda x, y: jnp.stack([y, x]).at[:, 1:3].subtract(y[:2]).at[..., -1].set(y[0]),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_updates_at_an_index_are_recorded(name):
+    run = as_loop(lambda x, scale: UPDATES[name](x, layer(x * scale)), XS, scale=2.0)
+    assert len(run.explain()) < 9  # whatever the number of examples
+
+    def loss(found):
+        return sum(jnp.sin(y).sum() for y in jax.tree.leaves(found))
+
+    found = jax.grad(lambda scale: loss(run(XS, scale=scale)))(2.0)
+    wanted = jax.grad(lambda scale: loss([UPDATES[name](x, layer(x * scale)) for x in XS]))(2.0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
 
 
 def test_what_has_no_gradient_is_made_an_array_inside_of_a_transform():

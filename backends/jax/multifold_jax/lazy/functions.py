@@ -22,6 +22,7 @@ from multifold.lazy.current import CURRENT
 from multifold.lazy.operators import record
 from multifold.lazy.patches import Replacements
 from multifold.lazy.writes import functions_in, is_written_here, named_by
+from multifold_jax.lazy.updates import updates
 
 MODULES = (jnp, jnp.linalg, jnp.fft, jax.nn, jax.lax, jax.random, jax.scipy.special)
 """Where the functions have their names."""
@@ -53,7 +54,7 @@ BY_VALUES = frozenset(
 UNFIT = TAKE_FUNCTIONS | TRANSFORMS | BY_VALUES
 """A program that may call one of these functions has no found cells: they refuse pending arrays."""
 
-UNFIT_NAMES = frozenset({"at", "r_", "c_"})
+UNFIT_NAMES = frozenset({"r_", "c_"})
 """Attributes that refuse them, too."""
 
 OF_FORMS: dict[Any, Callable[..., Any]] = {
@@ -157,8 +158,8 @@ def public() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
                 yield module, name, StandIn
 
 
-FUNCTIONS = Replacements(*public())
-"""What stands under the public names."""
+FUNCTIONS = Replacements(*public(), *updates())
+"""What stands under the public names, and for methods of ``x.at[i]``."""
 
 
 @functools.lru_cache(maxsize=1024)

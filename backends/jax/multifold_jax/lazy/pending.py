@@ -23,6 +23,7 @@ from multifold.lazy.operators import (
     record,
 )
 from multifold.lazy.pending_array import METHODS, method
+from multifold_jax.lazy.updates import AT
 
 
 class PendingJax(PendingOperators):
@@ -43,6 +44,11 @@ class PendingJax(PendingOperators):
     def T(self) -> Any:  # noqa: N802 - as JAX calls it
         """The transposed array, as a new pending array: the call of `jnp.transpose` is recorded."""
         return record(jnp.transpose, self)
+
+    @property
+    def at(self) -> Any:
+        """What is indexed to update the array, as in ``x.at[i].set(y)``: a call that is recorded."""
+        return AT(self)
 
     def _beyond(self, index: int) -> Any:
         # Such an index is no error in JAX, which takes the entry next to it.
@@ -94,6 +100,11 @@ class SettledJax(SettledOperators, PendingJax):
     def T(self) -> Any:  # noqa: N802 - as JAX calls it
         """The transposed value, an array of JAX."""
         return self.value.T
+
+    @property
+    def at(self) -> Any:
+        """What is indexed to update the value."""
+        return self.value.at
 
 
 def is_asked_by_program(frame: Any) -> bool:

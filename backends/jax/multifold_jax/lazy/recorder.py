@@ -192,6 +192,7 @@ class JaxRecorder(FindingRecorder):
         "multifold_jax.run(ops, fold.program(traces))  # docs/compiling.md",
     )
     settings = {"config": settings_now}  # noqa: RUF012 - declared as a ClassVar where it comes from
+    keys_have_settings = True
 
     def __init__(self, fn: Any) -> None:
         super().__init__(
