@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -80,15 +80,15 @@ class FoundCompiled(CompiledCall):
         return super().__call__(*rows)  # type: ignore[misc]
 
 
-INDEXERS = {"gather", "embedding_lookup", "take", "one_hot", "dynamic_index_in_dim"}
-"""Functions to which a number is an index."""
-
-MAKERS = {"asarray", "array", "constant", "as_tensor", "convert_to_tensor"}
-"""Functions that make an array of a number; if they are told its dtype, they may refuse a large one."""
-
-
-def only_index(function: Any, numbers: Sequence[int]) -> bool:
+def only_index(
+    function: Any,
+    numbers: Sequence[int],
+    indexers: Collection[str] = (),
+    makers: Collection[str] = (),
+) -> bool:
     """Return whether a function uses some of its parameters, by position, as indices and for nothing else.
+
+    ``indexers`` and ``makers`` are those of `FindingRecorder`.
 
     >>> def leaf(table, word):
     ...     return table[word]
@@ -107,7 +107,8 @@ def only_index(function: Any, numbers: Sequence[int]) -> bool:
         if isinstance(x, ast.Call):
             given = [*x.args, *[keyword.value for keyword in x.keywords]]
             name = name_of_call(x)
-            indices += given if name in INDEXERS or (name in MAKERS and len(given) == 1) else []
+            # A function that makes an array of a number, and is told its dtype, may refuse a large one.
+            indices += given if name in indexers or (name in makers and len(given) == 1) else []
     return all(isinstance(x.ctx, ast.Load) and any(x is y for y in indices) for x in used)
 
 
@@ -118,6 +119,10 @@ class FindingRecorder(OperatorRecorder):
 
     Attributes
     ----------
+    indexers : frozenset of str
+        Names of the framework's functions to which a number is an index.
+    makers : frozenset of str
+        Names of those that make an array of a number.
     not_whole : set of Hashable
         Keys of calls that raised an error of their own when they were tried.
     restless : dict of int to object
@@ -126,6 +131,9 @@ class FindingRecorder(OperatorRecorder):
     of_program : dict of int to object
         Functions and objects that the program reaches, by ``id``, once this run has asked.
     """
+
+    indexers: ClassVar[frozenset[str]] = frozenset()
+    makers: ClassVar[frozenset[str]] = frozenset()
 
     found_calls: ClassVar[type[FoundCompiled]]
     """The class of their calls."""
@@ -248,7 +256,7 @@ class FindingRecorder(OperatorRecorder):
         ``numbers`` are their positions. They may if the function uses them as indices alone, runs with an
         array in the place of each, and returns what it returns for a number: arrays of the same forms.
         """
-        if func not in self.like_cells and not only_index(func, numbers):
+        if func not in self.like_cells and not only_index(func, numbers, self.indexers, self.makers):
             return False
         try:
             with REFUSALS.kept():

@@ -183,6 +183,8 @@ class JaxRecorder(FindingRecorder):
     arrays = (jax.Array,)
     calls = JaxCall, JaxCall, RowsCall
     found_calls = FoundJax
+    indexers = frozenset({"take", "one_hot", "dynamic_index_in_dim"})
+    makers = frozenset({"array", "asarray"})
     replaced = FUNCTIONS
     names_unlike_cells = UNFIT_NAMES
     in_a_function = IN_A_FUNCTION

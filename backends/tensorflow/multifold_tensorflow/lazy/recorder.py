@@ -65,6 +65,8 @@ class TensorflowRecorder(FindingRecorder):
     arrays = (tf.Tensor,)
     calls = TensorCall, TensorCell, TensorRows
     found_calls = FoundTensors
+    indexers = frozenset({"gather", "embedding_lookup", "one_hot"})
+    makers = frozenset({"constant", "convert_to_tensor", "array", "asarray"})
     finds_cells = finds_first = True
     names_unlike_cells = frozenset({"GradientTape", "ForwardAccumulator", "gradients"} | ASSIGNS)
     replaced = SEEN
