@@ -72,6 +72,9 @@ MODES = (
 OF_ALL_ROWS = ("sparse", "scale_grad_by_freq", "max_norm", "padding_idx")
 """Options with which gradients of embeddings depend on all rows, are sparse, or wrong in `torch.vmap`."""
 
+BY_INDEX = frozenset({"embedding", "embedding_bag", "one_hot", "index_fill", "index_fill_"})
+"""Names of functions that `torch.vmap` lets take an index out of range, or gradients of a padding index."""
+
 OF_PARAMETERS = frozenset(
     {"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "_parameters", "_buffers"}
     | {"requires_grad", "Parameter", "is_leaf", "grad", "grad_fn", "_version", "data_ptr", "storage"}
@@ -274,14 +277,14 @@ def computes(kind: type[torch.nn.Module], training: bool) -> bool:
                 # A module may tell itself from others, or write by names that the code does not have.
                 if instructions & WRITES or names & {"id", *NAMELESS} or (training and names & DRAWING):
                     return False
-                if names & OF_PARAMETERS:
+                if names & (OF_PARAMETERS | BY_INDEX):
                     return False
     called = functions_in(own, lambda name: is_known_module(("torch.",), name))
     functions = [x for x in called if x.__name__ != "__init__"]
     names = names_called(functions, {"forward"})
     codes = [x.__code__ for x in functions if x.__name__ in names or x.__name__.startswith("__")]
     return not (
-        names & (DRAWING if training else DRAWING_ALWAYS)
+        names & ((DRAWING if training else DRAWING_ALWAYS) | BY_INDEX)
         or any(names_changer(code) or words_of(code)[1] & WRITES for code in codes)
         or any(hands_on(code) for code in codes if code.co_varnames[:1] == ("self",))
     )

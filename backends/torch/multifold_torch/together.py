@@ -49,7 +49,7 @@ def together(forms: Sequence[TorchForm], groups: Groups) -> Together | None:
         return SameTogether(forms, Layout(groups, side))
     steps = steps_of(forms[0].module())
     fewest = 2 if steps is not None else FEWEST
-    if len(forms) < fewest or forms[0].kind in UNKNOWN:
+    if len(forms) < fewest or forms[0].kind in UNKNOWN or (steps is None and looks_up(forms[0].module())):
         return None
     size = sum(x.numel() for x in tensors)
     most = max(1, MOST_NUMBERS // size) if tensors[0].is_cpu else len(forms)
@@ -217,9 +217,13 @@ class TorchTogether(Together):
 
 
 def are_mixed(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether floating tensors differ in dtype, or may: layers have rules for it, vmap others."""
-    floating = {x.dtype for x in tensors if x.is_floating_point()}
-    return len(floating) > 1 or torch._C._is_any_autocast_enabled()
+    """Return whether tensors of one kind of numbers differ in dtype, or may.
+
+    Layers have rules for it, and vmap has others: a number of each module is an array to it.
+    """
+    dtypes = {x.dtype for x in tensors}
+    kinds = [(x.is_floating_point, x.is_complex) for x in dtypes if x is not torch.bool]
+    return len(kinds) > len({*kinds}) or torch._C._is_any_autocast_enabled()
 
 
 def normal() -> contextlib.AbstractContextManager[Any]:
@@ -280,11 +284,14 @@ class ChainTogether(TorchTogether):
     def __init__(self, forms: Sequence[TorchForm], layout: Layout, steps: Sequence[Step]) -> None:
         super().__init__(forms, layout)
         self.steps = steps
+        self.looks_up = embedding in steps
 
     def __call__(self, operands: Sequence[Any], static: Mapping[str, Any]) -> Any | None:
         x = operands[0]
-        if static or len(operands) != 1 or not isinstance(x, torch.Tensor) or x.dim() < 2 or is_patched():
-            return super().__call__(operands, static)
+        least = 1 if self.steps[:1] == [embedding] else 2
+        is_rows = isinstance(x, torch.Tensor) and x.dim() >= least
+        if static or len(operands) != 1 or not is_rows or is_patched():
+            return None if self.looks_up else super().__call__(operands, static)
         stacked = self.stacked()
         if stacked is None:
             return None
@@ -299,11 +306,12 @@ class ChainTogether(TorchTogether):
 def own_functions() -> list[Any]:
     """Return what the layers of chains call now, which a program may replace."""
     layers = [kind.forward for kind in TAKEN]
-    return [*layers, torch.nn.functional.linear, torch.nn.functional.layer_norm]
+    functional = torch.nn.functional
+    return [*layers, functional.linear, functional.layer_norm, functional.embedding]
 
 
 def is_patched() -> bool:
-    """Return whether linear layers or layer norms call something else than PyTorch's own functions."""
+    """Return whether the layers of `TAKEN` call something else than PyTorch's own functions."""
     return own_functions() != OWN_FUNCTIONS
 
 
@@ -333,7 +341,11 @@ def steps_of(module: torch.nn.Module) -> list[Step] | None:
     return None if None in steps else [step for step in steps if step is not None]
 
 
-TAKEN = {torch.nn.Linear: ("weight", "bias"), torch.nn.LayerNorm: ("weight", "bias")}
+TAKEN = {
+    torch.nn.Linear: ("weight", "bias"),
+    torch.nn.LayerNorm: ("weight", "bias"),
+    torch.nn.Embedding: ("weight",),
+}
 """The parameters that a step takes, in their order."""
 
 OWN_FUNCTIONS = own_functions()
@@ -358,6 +370,8 @@ def step_of(module: torch.nn.Module) -> Step | None:
         if affine and module.weight is None:
             return None
         return functools.partial(layer_norm, module.normalized_shape, module.eps, affine)
+    if kind is torch.nn.Embedding:
+        return embedding
     if kind in BY_NUMBERS and not getattr(module, "inplace", False):
         same = copy.deepcopy(module)
         return lambda x, _: same(x)
@@ -376,6 +390,26 @@ def linear_with_bias(x: torch.Tensor, tensors: Iterator[torch.Tensor]) -> torch.
     weight, bias = next(tensors), next(tensors)
     found = torch.baddbmm(bias.unsqueeze(1), x.flatten(1, -2), weight.transpose(1, 2))
     return found if x.dim() == 3 else found.unflatten(1, x.shape[1:-1])
+
+
+def embedding(x: torch.Tensor, tensors: Iterator[torch.Tensor]) -> torch.Tensor:
+    """Return what embeddings return: ``(modules, *s)`` integers -> ``(modules, *s, dim)``.
+
+    Raises `IndexError` for an integer that a module has no row for: that of another module is none.
+    """
+    weight = next(tensors)
+    modules, entries, _ = weight.shape
+    if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < entries:
+        raise IndexError("index out of range in self")
+    first = torch.arange(0, modules * entries, entries, device=x.device)
+    return torch.nn.functional.embedding(x + first.view(-1, *[1] * (x.dim() - 1)), weight.flatten(0, 1))
+
+
+def looks_up(module: torch.nn.Module | None) -> bool:
+    """Return whether a module has an embedding in it, for which `torch.vmap` takes rows of others."""
+    return module is not None and any(
+        isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) for part in module.modules()
+    )
 
 
 def layer_norm(

@@ -31,8 +31,11 @@ MODULE = Slot(kinds.INT)
 """The last operand of a call of a population: the number of a module."""
 
 
-def seated(columns: Columns, backend: Backend, model: Any) -> Columns | None:
-    """Return the columns with calls of populations for those of modules with a seat; None without such.
+def seated(columns: Columns, backend: Backend, model: Any) -> tuple[Columns, list[Any]] | None:
+    """Return the columns with calls of populations for those of modules with a seat, and these modules.
+
+    None without such. The caller keeps the modules until the calls have run, since a population does not,
+    and a name may lead to a module that is made as it is looked up.
 
     Parameters
     ----------
@@ -43,7 +46,7 @@ def seated(columns: Columns, backend: Backend, model: Any) -> Columns | None:
     model : object
         Where names are looked up. What it does not have is left as it is.
     """
-    seats = seats_of(columns.signatures, backend, model)
+    seats, kept = seats_of(columns.signatures, backend, model)
     if not seats:
         return None
     signatures = list(columns.signatures)
@@ -59,32 +62,36 @@ def seated(columns: Columns, backend: Backend, model: Any) -> Columns | None:
         numbers[number] = own
         modules[number] = module
     calls = np.flatnonzero(modules[columns.signature] >= 0)
-    return replace(
+    found = replace(
         columns,
         signatures=tuple(signatures),
         signature=numbers[columns.signature],
         ints=np.insert(columns.ints, columns.starts("ints")[calls + 1], modules[columns.signature[calls]]),
     )
+    return found, kept
 
 
-def seats_of(signatures: Sequence[Signature], backend: Backend, model: Any) -> dict[int, Seat]:
-    """Return the seats of the ops of signatures, by number of signature; of those that have one."""
+def seats_of(
+    signatures: Sequence[Signature], backend: Backend, model: Any
+) -> tuple[dict[int, Seat], list[Any]]:
+    """Return the seats of ops, by number of signature, of those that have one; and all ops."""
     if not backend.has_forms or backend.is_traced():
-        return {}
+        return {}, []
     known: dict[str, Any] = {}
     ops = {i: find(backend, model, x.op, known) for i, x in enumerate(signatures) if takes_number(x)}
     found = {i: SEATS.get(id(op)) or seat_of(backend, op) for i, op in ops.items()}
     # The first module of a form had no other one when it was asked for.
-    return {i: own for i, seat in found.items() if (own := seat or SEATS.get(id(ops[i]))) is not None}
+    seats = {i: own for i, seat in found.items() if (own := seat or SEATS.get(id(ops[i]))) is not None}
+    return seats, [*ops.values()]
 
 
 def takes_number(signature: Signature) -> bool:
     """Return whether calls of a signature may get the number of a module: no operand is shared or ragged.
 
-    Not so those that have run before, which have no operands here, nor calls of populations themselves.
+    Not so calls without a row, as those that have run before here, nor calls of populations themselves.
     """
-    runs = signature.key is not None and type(signature.op) is not Population
-    return runs and not any(slot.kind.shared or slot.kind.ragged for slot in signature.slots)
+    is_new = signature.batched and type(signature.op) is not Population
+    return is_new and not any(slot.kind.shared or slot.kind.ragged for slot in signature.slots)
 
 
 def of_population(signature: Signature, population: Population) -> Signature:

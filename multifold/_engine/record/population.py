@@ -110,15 +110,15 @@ class Population:
         *rows, which = operands
         numbers = self.numbers_of(which)
         team = self.team_of(numbers)
-        if len(team.members) == 1:
+        if len(team.members) == 1 and team.members[0].current(self.backend) is not None:
             return team.members[0].ref()(*rows, **static)
         self.count(len(numbers), team)
         if team.together is not None:
             found = team.together(rows, static)
             if found is not None:
                 return found
-            self.forms_of(team.members)
-        return self.one_by_one([member.ref() for member in team.members], team.groups, rows, static)
+        forms = self.forms_of(team.members)
+        return self.one_by_one(*apart(team, forms), rows, static)
 
     def numbers_of(self, which: Any) -> np.ndarray:
         """Return an array of numbers as one on the host.
@@ -198,8 +198,13 @@ class Population:
                 SEATS.pop(id(member.ref()), None)
         return forms
 
+    def has_several(self, which: Any) -> bool:
+        """Return whether a module has several of the rows with these numbers."""
+        numbers = self.numbers_of(which)
+        return len(self.team_of(numbers).members) < len(numbers)
+
     def one_by_one(self, modules: Sequence[Any], groups: Groups, rows: Any, static: Any) -> Any:
-        """Return what each module, called once with its rows, returns; the rows are those of the operands.
+        """Return what each of ``modules``, called with its group of the rows, returns.
 
         Raises `LaunchError` if the results do not fit together.
         """
@@ -253,6 +258,20 @@ class Population:
         """Return what is pickled: the modules themselves, by number."""
         alive = {number: member.ref() for number, member in self.members.items()}
         return revived, (self.backend, self.__qualname__, self.key, alive)
+
+
+def apart(team: Team, forms: Sequence[Any]) -> tuple[list[Any], Groups]:
+    """Return the modules of a team and their groups of rows, of one row for a module that has no form.
+
+    It has lost that after it was recorded, as batch normalisation does that is to train. It may mix rows
+    now, so it is called for each, as the loop would.
+    """
+    modules, sizes = [], []
+    for member, form, size in zip(team.members, forms, team.groups.sizes, strict=True):
+        times, each = (1, size) if form is not None else (size, 1)
+        modules += [member.ref()] * times
+        sizes += [each] * times
+    return modules, Groups(sizes, team.groups.order)
 
 
 def itself(module: Any) -> Any:

@@ -347,7 +347,7 @@ class Recorder(RecorderBase):
         """Record a call of any form, without the quick path, and return its node.
 
         With a ``seat``, it is a call of the population with the number of the module, unless an operand is
-        shared or ragged: then the module is recorded itself.
+        shared or ragged, or none is batched: then the module is recorded itself.
 
         The first call of a form that the quick path can take opens that to the form. With ``cse=True``, the
         node of an equal call may be returned instead.
@@ -374,7 +374,9 @@ class Recorder(RecorderBase):
             note_orders(operands, orders)  # an op can see the order of a dictionary; optree leaves it out
         slots = [call.slot(x) for x in leaves]
         if seat is not None:
-            if any(slot.kind.shared or slot.kind.ragged for slot in slots):
+            # The last slot is the number of the module. Without a row there is nothing to share.
+            is_alone = not any(slot.kind.batched for slot in slots[:-1])
+            if is_alone or any(slot.kind.shared or slot.kind.ragged for slot in slots):
                 return self._understand(module, operands, static, frame)
             graph.held[id(module)] = module
         op_key = op if isinstance(op, str) else freeze(op)

@@ -126,6 +126,7 @@ class Signature:
             beside=floats if any(has_dtype(slot.kind) for slot in self.slots) else (),
             says_rows=any(slot.kind.ragged and slot.value is not None for slot in self.slots),
             recorded=tuple([i for i, slot in enumerate(self.slots) if slot.kind.column is not None]),
+            has_cases=counts["ragged"] > 0 or type(self.op) is Population,
             shared_refs=np.array([p for kind, p in nodes if kind.shared], np.int64),
             shared=tuple([slot.value for slot in self.slots if slot.kind is SHARED]),
         )
@@ -147,6 +148,8 @@ class Signature:
     """
     says_rows: bool = field(init=False)
     """Whether a ragged operand says, by its `MissingRows`, what a row is where it has none."""
+    has_cases: bool = field(init=False)
+    """Whether more than their rows tells trials of launches apart; see `PreparedLaunch.case`."""
     recorded: tuple[int, ...] = field(init=False)
     """The slots that each call has an entry for: all but those of shared and static values."""
     operands: tuple[tuple[Slot, int], ...] = field(init=False)

@@ -23,6 +23,7 @@ from multifold._engine.ops.values import (
     array_at,
     counted,
 )
+from multifold._engine.record.population import Population
 from multifold._engine.record.signature import Signature
 from multifold._engine.run.report import LaunchTimes
 from multifold.backend import Backend
@@ -148,6 +149,25 @@ class RaggedCase(NamedTuple):
     members: int
     """`ONE`, `EVEN` or `UNEVEN`."""
 
+    @property
+    def strictest(self) -> RaggedCase:
+        """The case whose trials tell of this one, too."""
+        return self._replace(members=UNEVEN)
+
+
+class PopulationCase(NamedTuple):
+    """What tells launches of a `Population` apart for trials: a module that has one row cannot mix any."""
+
+    square: bool
+    """Whether there are as many rows as an array has entries along another axis."""
+    several: bool
+    """Whether a module has several rows."""
+
+    @property
+    def strictest(self) -> PopulationCase:
+        """The case whose trials tell of this one, too."""
+        return self._replace(several=True)
+
 
 class PreparedLaunch(NamedTuple):
     """Calls of one signature that run together, and what their op receives.
@@ -185,11 +205,14 @@ class PreparedLaunch(NamedTuple):
     whose: Callable[[int], str] | None = None
 
     def case(self, square: bool) -> Hashable:
-        """Return what trials tell launches apart by: ``square``, or a `RaggedCase` if an operand is ragged.
+        """Return what trials tell launches apart by: ``square``, a `RaggedCase` or a `PopulationCase`.
 
         ``square`` says whether there are as many rows as an array has entries along another axis.
         """
-        if not self.signature.ragged:
+        signature = self.signature
+        if type(signature.op) is Population:
+            return PopulationCase(square, signature.op.has_several(self.leaves[-1]))
+        if not signature.ragged:
             return square
         # The methods of arrays take twice as long as these.
         lengths = self.lengths().values()

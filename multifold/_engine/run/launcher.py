@@ -130,7 +130,7 @@ class Launcher:
         square = due = False
         if rows > 1 and self.tries:
             square = outcome is not None and rows in outcome.sizes
-            case = trials.case_of(launch, square) if launch.signature.ragged else square
+            case = trials.case_of(launch, square) if launch.signature.has_cases else square
             if (launch.signature, classes, case) not in trials.passed:
                 due = not trials.has_passed(launch, case)
                 if due and (outcome is not None or not trials.has_passed(launch, launch.case(True))):

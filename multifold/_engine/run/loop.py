@@ -120,9 +120,9 @@ class Loop:
         """
         backend = self.values.backend
         launcher = self.launcher
-        columns = seated(plan.columns, backend, launcher.model)
-        if columns is not None:
-            plan = self.plans.plan(replace(plan.frame, columns=columns), runs=True)
+        by_modules = seated(plan.columns, backend, launcher.model)  # which live until the run ends
+        if by_modules is not None:
+            plan = self.plans.plan(replace(plan.frame, columns=by_modules[0]), runs=True)
         pieces = plan.in_pieces(self.pieces)
         # An op that is marked as mixing, as batch norm in training, would see other statistics in each
         # piece.

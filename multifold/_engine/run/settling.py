@@ -93,7 +93,7 @@ class Settling:
         began = perf_counter()
         try:
             for square in (False, True):
-                case = RaggedCase(square, UNEVEN) if launch.signature.ragged else square
+                case = RaggedCase(square, UNEVEN) if launch.signature.ragged else launch.case(square)
                 if not is_settled(trials, launch, case):
                     rows = self.rows_for(trials.values, launch, result, sizes, square)
                     try_often(trials, launch, square, case, rows)

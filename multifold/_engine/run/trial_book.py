@@ -124,7 +124,7 @@ class TrialBook:
         If that of uneven numbers of members has passed, the launch need not count the members of its nodes.
         """
         uneven = RaggedCase(square, UNEVEN)
-        if (launch.signature, launch.classes, uneven) in self.passed:
+        if launch.signature.ragged and (launch.signature, launch.classes, uneven) in self.passed:
             return uneven
         return launch.case(square)
 
@@ -159,10 +159,10 @@ class TrialBook:
         alike = own, launch.classes, case
         if launch.classes is None or alike not in known.alike:
             if known.counts[own, self.ranks(launch), case] < ENOUGH:
-                uneven = case._replace(members=UNEVEN) if isinstance(case, RaggedCase) else case
-                if uneven == case or not self.is_known(launch, uneven):
+                strictest = getattr(case, "strictest", case)
+                if strictest == case or not self.is_known(launch, strictest):
                     return False
-                case = uneven
+                case = strictest
             known.alike.add(alike)
         if known.untried:
             reason = known.untried.get((own, self.ranks(launch), case))
