@@ -176,7 +176,10 @@ class DividedFunction:
         if source is None or is_strange(source.tree, function.__name__):
             return
         self.source = source
-        self.tree = with_results(source.tree, {*code.co_varnames} - {*code.co_cellvars})
+        self.locals = {*code.co_varnames} - {*code.co_cellvars}
+        # Arrays of the framework have ``at``, and no class of the user does.
+        self.updates = "at" in names.pure and "at" not in names.users
+        self.tree = with_results(source.tree, self.locals, self.updates)
         self.numbers = numbers_in(self.tree)
         self.used = Counter(uses_in(self.tree))
         # The variables that it assigns; functions inside of it may use and assign some of them at any time.
@@ -244,8 +247,8 @@ class DividedFunction:
             return None
         if is_number(statement.value, self.numbers) or not self.may_assign(statement.targets[0]):
             return None
-        if is_update(statement.value):  # what is computed for it is a statement of its own
-            return None
+        if self.updates and is_update(statement.value, self.locals):
+            return None  # what is computed for it is a statement of its own
         stored = {name for step in before for name in step.stored}
         variables = {*self.bound, *self.code.co_freevars} - stored
         around = self.function.__globals__

@@ -36,12 +36,13 @@ RESULT = "multifold_result"
 """How variables begin that stand for what a statement computes before it does something with it."""
 
 
-def with_results(tree: ast.FunctionDef, own: Collection[str]) -> ast.FunctionDef:
+def with_results(tree: ast.FunctionDef, own: Collection[str], updates: bool = False) -> ast.FunctionDef:
     """Return a function whose statements first compute, and then do something with the result.
 
     ``return f(x), y`` becomes ``result = f(x)`` and ``return result, y``; and likewise what is assigned to
     an attribute or entry, added to a variable, or appended to a list that is one. ``own`` are variables
-    that nothing but the function itself can change.
+    that nothing but the function itself can change. With ``updates``, ``x.at[i].set(f(x))`` becomes
+    ``result = f(x)`` and ``x.at[i].set(result)``, if ``x`` and ``i`` are such variables (`is_update`).
     """
     numbers = count()
 
@@ -49,13 +50,15 @@ def with_results(tree: ast.FunctionDef, own: Collection[str]) -> ast.FunctionDef
         found: list[ast.stmt] = []
         for statement in block:
             blocks = {field: divided(inner) for field, inner in fields_with_blocks(statement)}
-            found += with_result(with_fields(statement, **blocks), own, numbers)
+            found += with_result(with_fields(statement, **blocks), own, numbers, updates)
         return found
 
     return with_fields(tree, body=divided(tree.body))
 
 
-def with_result(statement: ast.stmt, own: Collection[str], numbers: Iterator[int]) -> list[ast.stmt]:
+def with_result(
+    statement: ast.stmt, own: Collection[str], numbers: Iterator[int], updates: bool
+) -> list[ast.stmt]:
     """Return one statement as those that compute, and the one that does something with the results."""
     if isinstance(statement, ast.AnnAssign) and statement.simple and statement.value is not None:
         return [ast.copy_location(ast.Assign([statement.target], statement.value), statement)]
@@ -66,7 +69,7 @@ def with_result(statement: ast.stmt, own: Collection[str], numbers: Iterator[int
             return [statement]
         found, args = computed(call.args, own, numbers)
         return [*found, with_fields(statement, value=with_fields(call, args=args))]
-    if isinstance(statement, ast.Assign) and is_update(statement.value):
+    if updates and isinstance(statement, ast.Assign) and is_update(statement.value, own):
         update: ast.Call = statement.value
         found, args = computed(update.args, own, numbers)
         return [*found, with_fields(statement, value=with_fields(update, args=args))]
@@ -86,13 +89,24 @@ def with_result(statement: ast.stmt, own: Collection[str], numbers: Iterator[int
     return [*found, with_fields(statement, value=entries[0])]
 
 
-def is_update(value: ast.expr) -> TypeGuard[ast.Call]:
-    """Return whether an expression is ``x.at[i].set(y)`` or the like, whose index calls nothing."""
+def is_update(value: ast.expr, own: Collection[str]) -> TypeGuard[ast.Call]:
+    """Return whether an expression is ``x.at[i].set(y)`` or the like, and ``y`` may be computed before.
+
+    It may where ``x`` and ``i`` are variables of ``own``, or constants, which ``y`` does not assign to.
+    """
     function = value.func if isinstance(value, ast.Call) else None
     entry = function.value if isinstance(function, ast.Attribute) else None
-    if not isinstance(entry, ast.Subscript) or any(isinstance(x, ast.Call) for x in ast.walk(entry)):
+    at = entry.value if isinstance(entry, ast.Subscript) else None
+    if not (isinstance(at, ast.Attribute) and at.attr == "at" and isinstance(at.value, ast.Name)):
         return False
-    return isinstance(entry.value, ast.Attribute) and entry.value.attr == "at"
+    if any(isinstance(x, ast.NamedExpr) for x in ast.walk(value)):
+        return False
+    parts = [at.value, *ast.walk(entry.slice)]  # type: ignore[union-attr]
+    return all(x.id in own if isinstance(x, ast.Name) else isinstance(x, INDICES) for x in parts)
+
+
+INDICES = (ast.Constant, ast.Slice, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Load)
+"""Parts of an index that compute it of numbers."""
 
 
 def computed(

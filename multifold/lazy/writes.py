@@ -270,7 +270,8 @@ def changes_contents(steps: Steps, number: int, fresh: frozenset[str], numbers: 
         return begin is None or root_of(steps, begin) not in fresh
     if step.name in ("LOAD_METHOD", "LOAD_ATTR"):
         is_changer = step.value in CHANGERS or (step.value.endswith("_") and not step.value.endswith("__"))
-        return is_changer and root_of(steps, number - 1) not in fresh and not is_update(steps, number)
+        is_entry = step.value == "at" and is_indexed(steps, number)
+        return is_changer and not is_entry and root_of(steps, number - 1) not in fresh
     if step.name in ("LOAD_GLOBAL", "LOAD_NAME"):
         return step.value in CHANGERS
     if step.name == "BINARY_OP" and step.value is not None and is_in_place(step):
@@ -285,25 +286,19 @@ ENTRIES = {"BINARY_SUBSCR": 1, "BINARY_SLICE": 2}
 """Python's instructions for ``x[i]`` and ``x[i:j]``, and how many values are the index."""
 
 
-def is_update(steps: Steps, number: int) -> bool:
-    """Return whether a step loads ``at`` of ``x.at[i]``, or a method of that, which return a new array.
+def is_indexed(steps: Steps, number: int) -> bool:
+    """Return whether an entry is taken of what step ``number`` loads, as of ``at`` in ``x.at[i]``.
 
-    So it is in JAX; ``at`` of a function of NumPy is called.
+    So it is in JAX; ``at`` of a function of NumPy is called, and changes an array.
 
-    >>> functions = lambda x: x.at[0].add(1), lambda x: np.add.at(x, 0, 1), lambda x: x.add(1)
+    >>> functions = lambda x: x.at[0].set(1), lambda x: np.add.at(x, 0, 1), lambda x: x.at[0].add(1)
     >>> [bool(written_by(function.__code__).contents) for function in functions]
     [False, True, True]
     """
-
-    def begin(entry: int) -> int | None:
-        """Return the step that begins the index of what step ``entry`` takes; None if it takes none."""
-        count = ENTRIES.get(steps.steps[entry].name)
-        return None if count is None else steps.begin(entry - 1, count)
-
-    if steps.steps[number].value == "at":
-        return any(begin(i) == number + 1 for i in range(number + 2, len(steps.steps)))
-    index = begin(number - 1)
-    return index is not None and steps.steps[index - 1].value == "at"
+    return any(
+        step.name in ENTRIES and steps.begin(i - 1, ENTRIES[step.name]) == number + 1
+        for i, step in enumerate(steps.steps[number + 2 :], number + 2)
+    )
 
 
 def is_in_place(step: Any) -> bool:

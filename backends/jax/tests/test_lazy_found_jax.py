@@ -165,7 +165,7 @@ def recurrent(x, scale):
     steps = jnp.zeros((3, 4))
     for i in range(3):
         steps = steps.at[i].set(jnp.tanh(steps[i - 1] * scale + x * config["factor"]))
-    return steps.at[0].add(x)
+    return steps.at[0].multiply(x)
 
 
 def test_what_a_loop_stores_at_an_index_is_found():
@@ -176,6 +176,50 @@ def test_what_a_loop_stores_at_an_index_is_found():
         wanted = jax.grad(lambda scale: sum(jnp.square(recurrent(x, scale)).sum() for x in xs))(1.5)
         np.testing.assert_allclose(found, wanted, rtol=1e-4)
     assert max(cell.calls for cell in run.function.found.cells.values()) == 60
+
+
+class Stepping:
+    """Stores its steps at an index that it counts, where it computes them."""
+
+    def step(self, h, scale):
+        self.number += 1
+        return jnp.tanh(h * scale)
+
+    def __call__(self, x, scale):
+        self.number = 0
+        steps = jnp.zeros((3, 4))
+        steps = steps.at[self.number].set(self.step(x, scale) + 1)
+        return steps.at[self.number].set(self.step(x, scale) * 2)
+
+
+def with_nothing(x, scale):
+    return jnp.tanh(x * scale) + x, None
+
+
+def of_one_array(x, scale):
+    found, nothing = with_nothing(x, scale)
+    return found if nothing is None else nothing
+
+
+class Keeping:
+    """Keeps what it has computed on itself."""
+
+    def __call__(self, x, scale):
+        self.last = with_nothing(x, scale)[0]
+        return self.last * 2
+
+
+ORDERS = {"index": Stepping(), "one array and None": of_one_array, "kept": Keeping(), "config": recurrent}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_programs_of_found_cells_do_what_the_loop_does(name):
+    program, xs = ORDERS[name], [*jax.random.normal(KEYS[2], (20, 4))]
+    run = multifold.batched(program, backend="jax")
+    for _ in range(3):
+        found = jax.value_and_grad(lambda scale: jnp.square(run(xs, scale=scale)).sum())(1.5)
+        wanted = jax.value_and_grad(lambda s: sum(jnp.square(program(x, s)).sum() for x in xs))(1.5)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", NOT_FOUND)

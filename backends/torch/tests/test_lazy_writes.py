@@ -260,3 +260,21 @@ def test_a_program_that_writes_nothing_waits_for_all_examples():
     run = multifold.batched(fn, join="list", may_loop=False)
     assert run(XS) == [3] * len(XS)
     assert len(run.explain()) <= 9
+
+
+def test_a_list_under_the_name_of_jax_updates_is_seen_as_the_loop_sees_it():
+    rows = []
+
+    def program(x):
+        at, computed = [rows], torch.tanh(LIN(x))
+        number = len(at[0])
+        if computed.sum() > 0:
+            computed = computed * 2
+        at[0].append(number)
+        return computed * number
+
+    xs = [*torch.randn(7, 4)]
+    found = multifold.batched(program, may_loop=False)(xs)
+    assert rows == [*range(7)]
+    rows.clear()
+    torch.testing.assert_close(found, torch.stack([program(x) for x in xs]))

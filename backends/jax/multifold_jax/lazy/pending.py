@@ -74,6 +74,8 @@ class PendingJax(PendingOperators):
             return lambda *args, **kwargs: record(RECORDED[name], self, *args, **kwargs)
         if name in ("item", "tolist"):
             return getattr(self._read(), name)
+        if name == "__dict__":  # it has none, whatever the class of its value has
+            raise AttributeError(f"'jax.Array' object has no attribute {name!r}")
         if hasattr(jax.Array, name) or (
             name == "__jax_array__" and sys._getframe(1).f_code.co_name == ARRAYLIKE
         ):

@@ -70,6 +70,7 @@ class JaxCall(CompiledCall):
         self.run = jax.jit(self.on_rows)
         self.settings = settings_now()
         self.weak: Sequence[bool] = ()
+        self.nested: Any = None
 
     def traced(self, *operands: Any) -> Any:
         pairs = zip(operands, self.weak, strict=True)
@@ -115,7 +116,8 @@ class JaxCall(CompiledCall):
         results, structure = jax.tree.flatten(ordered(found))
         if not results:
             raise refusal(f"Expected {self.__name__} to return arrays. Received {found!r}.")
-        return results, None if found is results[0] else structure
+        self.nested = None if found is results[0] else structure
+        return results, self.nested
 
     def __call__(self, *operands: Any) -> Any:
         if settings_now() == self.settings:
@@ -123,7 +125,7 @@ class JaxCall(CompiledCall):
         else:
             with applied(self.settings):
                 found = self.run(*operands)
-        return found[0] if len(found) == 1 else tuple(found)
+        return found[0] if self.nested is None else tuple(found)
 
 
 class FoundJax(FoundCompiled, JaxCall):
