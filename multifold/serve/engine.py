@@ -165,6 +165,7 @@ class Engine(Rounds):
         self._left_out: set[int] = set()  # requests that the last round had no room for
         self._interrupts: Callable[[], bool] = bool
         self._in_pieces = False
+        self._rests = True
         self._stopped = False  # whether the round has ended between two launches
         self.notes: Notes = Notes()
         fold._answer_at_once_by(self.values_at_once)
@@ -177,6 +178,7 @@ class Engine(Rounds):
         It is called while no request is under way. An error of the library becomes a warning, since no
         request waits for it; others are raised.
         """
+        self._rests = True
         try:
             if self.recorder._meanwhile is not None:
                 self.recorder._meanwhile.close()
@@ -209,6 +211,9 @@ class Engine(Rounds):
         in_pieces : bool
             Whether launches are divided into `pieces`, where rounds are steps.
         """
+        if self._rests and self.loop is not None:  # a layer of the model may be another one by now
+            self.loop.launcher.forget_replaced()
+        self._rests = False
         self._interrupts = interrupts
         self._in_pieces = in_pieces
         self._stopped = False

@@ -111,6 +111,19 @@ def test_requests_that_come_together_share_launches():
     assert (stats.launches, stats.calls, stats.joins) == (3, 5, 0)
 
 
+@pytest.mark.parametrize("join", ["launches", "rounds"])
+def test_a_server_at_rest_sees_that_an_op_was_replaced(join):
+    async def waiting(fold, x):
+        doubled = fold.add("double", x)
+        return fold.add("double", doubled) if (await fold.value(doubled)) > 0 else doubled
+
+    model = {"double": lambda x: 2 * x}
+    with Server(model, waiting, backend="numpy", join=join) as server:
+        assert [server.submit(1.0).result(30).item() for _ in range(3)] == [4.0] * 3
+        model["double"] = lambda x: 3 * x
+        assert [server.submit(1.0).result(30).item() for _ in range(3)] == [9.0] * 3
+
+
 def test_a_request_joins_the_next_round_of_those_under_way(gate):
     model = {"gate": gate, **make_model()}
     with Server(model, steps, backend="numpy", wait=0) as server:

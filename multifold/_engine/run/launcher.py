@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from multifold._engine.ops.hints import GUESSED, Failure, hint_for
+from multifold._engine.ops.lookup import find
 from multifold._engine.ops.messages import error_text
 from multifold._engine.ops.reach import owners_of, used_by
 from multifold._engine.ops.trial import is_memory
@@ -99,6 +100,15 @@ class Launcher:
         """Forget which ops there were if they are very many: each new graph has new ones of objects."""
         if len(self.ops) > MANY:
             self.ops.clear()
+            self.trials.forget()
+
+    def forget_replaced(self) -> None:
+        """Forget the ops of names that lead to others on the model now, as to a layer in its place."""
+        found = [(known, op) for known, op in self.ops.items() if isinstance(known.op, str)]
+        replaced = [known for known, op in found if find(self.backend, self.model, known.op) != op]
+        for known in replaced:
+            del self.ops[known]
+        if replaced:
             self.trials.forget()
 
     def settle_by(self, settling: Settling) -> None:
