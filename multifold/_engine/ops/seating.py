@@ -2,7 +2,7 @@
 
 A recorder that is handed a module finds its seat (`multifold._engine.record.population`). A name is a
 module only where there is a model, and a trace has no backend to ask. So before a run, the ops of its calls
-are looked up, and those that have seats are replaced. The two calls
+are looked up, and those of several modules of one form are replaced. The two calls
 
     call 0: "nets.0.last" (x)      call 1: "nets.1.last" (y)
 
@@ -47,20 +47,20 @@ def seated(columns: Columns, backend: Backend, model: Any) -> tuple[Columns, lis
         Where names are looked up. What it does not have is left as it is.
     """
     seats, kept = seats_of(columns.signatures, backend, model)
-    if not seats:
-        return None
+    alike: dict[Hashable, list[int]] = {}
+    for number, (population, _) in seats.items():
+        key: Any = columns.signatures[number].key  # `Recorder._understand` has made it, the op first
+        alike.setdefault((population, *key[1:]), []).append(number)
     signatures = list(columns.signatures)
-    known: dict[Hashable, int] = {}
     numbers = np.arange(len(signatures))
     modules = np.full(len(signatures), -1)
-    for number, (population, module) in seats.items():
-        signature = signatures[number]
-        key: Any = signature.key  # `Recorder._understand` has put it together, the op first
-        own = known.setdefault((population, *key[1:]), len(signatures))
-        if own == len(signatures):
-            signatures.append(of_population(signature, population))
-        numbers[number] = own
-        modules[number] = module
+    for same in alike.values():
+        if len(same) > 1:  # the calls of one module share launches as they are
+            numbers[same] = len(signatures)
+            modules[same] = [seats[number][1] for number in same]
+            signatures.append(of_population(signatures[same[0]], seats[same[0]][0]))
+    if len(signatures) == len(numbers):
+        return None
     calls = np.flatnonzero(modules[columns.signature] >= 0)
     found = replace(
         columns,
