@@ -184,6 +184,11 @@ class Fold(FrameworkRecorder, Awaiting):
         self._plans = PlanCache(self._policy)
         self._outcomes = Outcomes()
 
+    def _go_on_from(self, before: Fold) -> None:
+        """Take over what another fold of the same plain program knows: forms, plans and outcomes."""
+        self._plans, self._outcomes = before._plans, before._outcomes
+        self._graph.go_on_from(before._graph)
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for pickles and copies, name -> value: cells and the last run are left out.
 

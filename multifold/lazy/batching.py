@@ -11,6 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
+from threading import get_ident
 from time import perf_counter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -250,6 +251,7 @@ class Batched:
         self.given = ""  # what notes of errors say of the examples
         self.pace = self.paces[False]  # the pace of the last run: `explain` tells it
         self.fold: Fold | None = None
+        self.last: tuple[int, Fold | None] = 0, None  # the thread that has run it, and that fold
         self.count = 0
         functools.update_wrapper(self, fn, assigned=NAMING, updated=())
 
@@ -263,8 +265,8 @@ class Batched:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes to be pickled or copied; a copy has run nothing, and knows no times."""
-        new = {"fold": None, "count": 0, "paces": paces(), "pace": LoopPace(), "is_new": True}
-        return {**vars(self), **new, "first_runs": FirstRuns()}
+        state = {**vars(self), "fold": None, "last": (0, None), "count": 0, "is_new": True}
+        return {**state, "paces": paces(), "pace": LoopPace(), "first_runs": FirstRuns()}
 
     @property
     def recorder(self) -> Any:
@@ -355,8 +357,13 @@ class Batched:
         return results
 
     def new_fold(self, backend: Backend) -> Fold:
-        """Return the fold of a new run."""
-        return Fold(backend=backend, device=self.device)
+        """Return the fold of a new run, which goes on from that of the last one, if this thread ran it."""
+        fold, thread = Fold(backend=backend, device=self.device), get_ident()
+        owner, before = self.last
+        if before is not None and owner == thread:
+            fold._go_on_from(before)
+        self.fold, self.last = fold, (thread, fold)
+        return fold
 
     def version_of(self, x: Any) -> int:
         """Return how often an array of the framework was changed in place; 0 for anything else."""
@@ -389,7 +396,7 @@ class Batched:
         function = self.function
         backend = function.backend_for(*examples[0], *shared.values())
         recorder = function.recorder
-        fold = self.fold = self.new_fold(backend)
+        fold = self.new_fold(backend)
         self.count = len(examples)
         lefts = Lefts(recorder, how if self.on_error == "raise" else "list")
         raised: dict[int, Exception] = {}
@@ -513,7 +520,7 @@ class Batched:
     def replayed(self, made: Sequence[LazyTrace]) -> list[Any]:
         """Return the result of each example whose trace is in ``made``; see `replay`."""
         recorder = self.recorder
-        fold = self.fold = Fold(backend=self.function.backend_for(), device=self.device)
+        fold = self.new_fold(self.function.backend_for())
         self.count = len(made)
         with recorder.recording(()):
             modes = self.function.modes()

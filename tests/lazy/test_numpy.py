@@ -13,6 +13,7 @@ import pytest
 
 import multifold
 from multifold import LaunchError, RecordError
+from multifold._engine.record.recorder import Recorder
 from multifold._numpy.lazy.rules import RULES, on_rows
 
 RNG = np.random.default_rng(0)
@@ -734,3 +735,17 @@ def test_rows_of_several_dtypes_are_refused():
     run = multifold.batched(lambda x: np.roots(scaled_scores(x)), backend="numpy", may_loop=False)
     with pytest.raises(LaunchError, match="other forms than for ones"):
         run(xs)
+
+
+def test_a_run_goes_on_from_the_one_before(monkeypatch):
+    understood = []
+    understand = Recorder._understand
+    monkeypatch.setattr(
+        Recorder, "_understand", lambda self, *args: understood.append(args[0]) or understand(self, *args)
+    )
+    run = multifold.batched(lambda x: np.tanh(layer(x) * 2) + layer(x), backend="numpy")
+    for _ in range(5):
+        before = len(understood)
+        run(XS)
+    assert before == len(understood) > 0
+    assert run.fold._plans.hits > 0

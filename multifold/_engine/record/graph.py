@@ -183,20 +183,29 @@ class Graph(GraphBase):
             table[values] = number
         self.forms[key][1][values] = self.signatures[number]
 
-    def lasting(self) -> Forms:
+    def lasting(self, *, lazy: bool = False) -> Forms:
         """Return the forms that the graph after a reset starts with: key -> letters, values -> signature.
 
-        They are those of ``forms`` whose signatures may stay (`Signature.outlives_reset`). If this graph
-        has no call, they are the ones that it started with itself.
+        They are those of ``forms`` whose signatures may stay (`Signature.outlives_reset`); with ``lazy``
+        those of calls of plain programs, too, which keep objects of the user alive. If this graph has no
+        call, they are the ones that it started with itself.
         """
         if not self.signature:
             return self.before
         lasting: Forms = {}
         for key, (letters, table) in self.forms.items():
-            kept = {values: known for values, known in table.items() if known.outlives_reset}
+            kept = {
+                values: known
+                for values, known in table.items()
+                if known.outlives_reset or (lazy and known.is_lazy)
+            }
             if kept:
                 lasting[key] = letters, kept
         return lasting
+
+    def go_on_from(self, before: Graph) -> None:
+        """Start with the forms of another graph of the same plain program, which keeps its calls itself."""
+        self.before = before.lasting(lazy=True)
 
     def forget_before(self) -> None:
         """Drop the forms of calls and copies of arrays that this graph has from before a reset."""

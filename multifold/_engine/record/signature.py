@@ -189,9 +189,18 @@ class Signature:
             op = self.name
         # Default arguments belong to the function, and may hold arrays of any size.
         free = isinstance(op, str) or (type(op) is FunctionType and not (op.__closure__ or op.__defaults__))
+        return free and self.is_constant
+
+    @cached_property
+    def is_lazy(self) -> bool:
+        """Whether it is that of calls of a plain program, which keep no values of the user but the op."""
+        return isinstance(self.op, LazyOp) and self.is_constant
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether its values are such as 1 and "sum", and no shape was told by another call."""
         own = [slot.value for slot in self.slots if slot.kind.column is None]
-        constant = all(type(value) in PLAIN for value in (*own, *self.static.values()))
-        return free and constant and not self.says_rows
+        return all(type(value) in PLAIN for value in (*own, *self.static.values())) and not self.says_rows
 
     @property
     def name(self) -> str:
