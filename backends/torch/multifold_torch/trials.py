@@ -9,9 +9,10 @@ launch.
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from threading import Lock, get_ident
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,13 @@ from multifold.backend import StateSlot, owner_of
 RESERVED = frozenset(vars(torch.nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
 """The attributes that every module has, and the lists that recurrent layers make of their parameters."""
 
-HOOKS = tuple(name for name in RESERVED if "hooks" in name)
-"""Those among them that hold hooks."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Those among them that hold hooks of calls and of backward passes."""
 
 GLOBAL_HOOKS = tuple(
     name
     for name, value in vars(torch.nn.modules.module).items()
-    if name.startswith("_global") and isinstance(value, OrderedDict)
+    if name.startswith("_global") and name.endswith("_hooks") and isinstance(value, OrderedDict)
 )
 """The hooks of all modules, by name in `torch.nn.modules.module`."""
 
@@ -144,23 +145,74 @@ def unsaved() -> contextlib.AbstractContextManager[Any]:
     return torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, torch.Tensor.detach)
 
 
+class MutedHooks:
+    """Hooks of one kind that some threads do not call, while the others go on calling them.
+
+    Parameters
+    ----------
+    own : dict
+        The attributes of a module, or the names of PyTorch's own.
+    name : str
+        What the hooks are called there. Hooks of backward passes, which have threads of their own on a GPU,
+        no thread calls.
+    """
+
+    def __init__(self, own: dict[str, Any], name: str) -> None:
+        self.own, self.name = own, name
+        self.hooks = own[name]
+        self.threads = Counter[int]()
+        heard = () if "backward" in name else self.hooks.items()
+        own[name] = OrderedDict([(number, self.guarded(hook)) for number, hook in heard])
+
+    def guarded(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a hook that does nothing in the threads which do not call it."""
+        return lambda *given, **named: None if self.threads[get_ident()] else hook(*given, **named)
+
+    def enter(self, thread: int) -> None:
+        """Let a thread not call them, once more."""
+        self.threads[thread] += 1
+
+    def leave(self, thread: int) -> bool:
+        """End that; return whether all threads have, and the hooks are back.
+
+        They come back as they are, so that handles by which users remove hooks stay good.
+        """
+        self.threads[thread] -= 1
+        if any(self.threads.values()):
+            return False
+        self.own[self.name] = self.hooks
+        return True
+
+
+MUTED: dict[tuple[int, str], MutedHooks] = {}
+"""The hooks that threads do not call now, by the ``id`` of where they are, and their name there."""
+
+MUTED_LOCK = Lock()
+
+
 @contextlib.contextmanager
 def without_hooks(owners: Sequence[Any]) -> Iterator[None]:
-    """Return a context in which the modules in ``owners`` have no hooks, and PyTorch no global ones."""
-    kept: list[tuple[dict[str, Any], str, Any]] = []
+    """Return a context in which this thread calls no hooks of modules in ``owners``, and no global ones."""
     places = [(vars(module), HOOKS) for module in modules_in_order(owners)]
     places.append((vars(torch.nn.modules.module), GLOBAL_HOOKS))
-    for own, names in places:
-        for name in names:
-            if own.get(name):
-                kept.append((own, name, own[name]))
-                # The old one comes back as it is, so that handles by which users remove hooks stay good.
-                own[name] = OrderedDict()
+    thread = get_ident()
+    entered: list[tuple[int, str]] = []
     try:
+        with MUTED_LOCK:
+            for own, names in places:
+                for name in names:
+                    key = id(own), name
+                    if own.get(name) or key in MUTED:
+                        if key not in MUTED:
+                            MUTED[key] = MutedHooks(own, name)
+                        MUTED[key].enter(thread)
+                        entered.append(key)
         yield
     finally:
-        for own, name, hooks in kept:
-            own[name] = hooks
+        with MUTED_LOCK:
+            for key in entered:
+                if MUTED[key].leave(thread):
+                    del MUTED[key]
 
 
 def like(x: torch.Tensor, values: np.ndarray) -> torch.Tensor:

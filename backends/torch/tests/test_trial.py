@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -371,6 +374,27 @@ def test_hooks_are_there_again_after_a_trial():
     for _ in range(2):
         apply(model, "scale")
     assert seen == [3, 3]
+
+
+def test_other_threads_call_hooks_while_one_tries_an_op():
+    layer, x, seen = torch.nn.Linear(3, 3), torch.ones(1, 3), []
+    layer.register_forward_hook(lambda *given: seen.append(threading.get_ident()))
+    own, backend = layer._forward_hooks, TorchBackend()
+    with ThreadPoolExecutor(1) as other, contextlib.ExitStack() as first:
+        first.enter_context(backend.apart([layer]))
+        layer(x)
+        ident = other.submit(threading.get_ident).result()
+        other.submit(layer, x).result()
+        assert seen == [ident]
+        second = backend.apart([layer])
+        other.submit(second.__enter__).result()
+        other.submit(layer, x).result()
+        first.close()  # the second thread still tries
+        layer(x)
+        assert seen == [ident, threading.get_ident()]
+        other.submit(second.__exit__, None, None, None).result()
+        other.submit(layer, x).result()
+    assert seen[2:] == [ident] and layer._forward_hooks is own
 
 
 def test_training_is_tried_although_evaluation_has_passed():
