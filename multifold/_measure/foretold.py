@@ -72,7 +72,7 @@ class WatchedBatched(Batched):
         self.is_of_program = is_of_program
 
     def new_fold(self, backend: Backend) -> Fold:
-        """Return the fold of a new run."""
+        """Return a fold that watches a run."""
         return WatchedFold(self.is_of_program, backend=backend, device=self.device)
 
 

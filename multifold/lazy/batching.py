@@ -357,10 +357,14 @@ class Batched:
         return results
 
     def new_fold(self, backend: Backend) -> Fold:
+        """Return a fold without calls for a run."""
+        return Fold(backend=backend, device=self.device)
+
+    def next_fold(self, backend: Backend) -> Fold:
         """Return the fold of a new run, which goes on from that of the last one, if this thread ran it."""
-        fold, thread = Fold(backend=backend, device=self.device), get_ident()
+        fold, thread = self.new_fold(backend), get_ident()
         owner, before = self.last
-        if before is not None and owner == thread:
+        if type(before) is Fold and owner == thread:
             fold._go_on_from(before)
         self.fold, self.last = fold, (thread, fold)
         return fold
@@ -396,7 +400,7 @@ class Batched:
         function = self.function
         backend = function.backend_for(*examples[0], *shared.values())
         recorder = function.recorder
-        fold = self.new_fold(backend)
+        fold = self.next_fold(backend)
         self.count = len(examples)
         lefts = Lefts(recorder, how if self.on_error == "raise" else "list")
         raised: dict[int, Exception] = {}
@@ -520,7 +524,7 @@ class Batched:
     def replayed(self, made: Sequence[LazyTrace]) -> list[Any]:
         """Return the result of each example whose trace is in ``made``; see `replay`."""
         recorder = self.recorder
-        fold = self.new_fold(self.function.backend_for())
+        fold = self.next_fold(self.function.backend_for())
         self.count = len(made)
         with recorder.recording(()):
             modes = self.function.modes()
