@@ -357,11 +357,15 @@ class Batched:
         return results
 
     def new_fold(self, backend: Backend) -> Fold:
-        """Return a fold without calls for a run."""
+        """Return a fold without calls for a run; subclasses have folds of their own."""
         return Fold(backend=backend, device=self.device)
 
     def next_fold(self, backend: Backend) -> Fold:
-        """Return the fold of a new run, which goes on from that of the last one, if this thread ran it."""
+        """Return the fold of a new run, which goes on from that of the last one, if this thread ran it.
+
+        A fold of a subclass goes on from none. Several threads may run the program, so which thread has run
+        what is one assignment.
+        """
         fold, thread = self.new_fold(backend), get_ident()
         owner, before = self.last
         if type(before) is Fold and owner == thread:

@@ -88,7 +88,8 @@ def only_index(
 ) -> bool:
     """Return whether a function uses some of its parameters, by position, as indices and for nothing else.
 
-    ``indexers`` and ``makers`` are those of `FindingRecorder`.
+    ``indexers`` are names of functions to which a number is an index, as ``take``, and ``makers`` of those
+    that make an array of a number, as ``asarray``.
 
     >>> def leaf(table, word):
     ...     return table[word]

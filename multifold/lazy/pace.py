@@ -5,7 +5,8 @@ an example waits for values, the plain loop over the examples may be faster than
 Which one is faster follows from the program and the machine, and is measured: of some runs the first few
 examples go in the loop, and the others are batched, so no example runs twice. The runs that follow take the
 faster way, until the next one is measured. With gradients a run of PyTorch is measured to the end of its
-backward pass; if none comes, nothing is known of it. A run that has compiled something says nothing either.
+backward pass; if none comes, nothing is known of it. A run that has compiled something does not count, up
+to eight times.
 
 A run of 2 examples may be faster in the loop, and one of 200 batched. So `LoopPace` measures runs of 64 to
 127 examples apart from those of 128 to 255, and so on. The first run of such a group is not measured: it is
@@ -64,7 +65,7 @@ AGAIN = 4
 noted; then twice as many, and so on."""
 
 MOST_PUT_OFF = 8
-"""So many measured runs say nothing since they compile. A program that goes on is measured with that."""
+"""So many measured runs of a group do not count since they compile; after these, all count."""
 
 RECENT = 3
 """So many measured runs count: what a program meets may change."""
@@ -202,7 +203,7 @@ class LoopPace:
     def put_off(self, count: int) -> bool:
         """Let the next run of ``count`` examples be measured in the place of this one, which has compiled.
 
-        Returns whether it will be: False if that was so for `MOST_PUT_OFF` runs.
+        Returns whether it will be: False once `MOST_PUT_OFF` runs of about as many examples were put off.
         """
         return self._rates[count.bit_length()].put_off()
 

@@ -192,6 +192,19 @@ class Stepping:
         return steps.at[self.number].set(self.step(x, scale) * 2)
 
 
+def counting(x, scale):
+    number = 0
+
+    def step(h):
+        nonlocal number
+        number += 1
+        return jnp.tanh(h * scale)
+
+    steps = jnp.zeros((3, 4))
+    steps = steps.at[number].set(step(x) + 1)
+    return steps.at[number].set(step(x) * 2)
+
+
 def with_nothing(x, scale):
     return jnp.tanh(x * scale) + x, None
 
@@ -209,7 +222,13 @@ class Keeping:
         return self.last * 2
 
 
-ORDERS = {"index": Stepping(), "one array and None": of_one_array, "kept": Keeping(), "config": recurrent}
+ORDERS = {
+    "index": Stepping(),
+    "variable": counting,
+    "one array and None": of_one_array,
+    "kept": Keeping(),
+    "config": recurrent,
+}
 
 
 @pytest.mark.parametrize("name", ORDERS)

@@ -22,7 +22,7 @@ from typing import Any, final
 import torch
 
 from multifold.backend import ModuleForm
-from multifold_torch.trials import RESERVED
+from multifold_torch.trials import HOOKS, RESERVED
 
 LARGEST = 1 << 14
 """Modules of more numbers have launches of their own: to copy these takes longer than a launch does."""
@@ -32,9 +32,6 @@ CROWD = 1 << 10
 
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, type, BuiltinFunctionType)
 """Types of attributes that are compared by value, and never change."""
-
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""The attributes of a module that hold the hooks of its calls."""
 
 TABLES = ("_parameters", "_buffers", "_modules", *HOOKS)
 """The dictionaries of a module. One is another object once its state was put back, as after a trial."""
@@ -277,7 +274,7 @@ def computes(kind: type[torch.nn.Module], training: bool) -> bool:
                 # A module may tell itself from others, or write by names that the code does not have.
                 if instructions & WRITES or names & {"id", *NAMELESS} or (training and names & DRAWING):
                     return False
-                if names & (OF_PARAMETERS | BY_INDEX):
+                if names & OF_PARAMETERS:
                     return False
     called = functions_in(own, lambda name: is_known_module(("torch.",), name))
     functions = [x for x in called if x.__name__ != "__init__"]

@@ -146,15 +146,17 @@ def unsaved() -> contextlib.AbstractContextManager[Any]:
 
 
 class MutedHooks:
-    """Hooks of one kind that some threads do not call, while the others go on calling them.
+    """Hooks of one kind that some threads do not call, while the others do; none calls backward hooks.
+
+    A copy stands in their place meanwhile. What is registered with that is dropped, as by an op in a trial.
 
     Parameters
     ----------
     own : dict
         The attributes of a module, or the names of PyTorch's own.
     name : str
-        What the hooks are called there. Hooks of backward passes, which have threads of their own on a GPU,
-        no thread calls.
+        What the hooks are called there. Those of backward passes would run in threads of their own on a
+        GPU, where nothing tells whose they are.
     """
 
     def __init__(self, own: dict[str, Any], name: str) -> None:
@@ -169,11 +171,11 @@ class MutedHooks:
         return lambda *given, **named: None if self.threads[get_ident()] else hook(*given, **named)
 
     def enter(self, thread: int) -> None:
-        """Let a thread not call them, once more."""
+        """Let a thread not call them; it may enter several times."""
         self.threads[thread] += 1
 
     def leave(self, thread: int) -> bool:
-        """End that; return whether all threads have, and the hooks are back.
+        """Undo one `enter`; return whether no thread is left, and the hooks are back in their place.
 
         They come back as they are, so that handles by which users remove hooks stay good.
         """

@@ -34,8 +34,8 @@ MODULE = Slot(kinds.INT)
 def seated(columns: Columns, backend: Backend, model: Any) -> tuple[Columns, list[Any]] | None:
     """Return the columns with calls of populations for those of modules with a seat, and these modules.
 
-    None without such. The caller keeps the modules until the calls have run, since a population does not,
-    and a name may lead to a module that is made as it is looked up.
+    None if nothing is replaced. The caller keeps the modules until the calls have run: a population does
+    not keep its modules alive, and to look a name up may make the module that it returns.
 
     Parameters
     ----------
@@ -74,13 +74,13 @@ def seated(columns: Columns, backend: Backend, model: Any) -> tuple[Columns, lis
 def seats_of(
     signatures: Sequence[Signature], backend: Backend, model: Any
 ) -> tuple[dict[int, Seat], list[Any]]:
-    """Return the seats of ops, by number of signature, of those that have one; and all ops."""
+    """Return the seats of ops by number of signature, where an op has one; and all ops looked up."""
     if not backend.has_forms or backend.is_traced():
         return {}, []
     known: dict[str, Any] = {}
     ops = {i: find(backend, model, x.op, known) for i, x in enumerate(signatures) if takes_number(x)}
     found = {i: SEATS.get(id(op)) or seat_of(backend, op) for i, op in ops.items()}
-    # The first module of a form had no other one when it was asked for.
+    # The first module of a form gets its seat only when the second one is asked for.
     seats = {i: own for i, seat in found.items() if (own := seat or SEATS.get(id(ops[i]))) is not None}
     return seats, [*ops.values()]
 
@@ -88,10 +88,10 @@ def seats_of(
 def takes_number(signature: Signature) -> bool:
     """Return whether calls of a signature may get the number of a module: no operand is shared or ragged.
 
-    Not so calls without a row, as those that have run before here, nor calls of populations themselves.
+    Calls without a batched operand may not, as those that have run already, nor those of a population.
     """
-    is_new = signature.batched and type(signature.op) is not Population
-    return is_new and not any(slot.kind.shared or slot.kind.ragged for slot in signature.slots)
+    may_share = signature.batched and type(signature.op) is not Population
+    return may_share and not any(slot.kind.shared or slot.kind.ragged for slot in signature.slots)
 
 
 def of_population(signature: Signature, population: Population) -> Signature:

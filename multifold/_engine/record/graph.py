@@ -186,9 +186,9 @@ class Graph(GraphBase):
     def lasting(self, *, lazy: bool = False) -> Forms:
         """Return the forms that the graph after a reset starts with: key -> letters, values -> signature.
 
-        They are those of ``forms`` whose signatures may stay (`Signature.outlives_reset`); with ``lazy``
-        those of calls of plain programs, too, which keep objects of the user alive. If this graph has no
-        call, they are the ones that it started with itself.
+        They are those of ``forms`` whose signatures may stay (`Signature.outlives_reset`). With ``lazy``,
+        calls of a plain program stay, too: they keep its objects alive, as the program does itself. If this
+        graph has no call, its forms are the ones that it started with.
         """
         if not self.signature:
             return self.before

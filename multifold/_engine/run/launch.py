@@ -161,7 +161,7 @@ class PopulationCase(NamedTuple):
     square: bool
     """Whether there are as many rows as an array has entries along another axis."""
     several: bool
-    """Whether a module has several rows."""
+    """Whether any module has several rows."""
 
     @property
     def strictest(self) -> PopulationCase:

@@ -1,8 +1,8 @@
 """Updates of arrays at an index, as ``x.at[i].set(y)``, while programs record.
 
-The array, the index or the operand may be pending: then the method is recorded. So methods of what
-``x.at[i]`` returns are others meanwhile, and ``x.at`` of a pending array is what JAX returns of its own. A
-number as the index is an operand: calls for other numbers are no other kind of call.
+The array, the index or the operand may be pending: then the method is recorded. So the methods of
+``x.at[i]`` are replaced while programs record, and ``x.at`` of a pending array is of JAX's own class. A
+number as the index is an operand: ``x.at[0].set(y)`` and ``x.at[1].set(y)`` are calls of one kind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def classes() -> tuple[type, type]:
 AT, REFERENCE = classes()
 
 METHODS = ("get", "set", "add", "subtract", "multiply", "mul", "divide", "power", "min", "max")
-"""Those that take arrays; `apply` takes a function."""
+"""All but ``apply``, which takes a function."""
 
 
 @functools.lru_cache
