@@ -47,6 +47,8 @@ def seated(columns: Columns, backend: Backend, model: Any) -> tuple[Columns, lis
         Where names are looked up. What it does not have is left as it is.
     """
     seats, kept = seats_of(columns.signatures, backend, model)
+    if len(seats) < 2:
+        return None
     alike: dict[Hashable, list[int]] = {}
     for number, (population, _) in seats.items():
         key: Any = columns.signatures[number].key  # `Recorder._understand` has made it, the op first
