@@ -31,7 +31,9 @@ MODULE = Slot(kinds.INT)
 """The last operand of a call of a population: the number of a module."""
 
 
-def seated(columns: Columns, backend: Backend, model: Any) -> tuple[Columns, list[Any]] | None:
+def seated(
+    columns: Columns, backend: Backend, model: Any, named: dict[str, Any]
+) -> tuple[Columns, list[Any]] | None:
     """Return the columns with calls of populations for those of modules with a seat, and these modules.
 
     None if nothing is replaced. The caller keeps the modules until the calls have run: a population does
@@ -45,8 +47,10 @@ def seated(columns: Columns, backend: Backend, model: Any) -> tuple[Columns, lis
         The framework, which says which modules have equal forms.
     model : object
         Where names are looked up. What it does not have is left as it is.
+    named : dict of str to object
+        Gets what names lead to.
     """
-    seats, kept = seats_of(columns.signatures, backend, model)
+    seats, kept = seats_of(columns.signatures, backend, model, named)
     if len(seats) < 2:
         return None
     alike: dict[Hashable, list[int]] = {}
@@ -74,13 +78,17 @@ def seated(columns: Columns, backend: Backend, model: Any) -> tuple[Columns, lis
 
 
 def seats_of(
-    signatures: Sequence[Signature], backend: Backend, model: Any
+    signatures: Sequence[Signature], backend: Backend, model: Any, named: dict[str, Any]
 ) -> tuple[dict[int, Seat], list[Any]]:
-    """Return the seats of ops by number of signature, where an op has one; and all ops looked up."""
+    """Return the seats of ops by number of signature, where an op has one; and all ops looked up.
+
+    What names lead to is added to ``named``.
+    """
     if not backend.has_forms or backend.is_traced():
         return {}, []
     known: dict[str, Any] = {}
     ops = {i: find(backend, model, x.op, known) for i, x in enumerate(signatures) if takes_number(x)}
+    named.update({op: ops[i] for i in ops if isinstance(op := signatures[i].op, str)})
     found = {i: SEATS.get(id(op)) or seat_of(backend, op) for i, op in ops.items()}
     # The first module of a form gets its seat only when the second one is asked for.
     seats = {i: own for i, seat in found.items() if (own := seat or SEATS.get(id(ops[i]))) is not None}

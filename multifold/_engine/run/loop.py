@@ -120,7 +120,8 @@ class Loop:
         """
         backend = self.values.backend
         launcher = self.launcher
-        by_modules = seated(plan.columns, backend, launcher.model)  # which live until the run ends
+        named: dict[str, Any] = {}
+        by_modules = seated(plan.columns, backend, launcher.model, named)  # which live until the run ends
         if by_modules is not None:
             plan = self.plans.plan(replace(plan.frame, columns=by_modules[0]), runs=True)
         pieces = plan.in_pieces(self.pieces)
@@ -130,7 +131,8 @@ class Loop:
             plan = pieces
         plan = plan.wired()
         wiring: Any = plan.wiring
-        look_up(plan, wiring.launches, backend, launcher.model, launcher.ops, self.warn, launcher.among)
+        among = launcher.among
+        look_up(plan, wiring.launches, backend, launcher.model, launcher.ops, self.warn, among, named)
         run = Run(
             launcher=self.launcher,
             plan=plan,
