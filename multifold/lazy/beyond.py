@@ -38,8 +38,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._engine.ops.reach import CONTAINERS, FEW, FOUND, VALUES, bare, globals_of, names_of
+from multifold._engine.ops.reach import (
+    CONTAINERS,
+    FEW,
+    FOUND,
+    VALUES,
+    bare,
+    globals_of,
+    names_of,
+    reached,
+)
 from multifold._engine.ops.state import NOTHING, read_cell
+from multifold.backend import Backend, attribute_of
 from multifold.lazy.current import CELL, Recording, refusal
 from multifold.lazy.seen import entries_of
 from multifold.lazy.watched import HOLDERS, SMALL, entries, same
@@ -49,6 +59,7 @@ from multifold.lazy.writes import (
     functions_in,
     is_changer,
     is_known_module,
+    is_of_user,
     is_setter,
     is_written_here,
     named_by,
@@ -126,7 +137,7 @@ class ProgramStores:
         self.any_name = everything or makes or not NAMING.isdisjoint(called) or any(map(is_setter, named))
         self.contents = everything or any(one.contents for one in found) or any(map(is_changer, named))
         self.variables = everything or not called.isdisjoint({"set", "reset", "run"})
-        begin = {getattr(x, "__name__", "") for x in roots} | {"forward", "call"}
+        begin = {attribute_of(x, "__name__", "") for x in roots} | {"forward", "call"}
         # "seed" is a common name for a number, too.
         self.seeds = not names_called(functions, begin).isdisjoint(SEEDERS - {"seed"})
         self.methods: dict[type, list[FunctionType]] = {}
@@ -353,11 +364,14 @@ def stores_of(recording: Recording) -> ProgramStores:
     """Return what the program of a run may store, found out once for arguments of the same classes."""
     if recording.stores is None:
         known = recording.recorder.stores
-        key = tuple(map(type, recording.program))
+        recorder, backend = recording.recorder, recording.backend
+        objects = one_of_each(recorder, backend, recording.program[:1])
+        # Its models may get parts of other classes between two runs.
+        key = (*map(type, recording.program[1:]), frozenset(map(type, objects)))
         if not recording.program or key not in known:
-            recorder = recording.recorder
             settings = () if recorder.keys_have_settings else recorder.settings
-            known[key] = ProgramStores(roots_of(recording), known_to(recording), settings=settings)
+            roots = [*roots_of(recording), *objects]
+            known[key] = ProgramStores(roots, known_to(recording), settings=settings)
         recording.note_stores(known[key])
     stores: ProgramStores = recording.stores
     return stores
@@ -419,7 +433,9 @@ def roots_of(recording: Recording) -> list[Any]:
     if recording.program:
         fn, *arguments = recording.program
         parts = [x for part in arguments for x in recording.reached(part)]
-        return [fn, *{type(x): x for x in parts if not isinstance(x, FunctionType)}.values(), *parts[:FEW]]
+        kinds = {type(x): x for x in parts if not isinstance(x, FunctionType)}
+        kinds |= {type(y): y for x in kinds.values() for y in recording.recorder.modules_in(x)}
+        return [fn, *kinds.values(), *parts[:FEW]]
     found = list[Any]()
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -429,6 +445,16 @@ def roots_of(recording: Recording) -> list[Any]:
             found.append(FunctionType(code, frame.f_globals, code.co_name, None, cells))
         frame = frame.f_back
     return found
+
+
+def one_of_each(recorder: Any, backend: Backend, roots: Sequence[Any]) -> list[Any]:
+    """Return an object of each class that is reached from ``roots``: its methods may run. No functions."""
+    found = dict[type, Any]()
+    for root in roots:
+        for x, _ in reached(backend, [root], is_home=is_of_user):
+            for part in (x, *recorder.modules_in(x)):
+                found.setdefault(type(part), part)
+    return [x for kind, x in found.items() if kind is not FunctionType]
 
 
 def innermost(x: Any) -> Any:

@@ -57,6 +57,9 @@ class LazyCall(LazyOp):
 
     is_cell = False
 
+    runs_code = False
+    """Whether it calls code of the program, which may return another thing in a later run."""
+
     def __init__(
         self,
         func: Any,
@@ -72,6 +75,10 @@ class LazyCall(LazyOp):
         self.leaves = [None if i in places else x for i, x in enumerate(leaves)]
         self.called_with = ", ".join([argument_text(x, i in places) for i, x in enumerate(leaves)])
         self.__name__ = self.__qualname__ = getattr(func, "__name__", type(func).__name__)
+
+    def is_like(self, other: LazyCall) -> bool:
+        """Return whether another call of the same kind runs in the same way."""
+        return True
 
     def arguments(
         self, operands: Sequence[Any], leaves: Sequence[Any] | None = None

@@ -25,6 +25,7 @@ from multifold._engine.ops.state import is_aside as is_aside
 from multifold._engine.record.lines import users_frame as users_frame
 from multifold.backend import Backend
 from multifold.errors import RecordError
+from multifold.lazy.writes import is_of_user
 
 CELL = "multifold_cell"
 """The name of the attribute that makes a cell of a function or a class of modules. It is true if the cell
@@ -109,7 +110,7 @@ class Recording(RecordingBase):
         That is: attributes, entries of containers, and what variables that a function binds, and names of
         its module that it uses, stand for; and so on from each of these.
         """
-        return [x for x, _ in reached(self.backend, [part])]
+        return [x for x, _ in reached(self.backend, [part], is_home=is_of_user)]
 
     @contextlib.contextmanager
     def aside(self, parts: Sequence[Any]) -> Iterator[KeptState]:

@@ -23,13 +23,13 @@ from multifold._engine.record.node import Node
 from multifold._engine.traces.tracer import TraceRecorder
 from multifold.backend import Backend
 from multifold.errors import RecordError, naming_keywords
-from multifold.lazy.beyond import names_called
+from multifold.lazy.beyond import names_called, one_of_each
 from multifold.lazy.cells import CELLS, as_cell, checked_cells
 from multifold.lazy.current import CURRENT, Recording
 from multifold.lazy.found import FEWEST_CALLS, MANY_EXAMPLES, FoundCells
 from multifold.lazy.sharing import Sharing
 from multifold.lazy.waiting import Stacks, drive, stacks_of_run
-from multifold.lazy.writes import functions_in, is_known_module, written_by
+from multifold.lazy.writes import functions_in, is_known_module, is_of_user, written_by
 from multifold.operands import each
 
 
@@ -257,14 +257,21 @@ class LazyFunction:
                 self.found.look_no_more()
                 return
             methods = {x for x in dir(recorder.pending) if not x.endswith("_")}  # those change no array
-            self.found.look(self.fn, reached_by(self.backend_for(), self.fn), self.cells, methods)
+            self.found.look(self.fn, self.objects(), self.cells, methods)
             self.found.take(recorder.like_cells)
             self.thread.around.enter_context(self.found.applied())
 
     def roots(self) -> list[Any]:
         """Return the program, and an object of each class that it reaches, whose methods it may call."""
-        parts = {type(x): x for x in reached_by(self.backend_for(), self.fn)}
-        return [self.fn, *parts.values()]
+        return [self.fn, *one_of_each(self.recorder, self.backend_for(), [self.fn])]
+
+    def objects(self) -> list[Any]:
+        """Return the objects that the program reaches, as far as they may have methods."""
+        found = [x for x, _ in reached(self.backend_for(), [self.fn], is_home=is_of_user)]
+        objects = [
+            y for x in found if not isinstance(x, FunctionType) for y in (x, *self.recorder.modules_in(x))
+        ]
+        return [*{id(x): x for x in objects}.values()]
 
     def names_run(self) -> set[str]:
         """Return the names in the code that the program may run, as names in that tell."""
@@ -478,11 +485,6 @@ class LazyRun:
         if self.backend.owns(x):
             return self.backend.to_numpy(x)[None] if self.recording.is_trace else x[None]
         return np.asarray(x)[None] if isinstance(x, (np.ndarray, np.generic)) else each(x)
-
-
-def reached_by(backend: Backend, fn: Any) -> list[Any]:
-    """Return the objects that a program reaches, as far as they may have methods."""
-    return [x for x, _ in reached(backend, [fn]) if not isinstance(x, FunctionType)]
 
 
 def backend_around(*values: Any) -> Backend | None:

@@ -109,7 +109,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     frames : OpenFrames
         Tells whether the code of an example may be left where it stands.
     stores : dict
-        What the code of the program may store, for the classes of its arguments; see `beyond_of`.
+        What the code of the program may store, for the classes of its arguments and parts; see `beyond_of`.
     alone : Counter of str
         Why examples of the last run went on alone where they read values, and how often.
     leaves : str or None
@@ -161,7 +161,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         self.records_weights: bool | None = None
         self.begun = 0
         self.turns_watched = self.unchanged = 0
-        self.stores: dict[tuple[type, ...], Any] = {}
+        self.stores: dict[tuple[Any, ...], Any] = {}
 
     def begin_run(self, *, is_seeded: bool) -> None:
         """Forget how examples of the last run read values; store whether they have random streams now."""
@@ -268,6 +268,39 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         It is asked where an example reads a value. The default does nothing.
         """
         return
+
+    def modules_in(self, x: Any) -> Iterable[Any]:
+        """Return the modules in a model of the framework that it keeps to itself; the default has none."""
+        return ()
+
+    def keep_for_later(self) -> None:
+        """Put kinds of calls whose results depend on code of the program into ``earlier``, before a run."""
+        calls = ((key, kind) for key, kind in self.known.items() if getattr(kind.call, "runs_code", False))
+        self.earlier |= dict(calls)
+        for key in self.earlier:
+            self.known.pop(key, None)
+
+    def learn_again(
+        self,
+        recording: Recording,
+        before: KnownCall,
+        maker: Any,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        operands: Sequence[Any],
+    ) -> KnownCall:
+        """Return a kind of call of an earlier run if its function returns the same; else what `learn` does.
+
+        One that has come to run row by row stays so.
+        """
+        now = self.learn(recording, maker, func, args, kwargs, operands)
+        if before.call is None or now.call is None or not before.call.is_like(now.call):
+            return now
+        kinds = [
+            (one.structure, one.forms, one.bases, one.draws, one.call.is_single) for one in (before, now)
+        ]
+        return before if kinds[0] == kinds[1] else now
 
     def modes(self) -> Hashable:
         """Return what the program has set in this thread that calls depend on, as the mode of gradients.

@@ -113,7 +113,8 @@ class Sharing(SharingBase):
         self.ended: list[int] = []
         self.known: dict[int, Any] = {}
         self.watched: Watched | None = None
-        self.may_watch = watches and (bool(recorder.frames.reads) or not recorder.known)
+        is_first = not (recorder.known or recorder.earlier)
+        self.may_watch = watches and (bool(recorder.frames.reads) or is_first)
         self.came: State | None = None
         self.last: State | None = None
         self.variables: Variables = {}

@@ -294,6 +294,24 @@ class Network:
         return self.step(self.step(x)).sum()
 
 
+class Switch:
+    """What a cell looks at, and a run may find changed."""
+
+    on = True
+
+
+@multifold.cell
+def switched(x):
+    return {"a": x, "b": None} if Switch.on else {"a": None, "b": x[:2]}
+
+
+def test_results_of_a_cell_have_the_structure_of_their_run(monkeypatch):
+    run = multifold.batched(lambda x: switched(layer(x)), join="list", backend="numpy", may_loop=False)
+    for on in (True, False, True):
+        monkeypatch.setattr(Switch, "on", on)
+        same(run(XS), [switched(layer(x)) for x in XS])
+
+
 def test_a_method_is_a_cell_and_sees_new_weights_in_the_next_run():
     network = Network()
     run = as_loop(network.run, XS, cells=[Network.step])

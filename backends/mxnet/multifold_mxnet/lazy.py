@@ -287,6 +287,9 @@ class MxnetRecorder(OperatorRecorder):
         super().__init__(PendingMxnet, SettledMxnet, None, (modes,))
         self.outside = modes()
 
+    def modules_in(self, x: Any) -> Iterable[Any]:
+        return blocks_of([x]) if isinstance(x, gluon.Block) else ()
+
     @contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         before, self.outside = self.outside, modes()

@@ -669,3 +669,63 @@ def test_a_first_example_that_records_nothing_keeps_none_from_being_found():
     run = multifold.batched(Gated(), may_loop=False)
     run([torch.randn(4) for _ in range(12)], [0, *[4] * 11])
     assert run.explain().found
+
+
+class Noting(Net):
+    """A program that stores what none of its straight functions finds."""
+
+    def forward(self, tree):
+        self.notes = []
+        return self.node(tree)
+
+
+def test_what_the_program_stores_parts_no_calls_of_functions_that_do_not_find_it():
+    net = Noting()
+    run = multifold.batched(net)
+    for _ in range(3):
+        assert_as_loop(run, net)
+    assert found_in(run) == {"leaf": 19, "join": 13}
+
+
+class Changing(nn.Module):
+    """A part that changes what the model around it finds; no code names its class."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.owners, self.linear = (net,), nn.Linear(8, 8)
+
+    def forward(self, x):
+        self.owners[0].factor += 1.0
+        return self.linear(x)
+
+
+class Around(Net):
+    def forward(self, tree):
+        found = self.node(tree)
+        for _ in range(3):
+            found = self.join(self.part(found), self.leaf(torch.tensor(1)))
+        self.factor = 1.0
+        return found
+
+
+@pytest.mark.parametrize("module", [__name__, "elsewhere"])
+def test_what_a_part_stores_is_seen_whoever_has_made_it(module, monkeypatch):
+    monkeypatch.setattr(Changing, "__module__", module)
+    net = Around()
+    net.part = Changing(net)
+    run = multifold.batched(lambda tree: net(tree) + 0)
+    for _ in range(3):
+        assert_as_loop(run, net)
+    assert "Net.leaf" not in str(run.explain().found)
+
+
+def test_functions_of_a_part_are_found_whoever_has_made_it(monkeypatch):
+    for kind in (Net, Gated):
+        monkeypatch.setattr(kind, "__module__", "elsewhere")
+    net = Net()
+    net.part = Gated()
+    run = multifold.batched(lambda tree: net.part(net(tree)[:4], 4), may_loop=False)
+    run(TREES * 2)
+    run(TREES * 2)
+    found = str(run.explain().found)
+    assert all(name in found for name in ("Net.leaf", "Net.join", "Gated.forward"))

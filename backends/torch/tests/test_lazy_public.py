@@ -73,6 +73,13 @@ def rows_set(x):
     return out, out.sum(0)
 
 
+def rows_of_a_type_set(x):
+    found = LIN(x)
+    out = torch.zeros(2, 4, dtype=torch.double).type_as(found.data)
+    out[0] = found
+    return out
+
+
 def parts_added(x):
     out = torch.ones(3, 4)
     out[0] += LIN(x)
@@ -99,6 +106,7 @@ def settled_in_place(x):
 WRITES = {
     "a tensor with two names": with_other_name,
     "rows": rows_set,
+    "rows of the type of a result": rows_of_a_type_set,
     "parts of it": parts_added,
     "a row that has a name": row_changed,
     "a loop on its values": settled_in_place,

@@ -450,6 +450,9 @@ class LazyRecorderBase:
         no call is recorded whole.
     known : dict of tuple to KnownCall
         The kinds of calls, by key.
+    earlier : dict of tuple to KnownCall
+        Kinds of calls of earlier runs that this one has not met. What they return depends on code of the
+        program, which may find other things now, so they are looked at again.
     plain_types : frozenset of type
         Types of arrays, and of constants of the framework, which found cells may take.
     whole : dict of tuple to (KnownCall, bool) or None
@@ -470,6 +473,7 @@ class LazyRecorderBase:
     probes = cython.declare(tuple, visibility="readonly")
     alarms = cython.declare(tuple, visibility="readonly")
     known = cython.declare(dict, visibility="public")
+    earlier = cython.declare(dict, visibility="public")
     shared = cython.declare(dict, visibility="public")
     stamps = cython.declare(dict, visibility="readonly")
     loose = cython.declare(dict, visibility="readonly")
@@ -499,6 +503,7 @@ class LazyRecorderBase:
         self.probes = probes
         self.alarms = alarms
         self.known = {}
+        self.earlier = {}
         self.shared = {}
         self.stamps = {}
         self.loose = {}
@@ -551,7 +556,12 @@ class LazyRecorderBase:
                 return func(*args, **kwargs)
         call: Any = self.known.get(key)
         if call is None:
-            call = self.known[key] = own(self).learn(recording, maker, func, args, kwargs, operands)
+            before: Any = self.earlier.pop(key, None)
+            if before is None:
+                call = own(self).learn(recording, maker, func, args, kwargs, operands)
+            else:
+                call = own(self).learn_again(recording, before, maker, func, args, kwargs, operands)
+            self.known[key] = call
         return self.again(recording, call, operands)
 
     def found_call(self, recording: RecordingBase, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -698,9 +708,9 @@ class LazyRecorderBase:
     @cython.ccall
     def stamped(self, x: Any) -> Any:
         """Return what stands for a function or a model by its stamp; None if it has none that holds."""
-        found: Any = self.stamps.get(id(x))
-        if found is None and self.is_loose:
-            found = self.loose.get(id(x))
+        found: Any = self.loose.get(id(x)) if self.is_loose else None
+        if found is None:
+            found = self.stamps.get(id(x))
         if found is None:
             return None
         stamp: Stamp = found

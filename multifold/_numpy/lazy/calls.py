@@ -12,6 +12,7 @@ import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,13 @@ class ArrayCall(LazyCall):
         self.errors = np.geterr()
         self.draws = self.caches = False
         self.rule: Any = None
+
+    @property
+    def runs_code(self) -> bool:  # type: ignore[override]
+        return self.is_cell or any(isinstance(x, FunctionType) for x in self.leaves)
+
+    def is_like(self, other: ArrayCall) -> bool:  # type: ignore[override]
+        return (self.draws, self.caches) == (other.draws, other.caches)
 
     def learn(self, recording: Recording, stand_ins: Sequence[Any]) -> Any:
         """Run the function on arrays of one example, return what it returns, and store the results' forms.

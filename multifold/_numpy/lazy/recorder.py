@@ -59,7 +59,8 @@ class NumpyRecorder(LazyRecorder):
     @contextlib.contextmanager
     def recording(self, same: Iterable[Any]) -> Iterator[None]:
         if len(self.known) > MANY:
-            self.known = {}
+            self.known, self.earlier = {}, {}
+        self.keep_for_later()
         arrays = [*arrays_around(self.fn), *optree.tree_leaves([*same])]
         self.shared = {id(x): x for x in arrays if type(x) is np.ndarray}
         before = self.seen, self.outside, self.copies

@@ -110,6 +110,9 @@ class TensorflowRecorder(FindingRecorder):
     def computes_now(self) -> bool:
         return bool(tf.executing_eagerly())
 
+    def modules_in(self, x: Any) -> Iterable[Any]:
+        return layers_of([x]) if isinstance(x, keras.layers.Layer) else ()
+
     def tracing(self, recording: Recording) -> contextlib.AbstractContextManager[Any]:
         parts = recording.reached(self.program)
         layers = [x for layer in layers_of(parts) for x in layer.variables]

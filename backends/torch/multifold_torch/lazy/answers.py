@@ -363,6 +363,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
         x if on == x.form.requires_grad else refuse("a leaf", AS_CELL)
     ),
     Tensor.to: moved,
+    Tensor.type_as: moved,
     Tensor.cpu: on("cpu"),
     Tensor.cuda: on("cuda"),
     **dict.fromkeys((Tensor.backward, torch.autograd.backward), lambda *_, **__: refuse_backward()),

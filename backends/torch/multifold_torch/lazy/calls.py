@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from multifold import trusted
 from multifold.errors import RecordError
-from multifold.lazy.beyond import refuse_reseeded
+from multifold.lazy.beyond import Beyond, every_store, known_to, refuse_reseeded
 from multifold.lazy.calls import BY_ROWS, LazyCall
 from multifold.lazy.current import KeptState, Recording, is_aside, reached, refusal
 from multifold.lazy.keeping import AS_IT_DRAWS, KeepingWatch, draws_own, keeps, refuse_draws
@@ -42,7 +42,7 @@ from multifold_torch.lazy.numbers import ValuesNeeded
 from multifold_torch.lazy.patches import PATCHES, Applied
 from multifold_torch.lazy.proofs import agree, kind_of, without_gradients
 from multifold_torch.lazy.rules import OF_NUMBERS, mixes_rows, on_rows
-from multifold_torch.lazy.sequences import CellSequence
+from multifold_torch.lazy.sequences import CellSequence, Told
 
 QUICK = 1 << 16
 """Functions of so many numbers are computed at once in a dry run, if they need no values."""
@@ -68,6 +68,8 @@ class RowCall(LazyCall):
         The forms of its operands, in order, and ``device`` where it computes.
     draws : bool
         Whether it draws random numbers.
+    ran : tuple of function
+        The functions of PyTorch that it calls, as its dry run has shown.
     streams : Streams or None
         The generators that it draws from, where each example has streams of its own.
     proved : set
@@ -90,6 +92,7 @@ class RowCall(LazyCall):
         self.operands: Sequence[TensorForm] = ()
         self.device = torch.device("cpu")
         self.draws = False
+        self.ran: tuple[Any, ...] = ()
         self.streams: Streams | None = None
         self.proved: set[Hashable] = set()
         self.recorder: Any = None
@@ -114,6 +117,7 @@ class RowCall(LazyCall):
             self.look_at(recording, kept, watch, stand_ins)
         self.is_single = isinstance(found, Tensor)
         self.draws = draws.any
+        self.ran = (*draws.ran,)
         self.backend = recording.backend
         is_seeded = recording.seed is not None
         self.forms = [
@@ -285,12 +289,13 @@ class RowCall(LazyCall):
     def is_proved(self, rows: Sequence[Tensor]) -> bool:
         """Return whether vmap gives the values and gradients of the loop, as `agree` finds it.
 
-        It is found out once for calls of one function, structure, kinds of constants and of operands. A
-        call that draws is taken for right.
+        It is found out once for calls of one function, structure, kinds of constants, operands and results,
+        that run the same functions of PyTorch. A call that draws is taken for right.
         """
         constants = [x for i, x in enumerate(self.leaves) if i not in self.places]
-        forms = [(len(x.shape), x.dtype, x.requires_grad) for x in self.operands]
-        key = self.func, self.structure, self.modes, self.runs_as_sequence, *map(kind_of, constants), *forms
+        forms = [(len(x.shape), x.dtype, x.requires_grad) for x in (*self.operands, *self.forms)]
+        kinds = *map(kind_of, constants), *forms, self.ran
+        key = self.func, self.structure, self.modes, self.runs_as_sequence, *kinds
         if self.draws or key in self.proved:
             return True
         learns = [form.requires_grad for form in self.operands]
@@ -385,7 +390,15 @@ class RowCall(LazyCall):
 
 
 class CellCall(RowCall):
-    """A cell, which is a function of the program or a module, or a layer: recorded as one call."""
+    """A cell, which is a function of the program or a module, or a layer: recorded as one call.
+
+    Attributes
+    ----------
+    told : Told or None
+        What its sequence of calls has told last; None if it never had one.
+    around : Beyond or None
+        What its code found around it when it was learnt.
+    """
 
     def __init__(self, func: Any, structure: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__(func, structure, leaves, places)
@@ -393,6 +406,16 @@ class CellCall(RowCall):
         self.held = [x for x in map(held_of, (func, *self.leaves)) if x is not None]
         self.caches = False
         self.is_sequence = self.is_cell
+        self.told: Told | None = None
+        self.around: Beyond | None = None
+
+    @property
+    def runs_code(self) -> bool:  # type: ignore[override]
+        return self.is_cell and self.streams is None
+
+    def is_like(self, other: CellCall) -> bool:  # type: ignore[override]
+        is_same_way = self.way in (other.way, BY_ROWS)
+        return is_same_way and (self.ran, self.caches) == (other.ran, other.caches)
 
     @property
     def hint_by_rows(self) -> str:
@@ -515,6 +538,29 @@ class CellCall(RowCall):
         found = VERSIONS.sequences.get(id(self))
         if found is None:
             found = VERSIONS.sequences[id(self)] = CellSequence(self, self.recorder)
+            self.told = found.told
+        return found
+
+    def is_as_before(self) -> bool:
+        """Return whether the cell does the same in this run as in an earlier one, as far as that is told.
+
+        Its calls tell it where they are recorded as a sequence, and else what its code finds around it.
+        Neither tells of the gradients of an autograd function.
+        """
+        if isinstance(self.func, Applied):
+            return False
+        before = self.told
+        if before is None or self.way != "vmap" or not self.runs_as_sequence:
+            return self.around is not None and self.around.change() is None
+        try:
+            return self.sequence_now().told == before
+        except Exception:  # noqa: BLE001 - the cell raises it once more where its call is learnt
+            return False
+
+    def learn(self, recording: Recording, *operands: Any) -> tuple[Any, Sequence[Tensor]]:
+        found = super().learn(recording, *operands)
+        if self.is_cell:
+            self.around = Beyond([tuple(self.owners())], every_store(), known_to(recording))
         return found
 
     def on_rows(self, rows: Sequence[Tensor]) -> Any:

@@ -26,6 +26,21 @@ from multifold_torch.lazy.written import is_pending
 from multifold_torch.trials import parts_of
 
 
+class PartSets:
+    """Counts what changes how modules compute, whatever attributes their code names: ``total``.
+
+    That is when a part, a weight or the mode of one is set, and when a parameter is told whether it needs a
+    gradient.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def note(self) -> None:
+        """Add 1 to the count."""
+        self.total += 1
+
+
 class AttributeSets:
     """Counts how often attributes of modules were set while programs record: ``total`` for all modules.
 
@@ -35,22 +50,28 @@ class AttributeSets:
         Of all modules. It also grows with ``gradients``.
     gradients : int
         How often a parameter was told whether it needs a gradient.
+    parts : PartSets
+        Those of ``total`` that may count for code which does not name the attribute.
     """
 
     def __init__(self) -> None:
         self.total = 0
         self.gradients = 0
+        self.parts = PartSets()
         self.of_module: Counter[int] = Counter()
 
-    def note(self, module: nn.Module) -> None:
+    def note(self, module: nn.Module, *, is_part: bool) -> None:
         """Add 1 to the counts: an attribute of ``module`` is set."""
         self.total += 1
         self.of_module[id(module)] += 1
+        if is_part:
+            self.parts.note()
 
     def note_gradient(self) -> None:
         """Add 1 to the counts: a parameter is told whether it needs a gradient."""
         self.total += 1
         self.gradients += 1
+        self.parts.note()
 
     def within(self, modules: Iterable[nn.Module]) -> int:
         """Return how often attributes of some modules were set."""
@@ -320,6 +341,24 @@ class Called(Hashed):
         beyond = self.beyond()
         if beyond is not None:
             beyond.refuse_changed(self.module)
+
+
+class CalledLoosely(Hashed):
+    """What stands for a `Called` in keys of found cells, whose names tell which attributes count.
+
+    Equal for the same module, if mode, weights and what needs gradients are the same.
+    """
+
+    __hash__ = Hashed.__hash__
+
+    def __init__(self, called: Called) -> None:
+        super().__init__(hash(called))
+        self.identity, self.mode = called.identity, called.mode
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not CalledLoosely:
+            return False
+        return (other.identity, other.mode) == (self.identity, self.mode)
 
 
 def refuse_hooks(weights: Weights, part: Any) -> None:

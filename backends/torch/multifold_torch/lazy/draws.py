@@ -46,15 +46,19 @@ class Draws(DispatchMode):
     given : dict of int to (torch.Generator, Tensor)
         The generators that functions were given, with their states of before; without one they draw from
         PyTorch's own. PyTorch makes a new object for a generator each time, so they are told by address.
+    ran : list of function
+        The functions of PyTorch's dispatcher that ran inside of it, in order.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.any = self.by_values = False
         self.given: dict[int, tuple[torch.Generator, Tensor]] = {}
+        self.ran: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self.ran.append(func)
         if DRAWS in func.tags:
             self.any = True
             self.by_values |= func.overloadpacket in BY_VALUES

@@ -79,6 +79,10 @@ def is_plain(module: Any) -> bool:
     return type(module) is not nn.Embedding or not (module.max_norm or module.scale_grad_by_freq)
 
 
+PARTS = ("_parameters", "_buffers", "_modules")
+"""The dictionaries in which a module has weights and parts; a scripted one has none."""
+
+
 def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
     """Return a replacement of ``nn.Module.__setattr__`` that counts when another object is set.
 
@@ -89,7 +93,9 @@ def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
         is_new = CURRENT.recording is not None and vars(self).get(name, self) is not value
         if is_new and not name.startswith("_flat_weight"):  # recurrent layers list their parameters there
-            ATTRIBUTE_SETS.note(self)
+            own = vars(self)
+            is_part = name == "training" or isinstance(value, (nn.Module, nn.Parameter))
+            ATTRIBUTE_SETS.note(self, is_part=is_part or any(name in own.get(x, ()) for x in PARTS))
         set_attribute(self, name, value)
 
     return module_setattr

@@ -13,7 +13,6 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 import numpy as np
-import optree
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch as functorch
@@ -36,8 +35,11 @@ from multifold_torch.lazy.changes import (
     ATTRIBUTE_SETS,
     LAYERS,
     VERSIONS,
+    AttributeSets,
     Called,
+    CalledLoosely,
     Held,
+    PartSets,
     holds,
     version_now,
     weights_of,
@@ -200,6 +202,7 @@ class TorchRecorder(LazyRecorder):
         self.plain_types = frozenset({Tensor, nn.Parameter, *VALUES})
         self.owner = owner_of(fn, fn)
         self.called_before: dict[int, Called] = {}
+        self.loosely_before: dict[int, CalledLoosely] = {}
         self.names: dict[int, str] = {}
         self.proved: set[Hashable] = set()
         self.restless: dict[int, Any] = {}
@@ -229,7 +232,8 @@ class TorchRecorder(LazyRecorder):
             self.shared = {id(x): x for x in weights_of(parts_of(self.owner))}
         if len(self.known) > MANY:
             self.known, self.called_before, self.not_whole, self.array_forms = {}, {}, {}, {}
-            self.proved = set()
+            self.earlier, self.loosely_before, self.proved = {}, {}, set()
+        self.keep_for_later()
         for met in (self.stamps, self.loose, self.whole, self.restless, self.stamped_again, self.changers):
             met.clear()
         self.module_kinds.clear()
@@ -260,6 +264,9 @@ class TorchRecorder(LazyRecorder):
                 yield
             finally:
                 self.depth = depth
+
+    def modules_in(self, x: Any) -> Iterable[nn.Module]:
+        return x.modules() if isinstance(x, nn.Module) else ()
 
     def refuse_constant(self, x: Any) -> None:
         if isinstance(x, Tensor) and not is_pending(x) and x.requires_grad and not self.is_shared(x):
@@ -411,6 +418,7 @@ class TorchRecorder(LazyRecorder):
             key = x, weights.identity
             if VERSIONS.stays(x):
                 self.stamp(self.stamps, x, key, weights)
+                self.stamp(self.loose, x, key, weights, ATTRIBUTE_SETS.parts)
             return key
         if isinstance(x, nn.Module):
             return self.called(Called, x)
@@ -425,16 +433,23 @@ class TorchRecorder(LazyRecorder):
             return Held(x)
         return self.constant_key(x, operands)
 
-    def stamp(self, stamps: dict[int, Stamp], x: Any, key: Hashable, weights: Weights) -> None:
+    def stamp(
+        self,
+        stamps: dict[int, Stamp],
+        x: Any,
+        key: Hashable,
+        weights: Weights,
+        counter: AttributeSets | PartSets = ATTRIBUTE_SETS,
+    ) -> None:
         """Put a `Stamp` into ``stamps``: later calls of this run take ``key`` for ``x`` as it is.
 
-        It holds until the program sets an attribute of any module, or gives a module another weight.
+        It holds while ``counter`` does not grow, until the program gives a module another weight.
         ``weights`` are those of the modules that ``x`` can reach. A model with more than 512 weights
         gets no stamp.
         """
         if len(weights.tensors) > MANY_WEIGHTS:
             return
-        stamps[id(x)] = Stamp(x, key, ATTRIBUTE_SETS, weights.tables, weights.tensors)
+        stamps[id(x)] = Stamp(x, key, counter, weights.tables, weights.tensors)
 
     def called(self, kind: type[Called], module: nn.Module) -> Called:
         """Return a module as a ``kind``, `Called` or `Layer`: the same object until the module changes.
@@ -457,9 +472,13 @@ class TorchRecorder(LazyRecorder):
         if before == found:  # keys of earlier runs have this one, and are compared faster so
             found = before.noted(found.sets)
         # With own=True each run calls new copies of the modules, which no later run will meet.
+        loosely = CalledLoosely(found)
+        if self.loosely_before.get(id(module)) == loosely:
+            loosely = self.loosely_before[id(module)]
         if len(self.called_before) < FEW:
             self.called_before[id(module)] = found
-        self.stamp(self.loose, module, found, found.weights)
+            self.loosely_before[id(module)] = loosely
+        self.stamp(self.loose, module, loosely, found.weights, ATTRIBUTE_SETS.parts)
         beyond = found.beyond()
         if beyond is not None:
             beyond.refuse_changed(module)
@@ -546,6 +565,10 @@ class TorchRecorder(LazyRecorder):
             may_be_small=may_be_small,
             draws=call.streams is not None,
         )
+
+    def learn_again(self, recording: Recording, before: KnownCall, *called: Any) -> KnownCall:
+        call: Any = before.call
+        return before if call.is_as_before() else super().learn_again(recording, before, *called)
 
     def new_call(
         self,
@@ -646,8 +669,7 @@ class TorchRecorder(LazyRecorder):
             what = "what it computes with" if held is None else f"what {held!r} holds"
             cell.give_up(f"the program may change {what}")
             return None
-        forms = [x.form for x in optree.tree_leaves(sequence.found)]
-        if known is not None and (forms != call.forms or self.flatten(sequence.found)[1] != call.returns):
+        if known is not None and sequence.told != call.told:
             del self.known[key]
             return self.find(recording, key, func, args, kwargs, operands)
         if known is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import optree
 from torch import Tensor
@@ -20,6 +20,18 @@ from multifold.lazy.sequence import ENTRY, CallSequence, SequenceNode
 from multifold_torch.lazy.changes import Layer
 from multifold_torch.lazy.pending import Pending
 from multifold_torch.lazy.watching import BEGINNINGS
+
+
+class Told(NamedTuple):
+    """What tells the calls of a cell in one run from those in another: the code may find other things then.
+
+    These are the forms of its results, or the types of others, how they are nested, and the functions that
+    it calls, in order.
+    """
+
+    forms: list[Any]
+    nesting: Any
+    functions: list[Any]
 
 
 class CellSequence:
@@ -44,7 +56,8 @@ class CellSequence:
         What it has returned, with pending tensors in it.
     has_rules : bool
         Whether each call has a rule for rows, so that `run` can be called.
-
+    told : Told
+        What tells it from that of another run.
     computed_with : sequence of (Tensor, int)
         The tensors that its constants come from, and how often these had been changed in place.
 
@@ -87,6 +100,8 @@ class CellSequence:
         # What a cell draws by itself is another number for each example.
         draws_own = sequence.constants and call.draws
         self.has_rules = not draws_own and all(one.way == "rule" for one in self.calls)
+        forms = [x.form if isinstance(x, Pending) else type(x) for x in leaves]
+        self.told = Told(forms, recorder.flatten(self.found)[1], [one.func for one in self.calls])
         sequence.finish(self.results)
         self.computed_with: Sequence[tuple[Tensor, int]] = ()
 

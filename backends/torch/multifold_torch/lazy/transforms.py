@@ -102,6 +102,9 @@ class TransformCall(CellCall):
     def owners(self) -> list[Any]:
         return [*self.func.functions, *super().owners()]
 
+    def is_as_before(self) -> bool:
+        return False  # it runs for one example again
+
 
 def record(run: Any, *args: Any, **kwargs: Any) -> Any:
     """Record a call of a transform; return its result with pending tensors in it.

@@ -42,13 +42,11 @@ class FoundCall(CellCall):
         The function that it is a call of.
     given : tuple
         Its arguments, as they were given.
-    returns : PyTreeSpec
-        How its results are nested.
     """
 
+    runs_code = False  # each run tries it anew, see `TorchRecorder.find`
     cell: Any = None
     given: tuple[Any, ...] = ()
-    returns: Any = None
 
     def refuse_changed(self) -> None:
         """Raise `RecordError` if what its functions use was changed, as each of them would alone."""
@@ -73,9 +71,10 @@ class FoundCall(CellCall):
         self.backend = recording.backend
         self.is_single = isinstance(sequence.found, Tensor)
         self.forms = [x.form for x in optree.tree_leaves(sequence.found)]
-        self.returns = optree.tree_structure(sequence.found, none_is_leaf=True)
         self.given = ()
         self.draws = any(call.draws for call in sequence.calls)
+        self.told = sequence.told
+        self.ran = (*sequence.told.functions,)
 
 
 class RealCalls(DispatchMode):
