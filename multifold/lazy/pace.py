@@ -2,9 +2,10 @@
 
 To record a small function of the framework takes as long as to run it. So where launches have few rows, or
 an example waits for values, the plain loop over the examples may be faster than anything that records them.
-Which one is faster follows from the program and the machine, and is measured: of some runs the first few
-examples go in the loop, and the others are batched, so no example runs twice. The runs that follow take the
-faster way, until the next one is measured. With gradients a run of PyTorch is measured to the end of its
+Which one is faster follows from the program and the machine, and is measured: of a run the first few examples go in the
+loop, and the others are batched, so no example runs twice. Examples may differ, so whole runs are compared
+where that does not show one way to be far faster. The runs that follow take the faster way, until the next
+one is measured. With gradients a run of PyTorch is measured to the end of its
 backward pass; if none comes, nothing is known of it. A run that has compiled something does not count, up
 to eight times.
 
@@ -48,14 +49,14 @@ SOME = 4
 """So many examples of that run go to the loop."""
 
 ROUGH = 8
-"""What fewer examples have shown in the loop is looked at again in the next run: all of it goes there, if
-the loop seems to be faster, and more of it, if batches do, but not by much."""
+"""What fewer examples have shown in the loop is looked at again in the next run, all of which goes there,
+unless batches are `CLEAR` times as fast."""
 
 MOST = 16
 """So many examples of a measured run that is batched go in the loop at most."""
 
 CLEAR = 3
-"""So many times as fast batches have to be, if few examples in the loop are to say so."""
+"""So many times as fast one way has to be, if a few examples of a run are to say so."""
 
 NOISE = 0.9
 """The loop is taken if it needs less than this part of the time that batched examples need."""
@@ -121,6 +122,12 @@ class Rates:
         return in_loop is not None and batched is not None and in_loop < NOISE * batched
 
     @property
+    def slower(self) -> float:
+        """How many times as long the slower way takes; 1 if only one was measured."""
+        in_loop, batched = self.in_loop or 1.0, self.batched or 1.0
+        return max(in_loop / batched, batched / in_loop)
+
+    @property
     def is_rough(self) -> bool:
         """Whether one run alone, with few examples in the loop, has shown how long these take."""
         return len(self._in_loop) == 1 and self._in_loop[0][0] < ROUGH
@@ -130,13 +137,17 @@ class Rates:
         run = self.runs
         self.runs += 1
         if run < self.due:
-            return RunWay(count, count > 1 and self.is_rough) if self.prefers_loop else RunWay(0, False)
+            return RunWay(count if self.prefers_loop else 0, False)
         self._gap *= 2
         self.due = self.runs + self._gap
-        if count == 1:  # the other way, since there is no example for both; the first time it is batched
-            return RunWay(0 if self.batched is None or self.prefers_loop else 1, True)
-        part = FIRST_PART if self.in_loop is None else PART
-        return RunWay(min(MOST, max(1, count // part)), True)
+        if count > 1 and self.in_loop is None:
+            return RunWay(max(1, count // FIRST_PART), True)
+        if count > 1 and self.is_rough:
+            return RunWay(count, True)
+        if count > 1 and self.slower >= CLEAR:
+            return RunWay(min(MOST, max(1, count // PART)), True)
+        # All of it goes the other way; the first time, it is batched.
+        return RunWay(0 if self.batched is None or self.prefers_loop else count, True)
 
     def note(self, in_loop: tuple[int, float], batched: tuple[int, float]) -> None:
         """Note how many examples took how many seconds in the loop, and how many batched.
@@ -147,12 +158,13 @@ class Rates:
             if found[0]:
                 known.append(found)
         if self.in_loop and self.batched:
-            slower = max(self.in_loop / self.batched, self.batched / self.in_loop)
             way = "the loop" if self.prefers_loop else "batches"
             LOG.info("%.2f ms an example in the loop, %.2f batched: %s", *self.milliseconds, way)
-            self.due = self.runs + int(self._gap * slower)
-            if self.is_rough and not self.prefers_loop and slower < CLEAR and in_loop[0] + batched[0] > 1:
-                self.due = self.runs  # by more examples
+            is_sure = self.slower >= CLEAR and not self.prefers_loop
+            if self.is_rough and not is_sure and in_loop[0] + batched[0] > 1:
+                self.due = self.runs
+            else:
+                self.due = self.runs + int(self._gap * self.slower)
         else:  # the other way is measured at once
             self._gap //= 2
             self.due = self.runs

@@ -35,11 +35,16 @@ def test_the_loop_is_taken_after_the_second_run_if_it_is_faster():
 
 @pytest.mark.parametrize("batched", [1.0, 1.05])
 def test_runs_stay_batched_if_the_loop_gains_nothing_beyond_noise(batched):
-    assert ways(5, 64, 1.0, batched) == [0, 2, 8, 0, 0]
+    assert ways(5, 64, 1.0, batched) == [0, 2, 64, 0, 0]
 
 
 def test_few_examples_are_enough_where_one_way_is_far_faster():
     assert ways(5, 64, 4.0, 1.0) == [0, 2, 0, 0, 0]
+
+
+def test_whole_runs_go_the_other_way_when_they_are_measured_again():
+    assert ways(21, 64, 1.0, 2.0) == [0, 2, *[64] * 17, 0, 64]
+    assert ways(12, 64, 1.0, 1.0) == [0, 2, 64, *[0] * 8, 64]
 
 
 @pytest.mark.parametrize(("in_loop", "often"), [(1, [1, 2, 11]), (4, [1, 18]), (16, [1])])
