@@ -193,12 +193,20 @@ class Steps:
     """
 
     def __init__(self, code: CodeType) -> None:
-        self.steps = [
-            BytecodeStep(x.opname, x.argval, x.offset, effect_of(x), line_of(x), x.is_jump_target)
-            for x in dis.get_instructions(code)
-            if x.opname not in SKIPPED
-        ]
-        self.numbers = {step.offset: number for number, step in enumerate(self.steps)}
+        self.steps: list[BytecodeStep] = []
+        self.numbers: dict[int, int] = {}
+        is_target = False
+        for x in dis.get_instructions(code):
+            if x.opname not in SKIPPED:
+                is_target |= x.is_jump_target
+                self.numbers[x.offset] = len(self.steps)
+                self.steps.append(
+                    BytecodeStep(x.opname, x.argval, x.offset, effect_of(x), line_of(x), is_target)
+                )
+                is_target = False
+            elif x.opname != "CACHE":  # a jump to the next one may lead here
+                is_target |= x.is_jump_target
+                self.numbers[x.offset] = len(self.steps)
         table: Any = dis.Bytecode(code)
         self.handlers = [(x.start, x.end, x.target) for x in table.exception_entries]
 
