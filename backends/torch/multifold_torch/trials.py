@@ -111,9 +111,14 @@ def clones(buffers: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | 
 
 
 def replace(own: dict[str, Any], values: dict[str, Any]) -> None:
-    """Make the dictionary ``own`` equal to ``values``, in place, unless it holds these objects already."""
-    if own.keys() != values.keys() or any(own[name] is not x for name, x in values.items()):
+    """Make the dictionary ``own`` equal to ``values``, in place, unless it holds these objects already.
+
+    If it has the same names, none of them is missing for a moment: another thread may look it up.
+    """
+    if [*own] != [*values]:
         own.clear()
+        own.update(values)
+    elif any(own[name] is not x for name, x in values.items()):
         own.update(values)
 
 

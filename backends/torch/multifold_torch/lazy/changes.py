@@ -379,7 +379,8 @@ def with_weights(parts: Iterable[Weights], cell: str) -> Iterator[None]:
     Raises `RecordError` if a module has another buffer by now, or if its parameters were replaced after a
     trace was made; ``cell`` is the name of the call.
     """
-    others = [weights for weights in parts if not weights.are_now()]
+    # A trial of another thread puts copies of buffers in their place for a moment.
+    others = [weights for weights in parts if not (weights.are_now() or still_holds(weights.are_now))]
     with contextlib.ExitStack() as stack:
         for weights in others:
             for table, _ in weights.replaced():
