@@ -140,3 +140,34 @@ def test_results_have_the_structure_of_their_run(fn, monkeypatch):
     for on in (True, False, True):
         monkeypatch.setattr(Switch, "on", on)
         assert run(XS) == [SHAPES[fn](fn(x)) for x in XS]
+
+
+def other_sizes(model):
+    """Give a model weights of another size, in the same parameters."""
+    for own, other in zip(model.parameters(), embedded(5).parameters(), strict=True):
+        own.data = other.data
+
+
+def embedded(size):
+    return nn.Sequential(nn.Embedding(4, size), nn.Linear(size, size), nn.Tanh())
+
+
+CHANGES = {
+    "sizes": other_sizes,
+    "dtype": nn.Module.double,
+    "parameters": lambda model: model.load_state_dict(embedded(3).state_dict(), assign=True),
+    "a layer": lambda model: model.__setitem__(1, nn.Linear(3, 2)),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"cells": [nn.Linear]}, {"keep": True}], ids=str)
+@pytest.mark.parametrize("change", CHANGES)
+def test_weights_may_be_others_in_a_later_run(change, options):
+    model = embedded(3)
+    run = multifold.batched(model, may_loop=False, **options)
+    words = [*torch.arange(4)]
+    for _ in range(3):
+        run(words)
+    CHANGES[change](model)
+    for _ in range(2):
+        torch.testing.assert_close(run(words), torch.stack([model(x) for x in words]))

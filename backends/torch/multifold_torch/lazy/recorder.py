@@ -381,7 +381,8 @@ class TorchRecorder(LazyRecorder):
     def training(self, owners: Sequence[Any]) -> Hashable:
         """Return ``training`` of all modules of these owners, in order, and what else decides on traces.
 
-        That is which modules they are, their hooks, and which of their parameters need gradients.
+        That is which modules they are, their hooks, and which parameters and buffers they have: objects,
+        shapes, dtypes, devices, and which need gradients.
         """
         return tuple(
             [
@@ -393,7 +394,8 @@ class TorchRecorder(LazyRecorder):
                     *module._forward_pre_hooks,
                     None,
                     *module._backward_hooks,
-                    *[x.requires_grad for x in module._parameters.values() if x is not None],
+                    *map(id, module._parameters.values()),
+                    *Weights([module]).marks,
                 )
                 for module in modules_in_order(owners)
             ]

@@ -31,6 +31,11 @@ class OtherWeights(Exception):
     """Says that a module has weights that are no parameters, so that it cannot be recorded as one call."""
 
 
+def size_of(x: Tensor) -> torch.Size | None:
+    """Return the shape of a tensor; None for a lazy parameter, which has none yet."""
+    return None if torch.nn.parameter.is_lazy(x) else x.shape
+
+
 class Weights:
     """The tensors that are parameters and buffers of some modules, and whether each needs a gradient.
 
@@ -43,8 +48,11 @@ class Weights:
 
     Attributes
     ----------
+    marks : list
+        Of each tensor whether it needs a gradient, its dtype, device and shape.
     identity : tuple
-        Equal for the same objects, if the same ones need gradients, and dtypes and devices are the same.
+        Equal for the same objects, if the same ones need gradients, and dtypes, devices and shapes are the
+        same.
     has_hooks : bool
         Whether a module has backward hooks, which a launch would not call.
     """
@@ -58,8 +66,8 @@ class Weights:
         self.kept = [dict(table) for table in self.tables]
         self.tensors = [x for table in self.tables for x in table.values()]
         found = [x for x in self.tensors if isinstance(x, Tensor)]
-        marks = [(x.requires_grad, x.dtype, x.device) for x in (*found, *alone)]
-        self.identity = (*map(id, self.tensors), *marks)
+        self.marks = [(x.requires_grad, x.dtype, x.device, size_of(x)) for x in (*found, *alone)]
+        self.identity = (*map(id, self.tensors), *self.marks)
 
     def __len__(self) -> int:
         """How many tensors there are."""
