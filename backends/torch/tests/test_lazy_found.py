@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 
+import optree
 import pytest
 import torch
 from straight_programs import StraightSide
@@ -729,3 +730,44 @@ def test_functions_of_a_part_are_found_whoever_has_made_it(monkeypatch):
     run(TREES * 2)
     found = str(run.explain().found)
     assert all(name in found for name in ("Net.leaf", "Net.join", "Gated.forward"))
+
+
+class Twice(nn.Module):
+    """Steps that return one tensor as what is seen and as the next state."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.x, self.h, self.step = nn.Linear(8, 8), nn.Linear(8, 8), step
+
+    def pair(self, x, h):
+        new = torch.tanh(self.x(x) + self.h(h))
+        return new, new
+
+    def nested(self, x, h):
+        new = torch.tanh(self.x(x) + self.h(h))
+        return [torch.relu(new), {"state": new, "last": (new,)}]
+
+    def alone(self, x, h):
+        return [torch.tanh(self.x(x) + self.h(h))]
+
+    def forward(self, count):
+        h, found = torch.zeros(8), []
+        for i in range(count):
+            step = getattr(self, self.step)(torch.full((8,), float(i)), h)
+            leaves = optree.tree_leaves(step)
+            assert all(x is leaves[-1] for x in leaves[self.step == "nested" :])
+            h = leaves[-1]
+            found += leaves
+        return torch.stack(found).sum(0)
+
+
+@pytest.mark.parametrize("step", ["pair", "nested", "alone"])
+def test_a_function_may_return_one_tensor_twice(step):
+    net, counts = Twice(step), [3, 1, 5, 4, 2, 7] * 4
+    run = multifold.batched(net, may_loop=False)
+    for _ in range(3):
+        found, wanted = run(counts), torch.stack([net(x) for x in counts])
+        torch.testing.assert_close(found, wanted)
+        grads = [torch.autograd.grad(x.square().sum(), [*net.parameters()]) for x in (found, wanted)]
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+    assert f"Twice.{step}" in str(run.explain().found)

@@ -25,11 +25,12 @@ from multifold_torch.lazy.watching import BEGINNINGS
 class Told(NamedTuple):
     """What tells the calls of a cell in one run from those in another: the code may find other things then.
 
-    These are the forms of its results, or the types of others, how they are nested, and the functions that
-    it calls, in order.
+    These are the forms of its results, or the types of others; for each result the position of the first
+    one that is the same tensor; how they are nested; and the functions that it calls, in order.
     """
 
     forms: list[Any]
+    firsts: list[int]
     nesting: Any
     functions: list[Any]
 
@@ -101,7 +102,10 @@ class CellSequence:
         draws_own = sequence.constants and call.draws
         self.has_rules = not draws_own and all(one.way == "rule" for one in self.calls)
         forms = [x.form if isinstance(x, Pending) else type(x) for x in leaves]
-        self.told = Told(forms, recorder.flatten(self.found)[1], [one.func for one in self.calls])
+        ids = [*map(id, leaves)]
+        firsts = [*map(ids.index, ids)]
+        nesting = recorder.flatten(self.found)[1]
+        self.told = Told(forms, firsts, nesting, [one.func for one in self.calls])
         sequence.finish(self.results)
         self.computed_with: Sequence[tuple[Tensor, int]] = ()
 

@@ -27,7 +27,7 @@ from multifold_torch.lazy.calls import CellCall
 from multifold_torch.lazy.changes import VERSIONS, version_now
 from multifold_torch.lazy.draws import DRAWS
 from multifold_torch.lazy.pending import NUMBERS, Pending
-from multifold_torch.lazy.sequences import CellSequence, NotASequence
+from multifold_torch.lazy.sequences import CellSequence, NotASequence, Told
 
 DEPTH = 3
 """So many objects inside of one another are looked at."""
@@ -42,11 +42,14 @@ class FoundCall(CellCall):
         The function that it is a call of.
     given : tuple
         Its arguments, as they were given.
+    distinct : list of int
+        The positions of its results, without those that are one tensor with an earlier one.
     """
 
     runs_code = False  # each run tries it anew, see `TorchRecorder.find`
     cell: Any = None
     given: tuple[Any, ...] = ()
+    distinct: Sequence[int] = ()
 
     def refuse_changed(self) -> None:
         """Raise `RecordError` if what its functions use was changed, as each of them would alone."""
@@ -66,11 +69,17 @@ class FoundCall(CellCall):
         self.cell.note_launch()
         return super().__call__(*rows)
 
+    def checked(self, found: Any, rows: int) -> Any:
+        leaves = optree.tree_leaves(found)
+        return super().checked([leaves[i] for i in self.distinct], rows)
+
     def describe(self, recording: Recording, sequence: CellSequence) -> None:
         """Set what `RowCall.learn` does, as a sequence of its calls shows it."""
         self.backend = recording.backend
         self.is_single = isinstance(sequence.found, Tensor)
-        self.forms = [x.form for x in optree.tree_leaves(sequence.found)]
+        leaves = optree.tree_leaves(sequence.found)
+        self.distinct = [i for i, first in enumerate(sequence.told.firsts) if i == first]
+        self.forms = [leaves[i].form for i in self.distinct]
         self.given = ()
         self.draws = any(call.draws for call in sequence.calls)
         self.told = sequence.told
@@ -162,8 +171,8 @@ def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSeq
         raise NotASequence("it changes an argument in place")
     if any(isinstance(x, list) for x in call.given) and any(map(adds_in_place, guard.codes.values())):
         raise NotASequence("it may change a list that it is given")
-    if not all(isinstance(x, Pending) for x in leaves) or len({id(x) for x in leaves}) < len(leaves):
-        raise NotASequence("it returns what it was given, or one tensor twice")
+    if not all(isinstance(x, Pending) for x in leaves):
+        raise NotASequence("it returns what it was given")
     if any(root_of(x) is y for x in leaves for y in sequence.stand_ins):
         raise NotASequence("it returns an argument, or a view of one")
     if len(sequence.calls) > MOST:
@@ -208,15 +217,41 @@ def replaced_in(arguments: Sequence[Any], stores: Any) -> str | None:
 
 def known_found(call: FoundCall, sequence: CellSequence, leaves: list[Any]) -> KnownCall:
     """Return the `KnownCall` of a kind of call of a found cell, whose arguments are ``leaves``."""
-    return known_call(
+    results = optree.tree_leaves(sequence.found)
+    known = known_call(
         call,
-        sequence.found,
+        sequence.found if call.is_single else tuple([results[i] for i in call.distinct]),
         sequence.stand_ins,
         leaves,
         is_array=lambda x: isinstance(x, Tensor),
         share_memory=lambda x, y: root_of(x) is root_of(y),
         may_be_small=False,
     )
+    plain = optree.tree_structure((0,) * len(call.distinct), none_is_leaf=True)
+    if call.is_single or sequence.told.nesting == plain:  # a flat tuple of different tensors
+        return known
+    whole = OneTensorTwice(sequence.told, call.distinct)
+    return KnownCall(call, whole, known.forms, known.bases, None, leaves, False)
+
+
+class OneTensorTwice:
+    """How results are nested, some of which may be one tensor: it makes them of the different ones.
+
+    Parameters
+    ----------
+    told : Told
+        What the calls of the cell have told.
+    distinct : sequence of int
+        The positions of the different results.
+    """
+
+    def __init__(self, told: Told, distinct: Sequence[int]) -> None:
+        self.nesting = told.nesting
+        self.places = [distinct.index(first) for first in told.firsts]
+
+    def unflatten(self, results: Sequence[Any]) -> Any:
+        """Return the results of a call, nested."""
+        return self.nesting.unflatten([results[i] for i in self.places])
 
 
 def root_of(x: Pending) -> Any:
