@@ -2,12 +2,12 @@
 
 To record a small function of the framework takes as long as to run it. So where launches have few rows, or
 an example waits for values, the plain loop over the examples may be faster than anything that records them.
-Which one is faster follows from the program and the machine, and is measured: of a run the first few examples go in the
-loop, and the others are batched, so no example runs twice. Examples may differ, so whole runs are compared
-where that does not show one way to be far faster. The runs that follow take the faster way, until the next
-one is measured. With gradients a run of PyTorch is measured to the end of its
-backward pass; if none comes, nothing is known of it. A run that has compiled something does not count, up
-to eight times.
+Which one is faster follows from the program and the machine, and is measured: of a run the first few
+examples go in the loop, and the others are batched, so no example runs twice. Examples may differ, so whole
+runs are compared where that does not show one way to be far faster. The runs that follow take the faster
+way, until the next one is measured. With gradients a run of PyTorch is measured to the end of its backward
+pass; if none comes, nothing is known of it. A run that has compiled something does not count, up to eight
+times.
 
 A run of 2 examples may be faster in the loop, and one of 200 batched. So `LoopPace` measures runs of 64 to
 127 examples apart from those of 128 to 255, and so on. The first run of such a group is not measured: it is
