@@ -365,9 +365,9 @@ def stores_of(recording: Recording) -> ProgramStores:
     if recording.stores is None:
         known = recording.recorder.stores
         recorder, backend = recording.recorder, recording.backend
-        objects = one_of_each(recorder, backend, recording.program[:1])
+        objects = one_of_each(objects_from(recorder, backend, recording.program[:1]))
         # Its models may get parts of other classes between two runs.
-        key = (*map(type, recording.program[1:]), frozenset(map(type, objects)))
+        key = (*map(type, recording.program[1:]), frozenset(map(kind_of, objects)))
         if not recording.program or key not in known:
             settings = () if recorder.keys_have_settings else recorder.settings
             roots = [*roots_of(recording), *objects]
@@ -432,10 +432,8 @@ def roots_of(recording: Recording) -> list[Any]:
     """
     if recording.program:
         fn, *arguments = recording.program
-        parts = [x for part in arguments for x in recording.reached(part)]
-        kinds = {type(x): x for x in parts if not isinstance(x, FunctionType)}
-        kinds |= {type(y): y for x in kinds.values() for y in recording.recorder.modules_in(x)}
-        return [fn, *kinds.values(), *parts[:FEW]]
+        parts = objects_from(recording.recorder, recording.backend, arguments)
+        return [fn, *one_of_each(parts), *parts[:FEW]]
     found = list[Any]()
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -447,14 +445,36 @@ def roots_of(recording: Recording) -> list[Any]:
     return found
 
 
-def one_of_each(recorder: Any, backend: Backend, roots: Sequence[Any]) -> list[Any]:
-    """Return an object of each class that is reached from ``roots``: its methods may run. No functions."""
-    found = dict[type, Any]()
-    for root in roots:
-        for x, _ in reached(backend, [root], is_home=is_of_user):
-            for part in (x, *recorder.modules_in(x)):
-                found.setdefault(type(part), part)
-    return [x for kind, x in found.items() if kind is not FunctionType]
+CODE = (FunctionType, MethodType, functools.partial)
+"""Types of objects that are code themselves."""
+
+
+def objects_from(recorder: Any, backend: Backend, roots: Sequence[Any]) -> list[Any]:
+    """Return what is reached from ``roots``, with the modules in models, and what these hold."""
+    parts = [x for root in roots for x, _ in reached(backend, [root], is_home=is_of_user)]
+    modules = [part for x in parts for part in recorder.modules_in(x)]
+    held = [x for module in modules for x in held_by(backend, module)]
+    if held:
+        parts += [x for x, _ in reached(backend, held, is_home=is_of_user)]
+    return [*{id(x): x for x in (*parts, *modules)}.values()]
+
+
+def one_of_each(objects: Sequence[Any]) -> list[Any]:
+    """Return those of some objects that are code, and of the others one of each class, for its methods."""
+    return [*{id(x) if isinstance(x, CODE) else type(x): x for x in objects}.values()]
+
+
+def held_by(backend: Backend, module: Any) -> list[Any]:
+    """Return what attributes of a module hold that may be code, or have some; not its parts and weights."""
+    reserved = backend.reserved(module)
+    own = getattr(module, "__dict__", {})
+    return [x for name, x in own.items() if type(x) not in VALUES and name not in reserved]
+
+
+def kind_of(x: Any) -> Any:
+    """Return what tells the code of an object of `one_of_each` from that of another one."""
+    function = getattr(x, "__func__", x) if isinstance(x, CODE) else None
+    return function.__code__ if isinstance(function, FunctionType) else type(x)
 
 
 def innermost(x: Any) -> Any:

@@ -18,11 +18,12 @@ from typing import Any
 from multifold._engine.compiled import FoundCellBase
 from multifold._engine.ops.reach import FOUND, bare, module_of
 from multifold.errors import RecordError
+from multifold.lazy.beyond import one_of_each
 from multifold.lazy.candidates import codes_of
 from multifold.lazy.cells import CELLS, Cells, NamePlace, is_found, places_of, replaced
 from multifold.lazy.current import CELL, CURRENT
 from multifold.lazy.divided import DividedFunction
-from multifold.lazy.straight import crooked, is_recursive
+from multifold.lazy.straight import crooked, is_recursive, loops
 from multifold.lazy.taken_out import ProgramNames
 from multifold.lazy.writes import functions_in, is_of_user, is_written_here, written_by
 
@@ -44,8 +45,14 @@ FEWEST_CALLS = 32
 MOST = 256
 """So many functions are looked at."""
 
+FEW_LOOPED = "its launches had few rows; what its loops compute may have more"
+"""Why a function with loops is given up, and is divided."""
+
 FEW_ROWS = 2
 """A cell gains nothing if its launches have fewer rows than that."""
+
+FEW_ROWS_LOOPED = 4
+"""The same for one that loops over its arguments: their lengths part calls which its loops would join."""
 
 MANY_EXAMPLES = 16
 """Only runs of so many examples show whether launches have few rows."""
@@ -66,6 +73,8 @@ class FoundCell(FoundCellBase):
         The function.
     is_straight : bool
         Whether it is straight, whatever its code says.
+    over_arguments : bool
+        Whether it may loop over its arguments.
 
     Attributes
     ----------
@@ -79,13 +88,18 @@ class FoundCell(FoundCellBase):
         How often it was recorded in the runs before the last one.
     idle : int
         How many runs there were so far, while none has recorded a call of it.
+    loops : bool
+        Whether it loops over more than what its object has.
     calls, reason
         See the base.
     """
 
-    def __init__(self, function: FunctionType, *, is_straight: bool = False) -> None:
-        super().__init__(None if is_straight else crooked(function.__code__))
+    def __init__(
+        self, function: FunctionType, *, is_straight: bool = False, over_arguments: bool = False
+    ) -> None:
+        super().__init__(None if is_straight else crooked(function.__code__, over_arguments))
         self.function = function
+        self.loops = over_arguments and loops(function.__code__)
         self.launches = self.kinds = self.total = self.idle = 0
         if self.reason is None and is_recursive(function):
             self.reason = CALLS_ITSELF
@@ -109,7 +123,7 @@ class FoundCell(FoundCellBase):
         """Count a kind of call; give the function up if there are fewer than four calls of each."""
         self.kinds += 1
         if self.kinds > FEW_KINDS and self.kinds * 4 > self.total + self.calls:
-            self.give_up(OTHER_KINDS)
+            self.give_up(FEW_LOOPED if self.loops else OTHER_KINDS)
 
     def note_numbers(self, takes_numbers: bool) -> None:
         """Set ``takes_numbers``."""
@@ -152,9 +166,12 @@ class FoundCells:
         What the names in the program tell.
     looked : bool
         Whether a run was looked at.
+    over_arguments : bool
+        Whether functions may loop over their arguments.
     """
 
     def __init__(self) -> None:
+        self.over_arguments = False
         self.cells: dict[FunctionType, FoundCell] = {}
         self.divided: dict[FunctionType, DividedFunction] = {}
         self.rests: dict[FunctionType, FunctionType] = {}
@@ -164,16 +181,22 @@ class FoundCells:
         self.looked = False
 
     def look(
-        self, program: Any, objects: Sequence[Any], cells: Sequence[Any], methods: Collection[str]
+        self,
+        program: Any,
+        objects: Sequence[Any],
+        cells: Sequence[Any],
+        methods: Collection[str],
+        *,
+        over_arguments: bool = False,
     ) -> None:
         """Look for straight functions among those of a program; `applied` divides the others.
 
         ``objects`` are what the program reaches, whose methods it may call; ``cells`` are cells already.
         ``methods`` are the names of methods of arrays.
         """
-        self.looked = True
+        self.looked, self.over_arguments = True, over_arguments
         of_program = {id(code) for code in codes_of(program)}
-        roots = [program, *{type(x): x for x in objects}.values()]
+        roots = [program, *one_of_each(objects)]
         users, stored = set[str](), set[str]()
         for function in functions_in(roots, lambda _: True, tables=False):
             if not is_written_here(module_of(function)):
@@ -190,7 +213,8 @@ class FoundCells:
             if id(function.__code__) in of_program:
                 self.program.append(function)
             elif is_placed and not is_special:
-                cell = self.cells[function] = FoundCell(function)
+                cell = FoundCell(function, over_arguments=self.over_arguments)
+                self.cells[function] = cell
                 if cell.reason is None:
                     LOG.info("%s (%s) is recorded whole from now on", cell.name, cell.place)
         attributes = [pair for x in objects for pair in attributes_of(x)]
@@ -253,8 +277,11 @@ class FoundCells:
         for cell in self.cells.values():
             if not cell.calls + cell.total:
                 cell.note_idle()
-            elif examples >= MANY_EXAMPLES and cell.calls < FEW_ROWS * cell.launches:
-                cell.give_up(FEW_CALLS)
+            elif examples >= MANY_EXAMPLES:
+                if cell.loops and cell.calls < FEW_ROWS_LOOPED * cell.launches:
+                    cell.give_up(FEW_LOOPED)
+                elif cell.calls < FEW_ROWS * cell.launches:
+                    cell.give_up(FEW_CALLS)
 
 
 def attributes_of(x: Any) -> Iterator[tuple[str, Any]]:

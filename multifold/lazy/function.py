@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from types import FunctionType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,13 @@ from multifold._engine.record.node import Node
 from multifold._engine.traces.tracer import TraceRecorder
 from multifold.backend import Backend
 from multifold.errors import RecordError, naming_keywords
-from multifold.lazy.beyond import names_called, one_of_each
+from multifold.lazy.beyond import names_called, objects_from, one_of_each
 from multifold.lazy.cells import CELLS, as_cell, checked_cells
 from multifold.lazy.current import CURRENT, Recording
 from multifold.lazy.found import FEWEST_CALLS, MANY_EXAMPLES, FoundCells
 from multifold.lazy.sharing import Sharing
 from multifold.lazy.waiting import Stacks, drive, stacks_of_run
-from multifold.lazy.writes import functions_in, is_known_module, is_of_user, written_by
+from multifold.lazy.writes import functions_in, is_known_module, written_by
 from multifold.operands import each
 
 
@@ -257,21 +257,18 @@ class LazyFunction:
                 self.found.look_no_more()
                 return
             methods = {x for x in dir(recorder.pending) if not x.endswith("_")}  # those change no array
-            self.found.look(self.fn, self.objects(), self.cells, methods)
+            objects, over_arguments = self.objects(), recorder.loops_over_arguments
+            self.found.look(self.fn, objects, self.cells, methods, over_arguments=over_arguments)
             self.found.take(recorder.like_cells)
             self.thread.around.enter_context(self.found.applied())
 
     def roots(self) -> list[Any]:
         """Return the program, and an object of each class that it reaches, whose methods it may call."""
-        return [self.fn, *one_of_each(self.recorder, self.backend_for(), [self.fn])]
+        return [self.fn, *one_of_each(self.objects())]
 
     def objects(self) -> list[Any]:
-        """Return the objects that the program reaches, as far as they may have methods."""
-        found = [x for x, _ in reached(self.backend_for(), [self.fn], is_home=is_of_user)]
-        objects = [
-            y for x in found if not isinstance(x, FunctionType) for y in (x, *self.recorder.modules_in(x))
-        ]
-        return [*{id(x): x for x in objects}.values()]
+        """Return what the program reaches that may be code, or have methods."""
+        return objects_from(self.recorder, self.backend_for(), [self.fn])
 
     def names_run(self) -> set[str]:
         """Return the names in the code that the program may run, as names in that tell."""

@@ -93,6 +93,8 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     finds_first : bool
         Whether these are looked for where nothing else of a program is recorded, as in frameworks whose
         functions of computed arrays are not.
+    loops_over_arguments : bool
+        Whether they may loop over their arguments, as the framework compiles nothing for these.
     names_unlike_cells : frozenset of str
         Names in the code of a program in which none are looked for: what differentiates by itself, or
         changes variables, would meet pending values of them.
@@ -134,6 +136,7 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
     finds_cells: ClassVar[bool] = False
     like_cells: ClassVar[Sequence[Any]] = ()
     finds_first: ClassVar[bool] = False
+    loops_over_arguments: ClassVar[bool] = False
     names_unlike_cells: ClassVar[frozenset[str]] = frozenset()
     by_hand: ClassVar[tuple[str, str]] = ("Calls of fold.add are recorded for less.", AFTER)
     own_contexts: ClassVar[tuple[Any, ...]] = ()

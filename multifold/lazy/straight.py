@@ -3,7 +3,8 @@
 What a straight function does with arrays depends on nothing but the forms of its arguments and on what it
 finds around it, and it leaves nothing changed: it reads no values, calls neither itself nor what prints,
 draws or counts, writes to local variables alone, and loops over nothing but attributes of its first
-argument.
+argument. Where a framework compiles nothing, it may loop over its other arguments, too: how many entries
+these have is part of their form.
 
 >>> import numpy as np
 >>> def gate(x, y):
@@ -106,8 +107,11 @@ class Crooked(BaseException):
 
 
 @functools.lru_cache(maxsize=4096)
-def crooked(code: CodeType) -> str | None:
-    """Return why code is not that of a straight function, as far as it tells itself; None if it may be."""
+def crooked(code: CodeType, over_arguments: bool = False) -> str | None:
+    """Return why code is not that of a straight function, as far as it tells itself; None if it may be.
+
+    ``over_arguments`` says that it may loop over any arguments and variables.
+    """
     if code.co_flags & 0x2A0:  # generators, coroutines, and both
         return "it is a generator or a coroutine"
     wrote = written_by(code)
@@ -132,8 +136,11 @@ def crooked(code: CodeType) -> str | None:
         at = where(code, step.line or code.co_firstlineno)
         if step.name in STORES and changes_contents(steps, number, fresh, names):
             return f"it changes what something holds at {at}"
-        if step.name == "GET_ITER" and not is_over_own(steps, number, own):
-            return f"it loops over other things than what its object has at {at}"
+        if step.name == "GET_ITER" and not is_over_own(steps, number, None if over_arguments else own):
+            others = "arguments" if over_arguments else "what its object has"
+            return f"it loops over other things than {others} at {at}"
+        if over_arguments and step.name == "BUILD_SET":
+            return f"it makes a set, whose order is another one each time, at {at}"
         if step.name == "IS_OP" and steps.steps[number - 1].value not in (None, True, False):
             return f"it asks whether two things are one at {at}"
         if "JUMP_BACKWARD" in step.name and not is_for(steps, step):
@@ -157,17 +164,30 @@ def names_changer(code: CodeType) -> bool:
     )
 
 
+def loops(code: CodeType) -> bool:
+    """Return whether code, or a function inside of it, has a loop over more than attributes of an object.
+
+    >>> loops((lambda xs: [x + 1 for x in xs]).__code__), loops((lambda x: x + 1).__code__)
+    (True, False)
+    """
+    steps, own = Steps.of(code), code.co_varnames[0] if arguments_of(code) else None
+    begins = [i for i, step in enumerate(steps.steps) if step.name == "GET_ITER"]
+    is_own = own == "self" and all(is_over_own(steps, i, own) for i in begins)
+    return (bool(begins) and not is_own) or any(loops(x) for x in code.co_consts if type(x) is CodeType)
+
+
 def is_over_own(steps: Steps, number: int, own: str | None) -> bool:
-    """Return whether step ``number`` begins a loop over attributes of ``own``, the first argument."""
+    """Return whether step ``number`` begins a loop over attributes of ``own``, the first argument.
+
+    Without ``own`` it may be over any argument or variable.
+    """
     begin = steps.begin(number - 1, 1)
     if begin is None:
         return False
     named = [x for x in steps.steps[begin:number] if x.name.startswith("LOAD_")]
-    return all(
-        x.value == own if x.name.startswith("LOAD_FAST") else not x.name.startswith("LOAD_GLOBAL") or
-        x.value in LOOPS
-        for x in named
-    )  # fmt: skip
+    locals_ = [x.value for x in named if x.name.startswith("LOAD_FAST")]
+    globals_ = [x.value for x in named if x.name.startswith("LOAD_GLOBAL")]
+    return LOOPS.issuperset(globals_) and (own is None or {own}.issuperset(locals_))
 
 
 def is_for(steps: Steps, step: Any) -> bool:
@@ -211,6 +231,8 @@ class StraightGuard:
         alone.
     changers : frozenset of str
         Names of attributes that change a container, see `changers_of`.
+    over_arguments : bool
+        Whether functions may loop over their arguments, see `crooked`.
 
     Attributes
     ----------
@@ -218,8 +240,14 @@ class StraightGuard:
         The code of the functions of the user that have run, by its ``id``.
     """
 
-    def __init__(self, is_known: Callable[[str], bool], changers: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        is_known: Callable[[str], bool],
+        changers: frozenset[str] = frozenset(),
+        over_arguments: bool = False,
+    ) -> None:
         self.is_known = is_known
+        self.over_arguments = over_arguments
         self.changers = changers
         self.codes: dict[int, CodeType] = {}
         self.known: dict[int, Any] = {}
@@ -277,7 +305,7 @@ class StraightGuard:
         changers = [x for x in names if x in self.changers or is_changer(frame.f_globals.get(x))]
         if changers:
             return f"it names {min(changers)!r}, which changes what something holds"
-        return crooked(code)
+        return crooked(code, self.over_arguments)
 
     def is_harmless(self, found: Any, code: CodeType) -> bool:
         """Return whether a compiled function that ``code`` calls does nothing but return something.

@@ -318,10 +318,18 @@ def fresh_names(code: CodeType) -> frozenset[str]:
     """
     steps = Steps.of(code).steps
     found, other = set[str](), {*code.co_varnames[: arguments_of(code)]}
-    for before, step in itertools.pairwise(steps):
+    stores = 0  # so many variables were stored just before, as in ``a, b = [], []``
+    for number, (before, step) in enumerate(itertools.pairwise(steps), 1):
         if step.name == "STORE_FAST":
+            made = steps[max(0, number - 1 - 2 * stores) : number - stores]
             is_new = before.name in BUILDS or (before.name == "CALL" and is_maker(steps, before))
-            (found if is_new else other).add(step.value)
+            is_one_of_several = stores > 0 and all(x.name in BUILDS and x.value == 0 for x in made)
+            (found if is_new or is_one_of_several else other).add(step.value)
+            stores += 1
+        else:
+            stores = 0
+            if step.name.startswith("STORE_FAST_"):  # of Python 3.13, of two variables
+                other.update(step.value)
     return frozenset(found - other)
 
 

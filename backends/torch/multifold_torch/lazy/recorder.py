@@ -176,7 +176,7 @@ class TorchRecorder(LazyRecorder):
     packages = ("torch",)
     walks_stacks = True
     times_backward = True
-    finds_cells = True
+    finds_cells = loops_over_arguments = True
     by_hand = ADVISED
     names_of_gradients = frozenset({"backward", "grad", "register_hook", "retain_grad"})
     own_contexts = (

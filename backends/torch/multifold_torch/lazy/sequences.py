@@ -55,6 +55,8 @@ class CellSequence:
         What stood for its operands.
     found : object
         What it has returned, with pending tensors in it.
+    changes_arguments : bool
+        Whether the cell changes a container that is an argument of it.
     has_rules : bool
         Whether each call has a rule for rows, so that `run` can be called.
     told : Told
@@ -87,12 +89,18 @@ class CellSequence:
             for node, form in zip(sequence.operands, call.operands, strict=True)
         ]
 
+        given = call.arguments(self.stand_ins)  # in new containers
+        before = recorder.flatten(given)
+
         def code() -> Any:
-            args, kwargs = call.arguments(self.stand_ins)
+            args, kwargs = given
             with guard or contextlib.nullcontext():
                 return call.func(*args, **kwargs)
 
         self.found = sequence.recorded(recording, code)
+        after = recorder.flatten(given)
+        same = after[1] == before[1] and all(x is y for x, y in zip(after[0], before[0], strict=True))
+        self.changes_arguments = not same
         leaves = recorder.flatten(self.found)[0]
         if sequence.asked or not leaves or not all(isinstance(x, Tensor) for x in leaves):
             raise NotASequence("it reads a value" if sequence.asked else "it returns other than tensors")

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode
 
 from multifold.lazy.current import Recording, refusal
 from multifold.lazy.recorder import KnownCall, known_call
-from multifold.lazy.straight import MOST, Crooked, StraightGuard, adds_in_place
+from multifold.lazy.straight import MOST, Crooked, StraightGuard
 from multifold.lazy.watched import HOLDERS
 from multifold_torch.hooks import DispatchMode
 from multifold_torch.lazy.calls import CellCall
@@ -161,7 +161,11 @@ def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSeq
     """
     modules = [x for x in call.leaves if isinstance(x, nn.Module)]
     changers = frozenset[str]().union(*map(recorder.changers_of, modules))
-    guard = StraightGuard(lambda module: f"{module}.".startswith(recorder.inner), changers)
+
+    def is_known(module: str) -> bool:
+        return f"{module}.".startswith(recorder.inner)
+
+    guard = StraightGuard(is_known, changers, over_arguments=recorder.loops_over_arguments)
     real = RealCalls()
     sequence = CellSequence(call, recorder, guarded(real, guard))
     sequence.keep([*real.read.values()])
@@ -169,8 +173,8 @@ def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSeq
     nodes = zip(sequence.stand_ins, sequence.sequence.operands, strict=True)
     if any(x.node is not node for x, node in nodes):
         raise NotASequence("it changes an argument in place")
-    if any(isinstance(x, list) for x in call.given) and any(map(adds_in_place, guard.codes.values())):
-        raise NotASequence("it may change a list that it is given")
+    if sequence.changes_arguments:
+        raise NotASequence("it changes a list that it is given")
     if not all(isinstance(x, Pending) for x in leaves):
         raise NotASequence("it returns what it was given")
     if any(root_of(x) is y for x in leaves for y in sequence.stand_ins):
