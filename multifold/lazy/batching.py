@@ -535,7 +535,7 @@ class Batched:
             if any(x.modes != modes for x in made):
                 raise RecordError(
                     "Expected traces in the modes in which they were made, as that of gradients, and of "
-                    "the model as it was: its layers, hooks, and which parameters need gradients.",
+                    "the model as it was: its layers, hooks and parameters.",
                     "make new traces after a change, and for evaluation after model.eval(), inside of "
                     "torch.no_grad().",
                 )

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
 from types import (
@@ -61,6 +61,7 @@ from multifold.lazy.writes import (
     is_known_module,
     is_of_user,
     is_setter,
+    is_users_class,
     is_written_here,
     named_by,
     written_by,
@@ -69,7 +70,7 @@ from multifold.lazy.writes import (
 MOST = 1024
 """Objects that are looked into at most."""
 
-NAMING = NAMELESS | {"patch", "monkeypatch"}
+NAMING = NAMELESS | {"patch", "monkeypatch", "exec", "sys"}
 """Names in code which may store to any name."""
 
 SETTERS = {"train": "training", "eval": "training", "requires_grad_": "requires_grad"}
@@ -119,7 +120,8 @@ class ProgramStores:
         everything: bool = False,
         settings: Collection[str] = (),
     ) -> None:
-        functions = [*functions_in(roots, is_known, is_cell)]
+        begin = {attribute_of(x, "__name__", "") for x in roots} | {"forward", "call"}
+        functions = that_may_run([*functions_in(roots, is_known, is_cell)], roots)
         found = [written_by(x.__code__) for x in functions]
         stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
         called = frozenset[str]().union(*[one.names for one in found])
@@ -137,10 +139,18 @@ class ProgramStores:
         self.any_name = everything or makes or not NAMING.isdisjoint(called) or any(map(is_setter, named))
         self.contents = everything or any(one.contents for one in found) or any(map(is_changer, named))
         self.variables = everything or not called.isdisjoint({"set", "reset", "run"})
-        begin = {attribute_of(x, "__name__", "") for x in roots} | {"forward", "call"}
         # "seed" is a common name for a number, too.
         self.seeds = not names_called(functions, begin).isdisjoint(SEEDERS - {"seed"})
         self.methods: dict[type, list[FunctionType]] = {}
+        self.code = [
+            *[(x.__globals__, name) for x in functions for name in globals_of(x.__code__)],
+            *[(kind, name) for kind in classes_of(roots) for name, x in vars(kind).items() if code_in(x)],
+        ]
+        self.code_before = [*map(code_named, self.code)]
+
+    def have_code(self) -> bool:
+        """Return whether names of modules and classes stand for the functions that they first stood for."""
+        return [*map(code_named, self.code)] == self.code_before
 
     @property
     def is_idle(self) -> bool:
@@ -222,6 +232,10 @@ class Beyond:
             found = [*functions_in([kind], self.is_known)]
             self.stores.methods[kind] = found
         return found
+
+    def is_told(self) -> bool:
+        """Return whether what code finds has names in it, and lies in this process."""
+        return (OPEN | {"environ", "getenv"}).isdisjoint(self.names) and len(self.objects) <= MOST
 
     def change(self) -> str | None:
         """Return what is not as it was, as "attribute 'factor' of Settings"; None if all is."""
@@ -368,7 +382,7 @@ def stores_of(recording: Recording) -> ProgramStores:
         objects = one_of_each(objects_from(recorder, backend, recording.program[:1]))
         # Its models may get parts of other classes between two runs.
         key = (*map(type, recording.program[1:]), frozenset(map(kind_of, objects)))
-        if not recording.program or key not in known:
+        if not recording.program or key not in known or not known[key].have_code():
             settings = () if recorder.keys_have_settings else recorder.settings
             roots = [*roots_of(recording), *objects]
             known[key] = ProgramStores(roots, known_to(recording), settings=settings)
@@ -461,7 +475,134 @@ def objects_from(recorder: Any, backend: Backend, roots: Sequence[Any]) -> list[
 
 def one_of_each(objects: Sequence[Any]) -> list[Any]:
     """Return those of some objects that are code, and of the others one of each class, for its methods."""
-    return [*{id(x) if isinstance(x, CODE) else type(x): x for x in objects}.values()]
+    return [*{id(x) if code_in(x) else type(x): x for x in objects}.values()]
+
+
+def code_in(x: Any) -> list[Any]:
+    """Return the functions and classes that an object is, binds, or has as one of a few entries."""
+    if isinstance(x, (FunctionType, type)):
+        return [uncovered(x)]
+    if isinstance(x, (MethodType, staticmethod, classmethod)):
+        return code_in(x.__func__)
+    if isinstance(x, functools.partial):
+        return [y for part in (x.func, *x.args, *x.keywords.values()) for y in code_in(part)]
+    if type(x) in (*CONTAINERS, tuple) and len(x) <= FEW:
+        entries = x.values() if isinstance(x, dict) else x
+        return [y for part in entries if isinstance(part, (*CODE, type)) for y in code_in(part)]
+    return []
+
+
+def uncovered(x: Any) -> Any:
+    """Return the function in whose place a wrapper records, of a found cell or a named one."""
+    function = bare(x)
+    return getattr(function, "__wrapped__", function) if is_cell(function) else function
+
+
+def code_held(x: Any) -> list[Any]:
+    """Return what `code_in` does, and functions and classes in attributes of an object; no methods."""
+    if isinstance(x, (ModuleType, *VALUES)):
+        return []
+    tables = [getattr(x, "__dict__", {}), *[vars(kind) for kind in type(x).__mro__ if is_users_class(kind)]]
+    parts = [part for table in tables for name, part in [*table.items()] if not is_method(name, part)]
+    return [y for part in (x, *parts) for y in code_in(part)]
+
+
+def is_method(name: str, x: Any) -> bool:
+    """Return whether an attribute of this name is a function that was defined in a class."""
+    function = uncovered(x) if isinstance(x, FunctionType) else x
+    return isinstance(function, FunctionType) and function.__qualname__.endswith(f".{name}")
+
+
+OPEN = {
+    *("getattr", "__getattribute__", "attrgetter", "methodcaller", "eval", "exec", "vars", "globals"),
+    *("type", "__class__", "import_module"),
+}
+"""Names of what may call a method, or make an object, whose name the code does not have."""
+
+
+def that_may_run(functions: Sequence[FunctionType], roots: Sequence[Any]) -> Sequence[FunctionType]:
+    """Return the functions but for those that nothing names which may run.
+
+    A method of ``roots`` is left out if no running code has its name, and nothing but its class holds it;
+    ``__init__``, if it has not the name of the class; and a function of a module, if it does not have that.
+    So what gives a model its first weights counts for nothing where it is trained.
+
+    >>> class Model:
+    ...     def __init__(self):
+    ...         self.begin()
+    ...     def begin(self):
+    ...         self.weight = 0.0
+    ...     def forward(self, x):
+    ...         return self.step(x)
+    ...     def step(self, x):
+    ...         return x
+    >>> methods = [Model.__init__, Model.begin, Model.forward, Model.step]
+    >>> [x.__name__ for x in that_may_run(methods, [Model()])]
+    ['forward', 'step']
+    """
+    held = methods_of(classes_of(roots))
+    held |= {x: {id(x)} for x in functions if x.__globals__.get(x.__qualname__) is x}
+    known: set[Any] = {id(x) for root in roots for x in code_held(root)} | EVER  # and names
+    running, idle = list[FunctionType](), [*functions]
+    while True:
+        found = [x for x in idle if id(x) in known or not held.get(x, EVER).isdisjoint(known)]
+        if not found:
+            return running
+        idle = [x for x in idle if x not in found]
+        running += found
+        for function in found:
+            names = written_by(function.__code__).names
+            if not OPEN.isdisjoint(names):
+                return functions
+            known |= names
+            known |= {id(x) for _, part in named_by(function) for x in code_held(part)}
+
+
+def classes_of(objects: Iterable[Any]) -> list[type]:
+    """Return the classes of some objects, with their bases, that the user has written."""
+    kinds = [x if isinstance(x, type) else type(x) for x in objects]
+    found = dict.fromkeys([base for kind in kinds for base in kind.__mro__])
+    return [*filter(is_users_class, found)]
+
+
+def code_named(place: tuple[Any, str]) -> list[Any]:
+    """Return the functions and classes that a name stands for in a dictionary or a class."""
+    owner, name = place
+    return code_in((vars(owner) if isinstance(owner, type) else owner).get(name))
+
+
+def methods_of(kinds: Sequence[type]) -> dict[FunctionType, set[Any]]:
+    """Return the methods of some classes, and what code has that calls one: its names.
+
+    Code that calls ``__init__`` has a class or its name. What a framework calls is left out, as are methods
+    of other kinds.
+    """
+    found: dict[FunctionType, set[Any]] = {}
+    for kind in kinds:
+        others = [base for base in kind.__mro__ if not is_users_class(base)]
+        for name, x in [*vars(kind).items()]:
+            method = uncovered(x) if isinstance(x, FunctionType) else x
+            if not isinstance(method, FunctionType):
+                continue
+            if name == "__init__":
+                made = [base for base in kinds if issubclass(base, kind)]
+                found.setdefault(method, set()).update(*[(base.__name__, id(base)) for base in made])
+            elif not (
+                name.startswith("__") or name in CALLED_BY_OTHERS or any(hasattr(x, name) for x in others)
+            ):
+                found.setdefault(method, set()).add(name)
+    return found
+
+
+def is_in(kinds: Iterable[type], name: str) -> bool:
+    """Return whether one of some classes has an attribute of this name."""
+    return any(hasattr(kind, name) for kind in kinds)
+
+
+EVER = frozenset({"a function that may run whatever is named"})
+
+CALLED_BY_OTHERS = {"forward", "call", "hybrid_forward"}
+"""Methods that a framework calls, whatever its classes have."""
 
 
 def held_by(backend: Backend, module: Any) -> list[Any]:
@@ -473,8 +614,8 @@ def held_by(backend: Backend, module: Any) -> list[Any]:
 
 def kind_of(x: Any) -> Any:
     """Return what tells the code of an object of `one_of_each` from that of another one."""
-    function = getattr(x, "__func__", x) if isinstance(x, CODE) else None
-    return function.__code__ if isinstance(function, FunctionType) else type(x)
+    codes = [part.__code__ if isinstance(part, FunctionType) else part for part in code_in(x)]
+    return (type(x), *codes) if codes else type(x)
 
 
 def innermost(x: Any) -> Any:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from multifold._engine.ops.reach import VALUES
+from multifold._engine.ops.reach import VALUES, globals_of
 from multifold.lazy.candidates import names_inside
 from multifold.lazy.frames import Steps, where
 from multifold.lazy.writes import (
@@ -61,7 +61,7 @@ DENIED = SEEDERS | {
         "vars",
     ),
     *("__dict__", "id", "iter", "next", "breakpoint", "warn", "random", "time", "sleep", "perf_counter"),
-    *("item", "tolist", "numpy", "__array__", "backward", "grad", "grad_fn", "data", "is_leaf"),
+    *("item", "tolist", "numpy", "__array__", "backward", "grad", "grad_fn", "is_leaf"),
     *("register_hook", "retain_grad", "requires_grad_", "register_forward_hook", "checkpoint"),
     *("executing_eagerly", "executing_eagerly_outside_functions", "inside_function", "get_static_value"),
     *("is_symbolic_tensor", "Tracer", "is_concrete"),
@@ -238,6 +238,8 @@ class StraightGuard:
     ----------
     codes : dict of int to code
         The code of the functions of the user that have run, by its ``id``.
+    around : dict of str to object
+        What names of modules and of functions around stand for in these.
     """
 
     def __init__(
@@ -251,6 +253,7 @@ class StraightGuard:
         self.changers = changers
         self.codes: dict[int, CodeType] = {}
         self.known: dict[int, Any] = {}
+        self.around: dict[str, Any] = {}
 
     def __enter__(self) -> StraightGuard:
         before: Any = sys.getprofile()
@@ -301,6 +304,8 @@ class StraightGuard:
         if module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
             return f"it calls {module}.{code.co_qualname}"
         self.codes[id(code)] = code
+        self.around |= {name: frame.f_globals.get(name) for name in globals_of(code)}
+        self.around |= {name: frame.f_locals.get(name) for name in code.co_freevars}
         names = written_by(code).names
         changers = [x for x in names if x in self.changers or is_changer(frame.f_globals.get(x))]
         if changers:

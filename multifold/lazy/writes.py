@@ -438,7 +438,10 @@ def functions_in(
         elif kind in PLAIN_CONTAINERS:
             seen.add(id(x))
             entries = [*x.values()] if kind is dict else [*x]
-            todo += [part for part in entries if callable(part)] if tables and len(entries) <= FEW else []
+            is_table = tables and len(entries) <= FEW
+            todo += [
+                part for part in entries if is_table and (callable(part) or type(part) in PLAIN_CONTAINERS)
+            ]
         elif isinstance(x, FunctionType):
             seen.add(id(x))
             if FOUND in vars(x):
@@ -453,6 +456,10 @@ def functions_in(
             is_class = isinstance(x, type)
             if is_class and is_users_class(kind):
                 todo.append(kind)
+            if not is_class:  # an object may hold functions
+                held = getattr(x, "__dict__", None)
+                values = [*held.values()] if isinstance(held, dict) else []
+                todo += [part for part in values if isinstance(part, HELD) or (tables and holds_held(part))]
             own = x if is_class else kind
             if (id(own), is_class) in kinds:
                 continue
@@ -469,6 +476,18 @@ def functions_in(
                     todo += parts
                 elif not is_class:
                     yield from [part for part in parts if isinstance(part, FunctionType)]
+
+
+HELD = (FunctionType, types.MethodType, functools.partial)
+"""Types of functions that objects hold."""
+
+
+def holds_held(x: Any) -> bool:
+    """Return whether something is a container of a few entries that holds functions, or containers."""
+    if type(x) not in PLAIN_CONTAINERS or not 0 < len(x) <= FEW:
+        return False
+    entries = x.values() if type(x) is dict else x
+    return any(isinstance(part, HELD) or type(part) in PLAIN_CONTAINERS for part in entries)
 
 
 @functools.lru_cache(maxsize=1024)

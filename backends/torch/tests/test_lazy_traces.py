@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import multifold
-from multifold import LaunchError, RecordError
+from multifold import RecordError
 
 torch.manual_seed(0)
 TREES = [(1, 2), ((3, 4), 5), 6, ((1, (2, 3)), (4, 5))]
@@ -278,7 +278,7 @@ def test_weights_that_are_replaced_after_a_trace_are_refused():
     made = run.traces(XS)
     run.replay(made)
     net.weight = nn.Parameter(net.weight * 2)
-    with pytest.raises(LaunchError, match="make new traces"):
+    with pytest.raises(RecordError, match="make new traces"):
         run.replay(made)
 
 
@@ -287,6 +287,6 @@ def test_parameters_that_are_replaced_after_a_trace_are_refused():
     run = multifold.batched(program)
     made = run.traces(XS)
     program.net.w = nn.Parameter(torch.ones(4))
-    with pytest.raises(LaunchError, match="make new traces"):
+    with pytest.raises(RecordError, match="make new traces"):
         run.replay(made)
     torch.testing.assert_close(run.replay(run.traces(XS)), torch.stack(XS))

@@ -25,6 +25,7 @@ from multifold.lazy.calls import BY_ROWS, LazyCall
 from multifold.lazy.current import KeptState, Recording, is_aside, reached, refusal
 from multifold.lazy.keeping import AS_IT_DRAWS, KeepingWatch, draws_own, keeps, refuse_draws
 from multifold.lazy.recorder import mark_of
+from multifold.lazy.writes import functions_in
 from multifold_torch.lazy.changes import (
     VERSIONS,
     Called,
@@ -551,7 +552,7 @@ class CellCall(RowCall):
             return False
         before = self.told
         if before is None or self.way != "vmap" or not self.runs_as_sequence:
-            return self.around is not None and self.around.change() is None
+            return self.around is not None and self.around.is_told() and self.around.change() is None
         try:
             return self.sequence_now().told == before
         except Exception:  # noqa: BLE001 - the cell raises it once more where its call is learnt
@@ -560,7 +561,9 @@ class CellCall(RowCall):
     def learn(self, recording: Recording, *operands: Any) -> tuple[Any, Sequence[Tensor]]:
         found = super().learn(recording, *operands)
         if self.is_cell:
-            self.around = Beyond([tuple(self.owners())], every_store(), known_to(recording))
+            owners, is_known = self.owners(), known_to(recording)
+            roots = [tuple(owners), *functions_in(owners, is_known)]
+            self.around = Beyond(roots, every_store(), is_known)
         return found
 
     def on_rows(self, rows: Sequence[Tensor]) -> Any:

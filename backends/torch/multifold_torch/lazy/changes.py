@@ -27,18 +27,26 @@ from multifold_torch.trials import parts_of
 
 
 class PartSets:
-    """Counts what changes how modules compute, whatever attributes their code names: ``total``.
+    """Counts what changes how modules compute, whatever attributes their code names: ``total`` of all.
 
-    That is when a part, a weight or the mode of one is set, and when a parameter is told whether it needs a
-    gradient.
+    That is when a part, a weight, the mode or an option of one is set, and when a parameter is told whether
+    it needs a gradient.
     """
 
     def __init__(self) -> None:
         self.total = 0
+        self.of_module: Counter[int] = Counter()
 
-    def note(self) -> None:
-        """Add 1 to the count."""
+    def note(self, module: nn.Module | None = None) -> None:
+        """Add 1 to the counts: something of ``module`` is set, if one is given."""
         self.total += 1
+        if module is not None:
+            self.of_module[id(module)] += 1
+
+    def within(self, modules: Iterable[nn.Module]) -> int:
+        """Return how often something of some modules was set."""
+        own = self.of_module
+        return sum([own.get(id(x), 0) for x in modules]) if own else 0
 
 
 class AttributeSets:
@@ -65,7 +73,7 @@ class AttributeSets:
         self.total += 1
         self.of_module[id(module)] += 1
         if is_part:
-            self.parts.note()
+            self.parts.note(module)
 
     def note_gradient(self) -> None:
         """Add 1 to the counts: a parameter is told whether it needs a gradient."""
@@ -81,6 +89,7 @@ class AttributeSets:
     def forget(self) -> None:
         """Set the counts of single modules to 0; ``total`` stays."""
         self.of_module.clear()
+        self.parts.of_module.clear()
 
 
 ATTRIBUTE_SETS = AttributeSets()
@@ -292,15 +301,17 @@ class Called(Hashed):
         self.sets = ATTRIBUTE_SETS.total
         self.mode = tuple([getattr(x, "training", False) for x in modules])
         self.changes = ATTRIBUTE_SETS.within(modules)
+        self.part_changes = ATTRIBUTE_SETS.parts.within(modules)
         self.reads = read_by(modules)
         VERSIONS.note(module, self.reads)
 
     def is_now(self) -> bool:
-        """Return whether no attribute of any module was set since, and the weights are the same objects.
+        """Return whether no attribute of any module was set since; parts and weights are the same objects.
 
         What needs gradients is the same, too, then.
         """
-        return self.sets == ATTRIBUTE_SETS.total and self.weights.are_now()
+        weights = self.weights
+        return self.sets == ATTRIBUTE_SETS.total and weights.are_now() and weights.has_parts()
 
     def noted(self, sets: int) -> Self:
         """Set ``sets``, the total of `AttributeSets` at which this describes the module; return self."""
@@ -319,8 +330,8 @@ class Called(Hashed):
         )
 
     def identified(self) -> Hashable:
-        """Return what is compared besides mode and attributes: the module, and its weights."""
-        return id(self.module), self.weights.identity
+        """Return what is compared besides mode and attributes: the module, its weights and its parts."""
+        return id(self.module), self.weights.identity, *map(id, self.weights.parts)
 
     def beyond(self) -> Beyond | None:
         """Return what the module's code finds beyond its own attributes; None if nothing is kept of it."""
@@ -331,10 +342,16 @@ class Called(Hashed):
 
         ``cell`` is the name that the error gives.
         """
-        if (
-            self.sets != ATTRIBUTE_SETS.total
-            and ATTRIBUTE_SETS.within(parts_of(self.module)) != self.changes
-        ):
+        sets = ATTRIBUTE_SETS
+        if self.sets != sets.total and sets.within(parts_of(self.module)) != self.changes:
+            refuse_set(type(self.module).__name__, cell)
+        self.refuse_other_parts(cell)
+
+    def refuse_other_parts(self, cell: str) -> None:
+        """Do the same for all but attributes that code names: parts, weights, and what PyTorch looks at."""
+        sets = ATTRIBUTE_SETS
+        is_same = self.sets == sets.total or sets.parts.within(parts_of(self.module)) == self.part_changes
+        if not (is_same and self.weights.has_parts()):
             refuse_set(type(self.module).__name__, cell)
         for x in self.reads:
             VERSIONS.refuse_changed(x)
@@ -346,14 +363,14 @@ class Called(Hashed):
 class CalledLoosely(Hashed):
     """What stands for a `Called` in keys of found cells, whose names tell which attributes count.
 
-    Equal for the same module, if mode, weights and what needs gradients are the same.
+    Equal for the same module, if mode, parts, weights and what needs gradients are the same.
     """
 
     __hash__ = Hashed.__hash__
 
     def __init__(self, called: Called) -> None:
         super().__init__(hash(called))
-        self.identity, self.mode = called.identity, called.mode
+        self.identity, self.mode = called.identity, (called.mode, called.part_changes)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not CalledLoosely:

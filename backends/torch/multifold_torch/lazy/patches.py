@@ -14,12 +14,14 @@ from torch.nn.parameter import is_lazy
 
 from multifold.lazy.current import CURRENT
 from multifold.lazy.patches import Replacements
+from multifold.lazy.writes import is_users_class
 from multifold_torch.lazy.changes import ATTRIBUTE_SETS, VERSIONS, Called, Layer
 from multifold_torch.lazy.mapped import RECURRENT, is_mapped, on_rows
 from multifold_torch.lazy.pending import refuse
 from multifold_torch.lazy.watching import has_parameters, recording_all
 from multifold_torch.lazy.weights import OtherWeights
 from multifold_torch.lazy.written import is_pending
+from multifold_torch.trials import RESERVED
 
 
 def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,6 +85,23 @@ PARTS = ("_parameters", "_buffers", "_modules")
 """The dictionaries in which a module has weights and parts; a scripted one has none."""
 
 
+def is_part(module: nn.Module, name: str, value: Any) -> bool:
+    """Return whether an attribute may count for code that does not name it.
+
+    Code of PyTorch names weights, parts, modes, and options of layers.
+    """
+    own = vars(module)
+    return (
+        isinstance(value, (nn.Module, nn.Parameter))
+        or any(name in own.get(table, ()) for table in PARTS)
+        or name in RESERVED
+        or hasattr(nn.Module, name)
+        or any(
+            not is_users_class(kind) and kind not in (nn.Module, object) for kind in type(module).__mro__
+        )
+    )
+
+
 def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
     """Return a replacement of ``nn.Module.__setattr__`` that counts when another object is set.
 
@@ -93,9 +112,7 @@ def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
         is_new = CURRENT.recording is not None and vars(self).get(name, self) is not value
         if is_new and not name.startswith("_flat_weight"):  # recurrent layers list their parameters there
-            own = vars(self)
-            is_part = name == "training" or isinstance(value, (nn.Module, nn.Parameter))
-            ATTRIBUTE_SETS.note(self, is_part=is_part or any(name in own.get(x, ()) for x in PARTS))
+            ATTRIBUTE_SETS.note(self, is_part=is_part(self, name, value))
         set_attribute(self, name, value)
 
     return module_setattr

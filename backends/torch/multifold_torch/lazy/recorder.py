@@ -265,8 +265,16 @@ class TorchRecorder(LazyRecorder):
             finally:
                 self.depth = depth
 
-    def modules_in(self, x: Any) -> Iterable[nn.Module]:
-        return x.modules() if isinstance(x, nn.Module) else ()
+    def modules_in(self, x: Any) -> Iterable[Any]:
+        if not isinstance(x, nn.Module):
+            return []
+        modules = [*x.modules()]
+        hooks = [
+            hook
+            for part in modules
+            for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
+        ]
+        return [*modules, *hooks]
 
     def refuse_constant(self, x: Any) -> None:
         if isinstance(x, Tensor) and not is_pending(x) and x.requires_grad and not self.is_shared(x):
@@ -451,7 +459,8 @@ class TorchRecorder(LazyRecorder):
         """
         if len(weights.tensors) > MANY_WEIGHTS:
             return
-        stamps[id(x)] = Stamp(x, key, counter, weights.tables, weights.tensors)
+        tables = [*weights.tables, *weights.part_tables]
+        stamps[id(x)] = Stamp(x, key, counter, tables, [*weights.tensors, *weights.parts])
 
     def called(self, kind: type[Called], module: nn.Module) -> Called:
         """Return a module as a ``kind``, `Called` or `Layer`: the same object until the module changes.
@@ -663,10 +672,13 @@ class TorchRecorder(LazyRecorder):
         if name is not None:
             cell.give_up(f"the program replaces {name!r} of a module that it gets")
             return None
+        if stores.modes or stores.may_store("training"):
+            cell.give_up("the program changes modes of modules")
+            return None
         if stores.settings:
             cell.give_up("the program changes settings, or the class of an object")
             return None
-        held = container_in(call.leaves, guard.names) if stores.contents else None
+        held = container_in(call.leaves, guard.around, guard.names) if stores.contents else None
         if held is not None or (stores.contents and sequence.sequence.constants):
             what = "what it computes with" if held is None else f"what {held!r} holds"
             cell.give_up(f"the program may change {what}")

@@ -153,7 +153,10 @@ class CellSequence:
         else:
             with call.modes.applied():
                 found = call.on_rows(rows)
-        return found if call.is_single else optree.tree_leaves(found)
+        if isinstance(found, Tensor) and call.is_single:
+            return found
+        leaves = optree.tree_leaves(found)
+        return leaves[0] if call.is_single else leaves
 
 
 class NotASequence(Exception):

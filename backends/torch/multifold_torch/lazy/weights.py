@@ -26,6 +26,9 @@ from torch import Tensor, nn
 from multifold.lazy.recorder import tables_hold
 from multifold_torch.lazy.written import is_pending
 
+GROWING = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+"""Modules that may have no part, and get some."""
+
 
 class OtherWeights(Exception):
     """Says that a module has weights that are no parameters, so that it cannot be recorded as one call."""
@@ -48,6 +51,8 @@ class Weights:
 
     Attributes
     ----------
+    part_tables, parts : list of dict, list of Module
+        The dictionaries of parts of the modules, and what they hold, one after the other.
     marks : list
         Of each tensor whether it needs a gradient, its dtype, device and shape.
     identity : tuple
@@ -64,6 +69,8 @@ class Weights:
         self.buffers = [x._buffers for x in modules if x._buffers]
         self.tables: list[dict[str, Any]] = [*self.parameters, *self.buffers]
         self.kept = [dict(table) for table in self.tables]
+        self.part_tables = [x._modules for x in modules if x._modules or isinstance(x, GROWING)]
+        self.parts = [x for table in self.part_tables for x in table.values()]
         self.tensors = [x for table in self.tables for x in table.values()]
         found = [x for x in self.tensors if isinstance(x, Tensor)]
         self.marks = [(x.requires_grad, x.dtype, x.device, size_of(x)) for x in (*found, *alone)]
@@ -72,6 +79,10 @@ class Weights:
     def __len__(self) -> int:
         """How many tensors there are."""
         return len(self.identity)
+
+    def has_parts(self) -> bool:
+        """Return whether the modules have the same parts."""
+        return tables_hold(self.part_tables, self.parts)
 
     def are_now(self) -> bool:
         """Return whether the modules have the same tensors; who needs gradients is not looked at."""

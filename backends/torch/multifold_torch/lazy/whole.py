@@ -8,8 +8,9 @@ form of the results.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,10 @@ from multifold.lazy.current import Recording, refusal
 from multifold.lazy.recorder import KnownCall, known_call
 from multifold.lazy.straight import MOST, Crooked, StraightGuard
 from multifold.lazy.watched import HOLDERS
+from multifold.lazy.writes import is_users_class, is_written_here
 from multifold_torch.hooks import DispatchMode
-from multifold_torch.lazy.calls import CellCall
-from multifold_torch.lazy.changes import VERSIONS, version_now
+from multifold_torch.lazy.calls import CellCall, RowCall
+from multifold_torch.lazy.changes import VERSIONS, Called, version_now
 from multifold_torch.lazy.draws import DRAWS
 from multifold_torch.lazy.pending import NUMBERS, Pending
 from multifold_torch.lazy.sequences import CellSequence, NotASequence, Told
@@ -55,7 +57,11 @@ class FoundCall(CellCall):
         """Raise `RecordError` if what its functions use was changed, as each of them would alone."""
         sequence = VERSIONS.sequences.get(id(self))
         if sequence is None:
-            super().refuse_changed()
+            RowCall.refuse_changed(self)
+            for x in self.held:
+                # Its names tell which attributes count, and the program stores to none of these.
+                check = x.refuse_other_parts if isinstance(x, Called) else x.refuse_changed
+                check(self.__name__)
             return
         for call in sequence.calls:
             call.refuse_changed()
@@ -69,9 +75,15 @@ class FoundCall(CellCall):
         self.cell.note_launch()
         return super().__call__(*rows)
 
-    def checked(self, found: Any, rows: int) -> Any:
+    def on_rows(self, rows: Sequence[Tensor]) -> Any:
+        """Run its calls as they were recorded: what its code finds may be another thing by now."""
+        sequence = VERSIONS.sequences.get(id(self))
+        if sequence is not None and self.way == "vmap":
+            found = sequence.run(rows)
+        else:
+            found = super().on_rows(rows)
         leaves = optree.tree_leaves(found)
-        return super().checked([leaves[i] for i in self.distinct], rows)
+        return leaves[0] if self.is_single else tuple([leaves[i] for i in self.distinct])
 
     def describe(self, recording: Recording, sequence: CellSequence) -> None:
         """Set what `RowCall.learn` does, as a sequence of its calls shows it."""
@@ -184,24 +196,41 @@ def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSeq
     return sequence, guard
 
 
-def container_in(arguments: Sequence[Any], names: frozenset[str]) -> str | None:
-    """Return the name of an attribute that is a container or an array, and no weight, or None.
+def container_in(arguments: Sequence[Any], around: Mapping[str, Any], names: frozenset[str]) -> str | None:
+    """Return the name of a container or an array that code finds, and that is no weight, or None.
 
-    It is one of ``names``, of a module among ``arguments``, or of an object that such an attribute is.
+    It is what one of ``names`` stands for: an attribute of a module among ``arguments``, of its class, or
+    of an object that such an attribute is; or it is in ``around``, which the names of its functions find.
     """
-    todo: list[tuple[Any, int]] = [
-        (part, 0) for x in arguments if isinstance(x, nn.Module) for part in x.modules()
-    ]
+    found = next((name for name, x in around.items() if is_held(x)), None)
+    if found is not None:
+        return found
+    parts = [part for x in arguments if isinstance(x, nn.Module) for part in x.modules()]
+    objects = [x for x in around.values() if may_hold(x)]
+    todo: list[tuple[Any, int]] = [(x, 0) for x in (*parts, *objects)]
     while todo:
         x, depth = todo.pop()
-        for name in names.intersection(vars(x)):
-            value = vars(x)[name]
-            if isinstance(value, (*HOLDERS, np.ndarray, Tensor)):
-                return name
-            is_object = hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type, ModuleType))
-            if is_object and depth < DEPTH:
-                todo.append((value, depth + 1))
+        kinds = [vars(kind) for kind in type(x).__mro__ if is_users_class(kind)]
+        for table in (vars(x), *kinds):
+            for name in names.intersection(table):
+                value = table[name]
+                if is_held(value) or isinstance(value, Tensor):
+                    return name
+                if may_hold(value) and not isinstance(value, nn.Module) and depth < DEPTH:
+                    todo.append((value, depth + 1))
     return None
+
+
+def is_held(x: Any) -> bool:
+    """Return whether something is a container or an array of NumPy, or a tuple with one."""
+    return isinstance(x, (*HOLDERS, np.ndarray)) or (isinstance(x, tuple) and any(map(is_held, x)))
+
+
+def may_hold(x: Any) -> bool:
+    """Return whether attributes of an object may be containers: that is no function, class or library."""
+    if isinstance(x, ModuleType):
+        return is_written_here(x.__name__)
+    return hasattr(x, "__dict__") and not isinstance(x, (type, FunctionType, functools.partial))
 
 
 def replaced_in(arguments: Sequence[Any], stores: Any) -> str | None:
