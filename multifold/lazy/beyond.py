@@ -121,7 +121,7 @@ class ProgramStores:
         settings: Collection[str] = (),
     ) -> None:
         begin = {attribute_of(x, "__name__", "") for x in roots} | {"forward", "call"}
-        functions = that_may_run([*functions_in(roots, is_known, is_cell)], roots)
+        functions = [*functions_in(roots, is_known, is_cell)]
         found = [written_by(x.__code__) for x in functions]
         stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
         called = frozenset[str]().union(*[one.names for one in found])
@@ -498,64 +498,11 @@ def uncovered(x: Any) -> Any:
     return getattr(function, "__wrapped__", function) if is_cell(function) else function
 
 
-def code_held(x: Any) -> list[Any]:
-    """Return what `code_in` does, and functions and classes in attributes of an object; no methods."""
-    if isinstance(x, (ModuleType, *VALUES)):
-        return []
-    tables = [getattr(x, "__dict__", {}), *[vars(kind) for kind in type(x).__mro__ if is_users_class(kind)]]
-    parts = [part for table in tables for name, part in [*table.items()] if not is_method(name, part)]
-    return [y for part in (x, *parts) for y in code_in(part)]
-
-
-def is_method(name: str, x: Any) -> bool:
-    """Return whether an attribute of this name is a function that was defined in a class."""
-    function = uncovered(x) if isinstance(x, FunctionType) else x
-    return isinstance(function, FunctionType) and function.__qualname__.endswith(f".{name}")
-
-
 OPEN = {
     *("getattr", "__getattribute__", "attrgetter", "methodcaller", "eval", "exec", "vars", "globals"),
     *("type", "__class__", "import_module"),
 }
 """Names of what may call a method, or make an object, whose name the code does not have."""
-
-
-def that_may_run(functions: Sequence[FunctionType], roots: Sequence[Any]) -> Sequence[FunctionType]:
-    """Return the functions but for those that nothing names which may run.
-
-    A method of ``roots`` is left out if no running code has its name, and nothing but its class holds it;
-    ``__init__``, if it has not the name of the class; and a function of a module, if it does not have that.
-    So what gives a model its first weights counts for nothing where it is trained.
-
-    >>> class Model:
-    ...     def __init__(self):
-    ...         self.begin()
-    ...     def begin(self):
-    ...         self.weight = 0.0
-    ...     def forward(self, x):
-    ...         return self.step(x)
-    ...     def step(self, x):
-    ...         return x
-    >>> methods = [Model.__init__, Model.begin, Model.forward, Model.step]
-    >>> [x.__name__ for x in that_may_run(methods, [Model()])]
-    ['forward', 'step']
-    """
-    held = methods_of(classes_of(roots))
-    held |= {x: {id(x)} for x in functions if x.__globals__.get(x.__qualname__) is x}
-    known: set[Any] = {id(x) for root in roots for x in code_held(root)} | EVER  # and names
-    running, idle = list[FunctionType](), [*functions]
-    while True:
-        found = [x for x in idle if id(x) in known or not held.get(x, EVER).isdisjoint(known)]
-        if not found:
-            return running
-        idle = [x for x in idle if x not in found]
-        running += found
-        for function in found:
-            names = written_by(function.__code__).names
-            if not OPEN.isdisjoint(names):
-                return functions
-            known |= names
-            known |= {id(x) for _, part in named_by(function) for x in code_held(part)}
 
 
 def classes_of(objects: Iterable[Any]) -> list[type]:
@@ -569,40 +516,6 @@ def code_named(place: tuple[Any, str]) -> list[Any]:
     """Return the functions and classes that a name stands for in a dictionary or a class."""
     owner, name = place
     return code_in((vars(owner) if isinstance(owner, type) else owner).get(name))
-
-
-def methods_of(kinds: Sequence[type]) -> dict[FunctionType, set[Any]]:
-    """Return the methods of some classes, and what code has that calls one: its names.
-
-    Code that calls ``__init__`` has a class or its name. What a framework calls is left out, as are methods
-    of other kinds.
-    """
-    found: dict[FunctionType, set[Any]] = {}
-    for kind in kinds:
-        others = [base for base in kind.__mro__ if not is_users_class(base)]
-        for name, x in [*vars(kind).items()]:
-            method = uncovered(x) if isinstance(x, FunctionType) else x
-            if not isinstance(method, FunctionType):
-                continue
-            if name == "__init__":
-                made = [base for base in kinds if issubclass(base, kind)]
-                found.setdefault(method, set()).update(*[(base.__name__, id(base)) for base in made])
-            elif not (
-                name.startswith("__") or name in CALLED_BY_OTHERS or any(hasattr(x, name) for x in others)
-            ):
-                found.setdefault(method, set()).add(name)
-    return found
-
-
-def is_in(kinds: Iterable[type], name: str) -> bool:
-    """Return whether one of some classes has an attribute of this name."""
-    return any(hasattr(kind, name) for kind in kinds)
-
-
-EVER = frozenset({"a function that may run whatever is named"})
-
-CALLED_BY_OTHERS = {"forward", "call", "hybrid_forward"}
-"""Methods that a framework calls, whatever its classes have."""
 
 
 def held_by(backend: Backend, module: Any) -> list[Any]:

@@ -383,10 +383,6 @@ PLAIN_CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
 """Types of containers whose functions count."""
 
 
-NO_CODE = frozenset({*VALUES, *PLAIN_CONTAINERS, types.GetSetDescriptorType, types.MemberDescriptorType})
-"""Types of attributes of classes that are no code, and hold none that counts."""
-
-
 def functions_in(
     roots: Sequence[Any],
     is_known: Callable[[str], bool],
@@ -437,11 +433,7 @@ def functions_in(
             continue
         elif kind in PLAIN_CONTAINERS:
             seen.add(id(x))
-            entries = [*x.values()] if kind is dict else [*x]
-            is_table = tables and len(entries) <= FEW
-            todo += [
-                part for part in entries if is_table and (callable(part) or type(part) in PLAIN_CONTAINERS)
-            ]
+            todo += entries_in(x) if tables else []
         elif isinstance(x, FunctionType):
             seen.add(id(x))
             if FOUND in vars(x):
@@ -460,6 +452,7 @@ def functions_in(
                 held = getattr(x, "__dict__", None)
                 values = [*held.values()] if isinstance(held, dict) else []
                 todo += [part for part in values if isinstance(part, HELD) or (tables and holds_held(part))]
+                todo += entries_in(x) if tables and isinstance(x, tuple(PLAIN_CONTAINERS)) else []
             own = x if is_class else kind
             if (id(own), is_class) in kinds:
                 continue
@@ -470,12 +463,26 @@ def functions_in(
                 if is_met or (not is_users and is_known(module_of(kind))):
                     continue
                 # An object of the user may be a descriptor, or a decorator, and be called.
-                own_parts = [part for part in vars(kind).values() if type(part) not in NO_CODE]
-                parts = [part for part in own_parts if is_code(part) or is_of_user(part)]
+                own_parts = [part for part in vars(kind).values() if type(part) not in VALUES]
+                parts = [part for part in own_parts if is_code(part) or may_lead_on(part)]
                 if is_users:
                     todo += parts
                 elif not is_class:
                     yield from [part for part in parts if isinstance(part, FunctionType)]
+
+
+def entries_in(x: Any) -> list[Any]:
+    """Return the entries of a container, if they are few, that may be or hold code."""
+    if len(x) > FEW:
+        return []
+    return [part for part in (x.values() if isinstance(x, dict) else x) if may_lead_on(part)]
+
+
+def may_lead_on(x: Any) -> bool:
+    """Return whether an entry of a container, or an attribute of a class, may be or hold code."""
+    if isinstance(x, type):
+        return is_users_class(x)
+    return callable(x) or isinstance(x, tuple(PLAIN_CONTAINERS)) or is_of_user(x)
 
 
 HELD = (FunctionType, types.MethodType, functools.partial)
@@ -551,7 +558,7 @@ def named_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
             yield from called_in(found, names)
     for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
         yield name, read_cell(cell)
-    for default in function.__defaults__ or ():
+    for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
         yield function.__name__, default
     for one in written_by(function.__code__).imports:
         found = one.found(function.__globals__.get("__package__"))

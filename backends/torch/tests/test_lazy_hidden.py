@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 
 import pytest
@@ -217,3 +218,113 @@ def test_functions_that_are_others_in_a_later_run_count(way, monkeypatch):
             model.change = store if way == "attribute" else model.change
         xs = [torch.randn(1 + i % 3, 4) for i in range(20)]
         torch.testing.assert_close(run(xs), torch.stack([model(x) for x in xs]))
+
+
+def stepped(x, cache):
+    return torch.tanh(LAYER(x)), cache
+
+
+def twice(x):
+    found = [torch.tanh(LAYER(x))]
+    return found, found
+
+
+LAYER = nn.Linear(4, 4)
+
+
+def given_back(x):
+    cache = []
+    found, other = stepped(x, cache)
+    other.append(found)
+    return LAYER(found) * len(cache)
+
+
+def one_list(x):
+    first, second = twice(x)
+    first.append(x)
+    return LAYER(second[-1]) * len(second)
+
+
+@pytest.mark.parametrize("fn", [given_back, one_list])
+def test_containers_that_a_function_returns_are_as_in_the_loop(fn):
+    run = multifold.batched(fn, may_loop=False)
+    for _ in range(3):
+        xs = [torch.randn(4) for _ in range(20)]
+        torch.testing.assert_close(run(xs), torch.stack([fn(x) for x in xs]))
+
+
+class Putting(nn.Module):
+    """A model that stores by what its code names in hidden ways."""
+
+    factor = 1.0
+
+    def __init__(self, way):
+        super().__init__()
+        self.layer, self.way = nn.Linear(4, 4), way
+
+    def _put(self, value):
+        self.factor = value
+
+    put = property(None, _put)
+    go = functools.partialmethod(_put)
+
+    class Within:
+        def __init__(self, model, value):
+            model.factor = value
+
+    def cell(self, x):
+        return torch.tanh(self.layer(x)) * self.factor
+
+    def forward(self, x, value):
+        self.factor = 1.0
+        found = self.cell(x)
+        self.way(self, value)
+        return self.cell(found)
+
+
+class Writer:
+    def run(self, model, value):
+        model.factor = value
+
+
+WRITERS, PAIRS = [Writer()], {"first": (store, 1)}
+
+
+def by_a_property(model, value):
+    model.put = value
+
+
+def by_a_partial_method(model, value):
+    model.go(value)
+
+
+def by_a_class_in_a_class(model, value):
+    model.Within(model, value)
+
+
+def by_an_object_in_a_list(model, value):
+    WRITERS[0].run(model, value)
+
+
+def by_a_function_in_a_tuple(model, value):
+    PAIRS["first"][0](model, value)
+
+
+def by_a_default(model, value, *, put=store):
+    put(model, value)
+
+
+WAYS = [
+    *(by_a_property, by_a_partial_method, by_a_class_in_a_class, by_an_object_in_a_list),
+    *(by_a_function_in_a_tuple, by_a_default),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_stored_by_hidden_ways_is_found(way):
+    model = Putting(way)
+    run = multifold.batched(model, may_loop=False)
+    for _ in range(3):
+        xs, values = [torch.randn(4) for _ in range(20)], [1.0 + i % 3 for i in range(20)]
+        wanted = torch.stack([model(*pair) for pair in zip(xs, values, strict=True)])
+        torch.testing.assert_close(run(xs, values), wanted)

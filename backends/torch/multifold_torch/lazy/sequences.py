@@ -8,7 +8,8 @@ of `rules`, so a launch calls these one after another, as if the cell was writte
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import optree
@@ -57,6 +58,8 @@ class CellSequence:
         What it has returned, with pending tensors in it.
     changes_arguments : bool
         Whether the cell changes a container that is an argument of it.
+    shares_containers : bool
+        Whether the cell returns a container that it was given, that is empty, or the same one twice.
     has_rules : bool
         Whether each call has a rule for rows, so that `run` can be called.
     told : Told
@@ -98,6 +101,7 @@ class CellSequence:
                 return call.func(*args, **kwargs)
 
         self.found = sequence.recorded(recording, code)
+        self.shares_containers = shares_containers(self.found, given)
         after = recorder.flatten(given)
         same = after[1] == before[1] and all(x is y for x, y in zip(after[0], before[0], strict=True))
         self.changes_arguments = not same
@@ -157,6 +161,28 @@ class CellSequence:
             return found
         leaves = optree.tree_leaves(found)
         return leaves[0] if call.is_single else leaves
+
+
+def containers_in(x: Any) -> list[Any]:
+    """Return the containers in something nested that may be changed, each as often as it is there."""
+    if isinstance(x, Mapping):
+        entries: Iterable[Any] = x.values()
+    elif isinstance(x, (list, tuple, set, deque)):
+        entries = x
+    else:
+        return []
+    return [*([] if isinstance(x, tuple) else [x]), *[y for part in entries for y in containers_in(part)]]
+
+
+def shares_containers(found: Any, given: Any) -> bool:
+    """Return whether a result holds a container that others may hold, too, or twice the same one.
+
+    A call that is recorded makes new ones. One with entries was made by the call, since these were.
+    """
+    own = containers_in(found)
+    ids = [*map(id, own)]
+    known = {*map(id, containers_in(given))}
+    return len({*ids}) < len(ids) or not known.isdisjoint(ids) or not all(own)
 
 
 class NotASequence(Exception):

@@ -187,8 +187,8 @@ def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSeq
         raise NotASequence("it changes an argument in place")
     if sequence.changes_arguments:
         raise NotASequence("it changes a list that it is given")
-    if not all(isinstance(x, Pending) for x in leaves):
-        raise NotASequence("it returns what it was given")
+    if sequence.shares_containers or not all(isinstance(x, Pending) for x in leaves):
+        raise NotASequence("it returns what it was given, or one container twice")
     if any(root_of(x) is y for x in leaves for y in sequence.stand_ins):
         raise NotASequence("it returns an argument, or a view of one")
     if len(sequence.calls) > MOST:
