@@ -235,7 +235,7 @@ class Beyond:
 
     def is_told(self) -> bool:
         """Return whether what code finds has names in it, and lies in this process."""
-        return (OPEN | {"environ", "getenv"}).isdisjoint(self.names) and len(self.objects) <= MOST
+        return UNTOLD.isdisjoint(self.names) and len(self.objects) <= MOST
 
     def change(self) -> str | None:
         """Return what is not as it was, as "attribute 'factor' of Settings"; None if all is."""
@@ -498,11 +498,11 @@ def uncovered(x: Any) -> Any:
     return getattr(function, "__wrapped__", function) if is_cell(function) else function
 
 
-OPEN = {
+UNTOLD = {
     *("getattr", "__getattribute__", "attrgetter", "methodcaller", "eval", "exec", "vars", "globals"),
-    *("type", "__class__", "import_module"),
+    *("import_module", "environ", "getenv"),
 }
-"""Names of what may call a method, or make an object, whose name the code does not have."""
+"""Names of what finds things whose names the code does not have, or that lie outside of the process."""
 
 
 def classes_of(objects: Iterable[Any]) -> list[type]:

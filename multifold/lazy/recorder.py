@@ -283,21 +283,12 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         for key in self.earlier:
             self.known.pop(key, None)
 
-    def learn_again(
-        self,
-        recording: Recording,
-        before: KnownCall,
-        maker: Any,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        operands: Sequence[Any],
-    ) -> KnownCall:
+    def learn_again(self, recording: Recording, before: KnownCall, *called: Any) -> KnownCall:
         """Return a kind of call of an earlier run if its function returns the same; else what `learn` does.
 
-        One that has come to run row by row stays so.
+        ``called`` are the other arguments of `learn`. A call that has come to run row by row stays so.
         """
-        now = self.learn(recording, maker, func, args, kwargs, operands)
+        now = self.learn(recording, *called)
         if before.call is None or now.call is None or not before.call.is_like(now.call):
             return now
         kinds = [

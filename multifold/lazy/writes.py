@@ -315,6 +315,12 @@ def fresh_names(code: CodeType) -> frozenset[str]:
     """Return the local variables of code that always stand for containers which it has made itself.
 
     Arguments are none of these, nor what is stored from anywhere else.
+
+    >>> def program(xs):
+    ...     first, second = [], []
+    ...     third, fourth = xs, {}
+    >>> sorted(fresh_names(program.__code__))
+    ['first', 'fourth', 'second']
     """
     steps = Steps.of(code).steps
     found, other = set[str](), {*code.co_varnames[: arguments_of(code)]}
@@ -451,7 +457,9 @@ def functions_in(
             if not is_class:  # an object may hold functions
                 held = getattr(x, "__dict__", None)
                 values = [*held.values()] if isinstance(held, dict) else []
-                todo += [part for part in values if isinstance(part, HELD) or (tables and holds_held(part))]
+                tables_held = [part for part in values if tables and type(part) in PLAIN_CONTAINERS]
+                todo += [part for part in values if isinstance(part, HELD)]
+                todo += [entry for part in tables_held for entry in entries_in(part)]
                 todo += entries_in(x) if tables and isinstance(x, tuple(PLAIN_CONTAINERS)) else []
             own = x if is_class else kind
             if (id(own), is_class) in kinds:
@@ -487,14 +495,6 @@ def may_lead_on(x: Any) -> bool:
 
 HELD = (FunctionType, types.MethodType, functools.partial)
 """Types of functions that objects hold."""
-
-
-def holds_held(x: Any) -> bool:
-    """Return whether something is a container of a few entries that holds functions, or containers."""
-    if type(x) not in PLAIN_CONTAINERS or not 0 < len(x) <= FEW:
-        return False
-    entries = x.values() if type(x) is dict else x
-    return any(isinstance(part, HELD) or type(part) in PLAIN_CONTAINERS for part in entries)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -19,6 +19,7 @@ from torch import nn
 import multifold
 from multifold.lazy.cells import CELLS
 from multifold.lazy.found import APPLIED
+from multifold.lazy.straight import crooked
 
 torch.manual_seed(0)
 TREES = [(1, (2, 3)), ((4, 5), (6, (7, 1))), 2, ((1, 2), (3, 4)), (((1, 2), 3), 4), (5, 6)]
@@ -852,3 +853,11 @@ def test_a_function_whose_loops_part_its_calls_is_divided():
         torch.testing.assert_close(run(xs), torch.stack([net(x) for x in xs]))
     found = str(run.explain().found)
     assert "Reader.read:" in found and "Reader.read (" not in found  # the body of the loop
+
+
+def test_a_loop_of_many_instructions_is_no_while_loop():
+    body = "\n".join(f"        x = torch.tanh(x) * {i}.5" for i in range(120))
+    choice = "        if self.factor:\n            x = x + 1\n        else:\n            x = x * 2"
+    names = {}
+    exec(f"def long(self, x):\n    for layer in self.joins:\n{body}\n{choice}\n    return x", names)
+    assert crooked(names["long"].__code__) is None

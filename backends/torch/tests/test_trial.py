@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from multifold_torch import Compiler, TorchBackend
+from multifold_torch.trials import replace
 from torch.utils.checkpoint import checkpoint
 
 import multifold
@@ -450,3 +451,16 @@ def test_a_squeezed_operand_is_told_of_without_a_number():
     with pytest.raises(LaunchError, match="rows without a width") as caught:
         fold.apply({"score": lambda x: x.sum(1), "scale": lambda x, s: x * s}, [nodes])
     assert "a number operand" not in str(caught.value)
+
+
+class NeverEmpty(dict):
+    """A dictionary that another thread may read at any time."""
+
+    def clear(self):
+        raise AssertionError("a name is missing for a moment")
+
+
+def test_names_of_buffers_stay_while_others_are_put_in_their_place():
+    own, values = NeverEmpty(mean=torch.zeros(2), var=None), {"mean": torch.ones(2), "var": None}
+    replace(own, values)
+    assert own == values and own["mean"] is values["mean"]

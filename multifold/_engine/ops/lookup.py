@@ -38,14 +38,12 @@ def look_up(
     model: Any,
     ops: dict[Signature, Callable[..., Any]],
     warn: Callable[[str], None],
-    among: str,
-    named: Mapping[str, Any],
+    among: str = "",
 ) -> None:
     """Add the callable of each signature in ``launches`` to ``ops``, before the first launch runs.
 
     So a misspelt name costs no computing. Signatures in ``ops`` already are left as they are. Calls
-    ``warn(text)`` if the recording code makes a new function for each call. ``named`` has what some names
-    lead to.
+    ``warn(text)`` if the recording code makes a new function for each call.
 
     Raises
     ------
@@ -62,7 +60,7 @@ def look_up(
         signature = signatures[number]
         op = signature.op
         if signature not in ops:
-            found = named[op] if isinstance(op, str) and op in named else find(backend, model, op)
+            found = find(backend, model, op)
             if not callable(found):
                 # Launches order their calls as suits the wiring. The message names the line that was
                 # recorded first.

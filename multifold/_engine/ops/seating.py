@@ -31,9 +31,7 @@ MODULE = Slot(kinds.INT)
 """The last operand of a call of a population: the number of a module."""
 
 
-def seated(
-    columns: Columns, backend: Backend, model: Any, named: dict[str, Any]
-) -> tuple[Columns, list[Any]] | None:
+def seated(columns: Columns, backend: Backend, model: Any) -> tuple[Columns, list[Any]] | None:
     """Return the columns with calls of populations for those of modules with a seat, and these modules.
 
     None if nothing is replaced. The caller keeps the modules until the calls have run: a population does
@@ -47,10 +45,8 @@ def seated(
         The framework, which says which modules have equal forms.
     model : object
         Where names are looked up. What it does not have is left as it is.
-    named : dict of str to object
-        Gets what names lead to.
     """
-    seats, kept = seats_of(columns.signatures, backend, model, named)
+    seats, kept = seats_of(columns.signatures, backend, model)
     if len(seats) < 2:
         return None
     alike: dict[Hashable, list[int]] = {}
@@ -78,17 +74,13 @@ def seated(
 
 
 def seats_of(
-    signatures: Sequence[Signature], backend: Backend, model: Any, named: dict[str, Any]
+    signatures: Sequence[Signature], backend: Backend, model: Any
 ) -> tuple[dict[int, Seat], list[Any]]:
-    """Return the seats of ops by number of signature, where an op has one; and all ops looked up.
-
-    What names lead to is added to ``named``.
-    """
+    """Return the seats of ops by number of signature, where an op has one; and all ops looked up."""
     if not backend.has_forms or backend.is_traced():
         return {}, []
     known: dict[str, Any] = {}
     ops = {i: find(backend, model, x.op, known) for i, x in enumerate(signatures) if takes_number(x)}
-    named.update({op: ops[i] for i in ops if isinstance(op := signatures[i].op, str)})
     found = {i: SEATS.get(id(op)) or seat_of(backend, op) for i, op in ops.items()}
     # The first module of a form gets its seat only when the second one is asked for.
     seats = {i: own for i, seat in found.items() if (own := seat or SEATS.get(id(ops[i]))) is not None}
@@ -98,7 +90,8 @@ def seats_of(
 def takes_number(signature: Signature) -> bool:
     """Return whether calls of a signature may get the number of a module: no operand is shared or ragged.
 
-    Calls without a batched operand may not, as those that have run already, nor those of a population.
+    A call whose operands all calls of a launch share runs once for all of them, so it has no row for a
+    number. A call of a population has a number already.
     """
     may_share = signature.batched and type(signature.op) is not Population
     return may_share and not any(slot.kind.shared or slot.kind.ragged for slot in signature.slots)

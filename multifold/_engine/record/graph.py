@@ -186,8 +186,8 @@ class Graph(GraphBase):
     def lasting(self, *, lazy: bool = False) -> Forms:
         """Return the forms that the graph after a reset starts with: key -> letters, values -> signature.
 
-        They are those of ``forms`` whose signatures may stay (`Signature.outlives_reset`). With ``lazy``,
-        calls of a plain program stay, too: they keep its objects alive, as the program does itself. If this
+        A form stays if its signature keeps no object of the user alive (`Signature.outlives_reset`). With
+        ``lazy``, calls of a plain program stay, too: the program keeps their objects alive itself. If this
         graph has no call, its forms are the ones that it started with.
         """
         if not self.signature:

@@ -120,8 +120,7 @@ class Loop:
         """
         backend = self.values.backend
         launcher = self.launcher
-        named: dict[str, Any] = {}
-        by_modules = seated(plan.columns, backend, launcher.model, named)  # which live until the run ends
+        by_modules = seated(plan.columns, backend, launcher.model)  # which live until the run ends
         if by_modules is not None:
             plan = self.plans.plan(replace(plan.frame, columns=by_modules[0]), runs=True)
         pieces = plan.in_pieces(self.pieces)
@@ -131,8 +130,7 @@ class Loop:
             plan = pieces
         plan = plan.wired()
         wiring: Any = plan.wiring
-        among = launcher.among
-        look_up(plan, wiring.launches, backend, launcher.model, launcher.ops, self.warn, among, named)
+        look_up(plan, wiring.launches, backend, launcher.model, launcher.ops, self.warn, launcher.among)
         run = Run(
             launcher=self.launcher,
             plan=plan,

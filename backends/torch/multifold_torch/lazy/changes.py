@@ -38,7 +38,7 @@ class PartSets:
         self.of_module: Counter[int] = Counter()
 
     def note(self, module: nn.Module | None = None) -> None:
-        """Add 1 to the counts: something of ``module`` is set, if one is given."""
+        """Add 1 to the counts: something of ``module`` is set, or a parameter is told, whosever it is."""
         self.total += 1
         if module is not None:
             self.of_module[id(module)] += 1
@@ -48,8 +48,12 @@ class PartSets:
         own = self.of_module
         return sum([own.get(id(x), 0) for x in modules]) if own else 0
 
+    def forget(self) -> None:
+        """Set the counts of single modules to 0; ``total`` stays."""
+        self.of_module.clear()
 
-class AttributeSets:
+
+class AttributeSets(PartSets):
     """Counts how often attributes of modules were set while programs record: ``total`` for all modules.
 
     Attributes
@@ -63,33 +67,15 @@ class AttributeSets:
     """
 
     def __init__(self) -> None:
-        self.total = 0
+        super().__init__()
         self.gradients = 0
         self.parts = PartSets()
-        self.of_module: Counter[int] = Counter()
-
-    def note(self, module: nn.Module, *, is_part: bool) -> None:
-        """Add 1 to the counts: an attribute of ``module`` is set."""
-        self.total += 1
-        self.of_module[id(module)] += 1
-        if is_part:
-            self.parts.note(module)
 
     def note_gradient(self) -> None:
         """Add 1 to the counts: a parameter is told whether it needs a gradient."""
-        self.total += 1
+        self.note()
         self.gradients += 1
         self.parts.note()
-
-    def within(self, modules: Iterable[nn.Module]) -> int:
-        """Return how often attributes of some modules were set."""
-        own = self.of_module
-        return sum([own.get(id(x), 0) for x in modules]) if own else 0
-
-    def forget(self) -> None:
-        """Set the counts of single modules to 0; ``total`` stays."""
-        self.of_module.clear()
-        self.parts.of_module.clear()
 
 
 ATTRIBUTE_SETS = AttributeSets()

@@ -108,11 +108,14 @@ def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
     ``eval()`` may change nothing. The counts begin anew where no program has recorded before.
     """
     ATTRIBUTE_SETS.forget()
+    ATTRIBUTE_SETS.parts.forget()
 
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
         is_new = CURRENT.recording is not None and vars(self).get(name, self) is not value
         if is_new and not name.startswith("_flat_weight"):  # recurrent layers list their parameters there
-            ATTRIBUTE_SETS.note(self, is_part=is_part(self, name, value))
+            ATTRIBUTE_SETS.note(self)
+            if is_part(self, name, value):
+                ATTRIBUTE_SETS.parts.note(self)
         set_attribute(self, name, value)
 
     return module_setattr

@@ -35,7 +35,6 @@ from multifold_torch.lazy.changes import (
     ATTRIBUTE_SETS,
     LAYERS,
     VERSIONS,
-    AttributeSets,
     Called,
     CalledLoosely,
     Held,
@@ -449,7 +448,7 @@ class TorchRecorder(LazyRecorder):
         x: Any,
         key: Hashable,
         weights: Weights,
-        counter: AttributeSets | PartSets = ATTRIBUTE_SETS,
+        counter: PartSets = ATTRIBUTE_SETS,
     ) -> None:
         """Put a `Stamp` into ``stamps``: later calls of this run take ``key`` for ``x`` as it is.
 
