@@ -553,7 +553,7 @@ def parts_of(x: Any) -> list[Any]:
 
 
 def is_special(name: str, x: Any) -> bool:
-    """Return whether an attribute of a class is a method that Python calls, as ``__add__``."""
+    """Return whether a class has a method here that Python calls, as ``__add__``, but no ``__init__``."""
     return name.startswith("__") and isinstance(x, FunctionType) and name != "__init__"
 
 

@@ -53,7 +53,7 @@ ROUGH = 8
 unless batches are `CLEAR` times as fast."""
 
 MOST = 16
-"""So many examples of a measured run that is batched go in the loop at most."""
+"""So many examples of such a run go to the loop at most, except in the first one that is measured."""
 
 CLEAR = 3
 """So many times as fast one way has to be, if a few examples of a run are to say so."""

@@ -2,9 +2,9 @@
 
 What a straight function does with arrays depends on nothing but the forms of its arguments and on what it
 finds around it, and it leaves nothing changed: it reads no values, calls neither itself nor what prints,
-draws or counts, writes to local variables alone, and loops over nothing but attributes of its first
-argument. Where a framework compiles nothing, it may loop over its other arguments, too: how many entries
-these have is part of their form.
+draws or counts, writes to local variables alone, and loops over nothing but its first argument, attributes
+of it, and constants. Where a framework compiles nothing, it may loop over its other arguments, too: how
+many entries these have is part of their form.
 
 >>> import numpy as np
 >>> def gate(x, y):
@@ -165,7 +165,9 @@ def names_changer(code: CodeType) -> bool:
 
 
 def loops(code: CodeType) -> bool:
-    """Return whether code, or a function inside of it, has a loop over more than attributes of an object.
+    """Return whether code, or a function inside of it, has a loop over more than attributes of ``self``.
+
+    Without a first argument of that name each loop counts.
 
     >>> loops((lambda xs: [x + 1 for x in xs]).__code__), loops((lambda x: x + 1).__code__)
     (True, False)

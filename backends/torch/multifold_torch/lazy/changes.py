@@ -26,12 +26,8 @@ from multifold_torch.lazy.written import is_pending
 from multifold_torch.trials import parts_of
 
 
-class PartSets:
-    """Counts what changes how modules compute, whatever attributes their code names: ``total`` of all.
-
-    That is when a part, a weight, the mode or an option of one is set, and when a parameter is told whether
-    it needs a gradient.
-    """
+class SetCounts:
+    """Counts what is set of modules: ``total`` for all of them, and for each."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -53,7 +49,7 @@ class PartSets:
         self.of_module.clear()
 
 
-class AttributeSets(PartSets):
+class AttributeSets(SetCounts):
     """Counts how often attributes of modules were set while programs record: ``total`` for all modules.
 
     Attributes
@@ -62,14 +58,15 @@ class AttributeSets(PartSets):
         Of all modules. It also grows with ``gradients``.
     gradients : int
         How often a parameter was told whether it needs a gradient.
-    parts : PartSets
-        Those of ``total`` that may count for code which does not name the attribute.
+    parts : SetCounts
+        The same for what matters to code that does not name the attribute: when a part, a weight, the mode
+        or an option of a module is set, or a parameter is told whether it needs a gradient.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.gradients = 0
-        self.parts = PartSets()
+        self.parts = SetCounts()
 
     def note_gradient(self) -> None:
         """Add 1 to the counts: a parameter is told whether it needs a gradient."""
@@ -270,7 +267,8 @@ VERSIONS = Versions()
 class Called(Hashed):
     """A module as a function of a recorded call.
 
-    Equal for the same module, if mode, attributes, weights and what needs gradients are the same.
+    Two are equal if module, mode, parts, weights and what needs gradients are the same, and no attribute
+    was set in between, not even to the value that it had.
     """
 
     __hash__ = Hashed.__hash__
@@ -331,10 +329,10 @@ class Called(Hashed):
         sets = ATTRIBUTE_SETS
         if self.sets != sets.total and sets.within(parts_of(self.module)) != self.changes:
             refuse_set(type(self.module).__name__, cell)
-        self.refuse_other_parts(cell)
+        self.refuse_changed_parts(cell)
 
-    def refuse_other_parts(self, cell: str) -> None:
-        """Do the same for all but attributes that code names: parts, weights, and what PyTorch looks at."""
+    def refuse_changed_parts(self, cell: str) -> None:
+        """Raise it for changes that count whatever code names: of parts, weights and PyTorch's options."""
         sets = ATTRIBUTE_SETS
         is_same = self.sets == sets.total or sets.parts.within(parts_of(self.module)) == self.part_changes
         if not (is_same and self.weights.has_parts()):
@@ -356,12 +354,12 @@ class CalledLoosely(Hashed):
 
     def __init__(self, called: Called) -> None:
         super().__init__(hash(called))
-        self.identity, self.mode = called.identity, (called.mode, called.part_changes)
+        self.identity, self.state = called.identity, (called.mode, called.part_changes)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not CalledLoosely:
             return False
-        return (other.identity, other.mode) == (self.identity, self.mode)
+        return (other.identity, other.state) == (self.identity, self.state)
 
 
 def refuse_hooks(weights: Weights, part: Any) -> None:

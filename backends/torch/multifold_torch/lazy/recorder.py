@@ -38,7 +38,7 @@ from multifold_torch.lazy.changes import (
     Called,
     CalledLoosely,
     Held,
-    PartSets,
+    SetCounts,
     holds,
     version_now,
     weights_of,
@@ -448,7 +448,7 @@ class TorchRecorder(LazyRecorder):
         x: Any,
         key: Hashable,
         weights: Weights,
-        counter: PartSets = ATTRIBUTE_SETS,
+        counter: SetCounts = ATTRIBUTE_SETS,
     ) -> None:
         """Put a `Stamp` into ``stamps``: later calls of this run take ``key`` for ``x`` as it is.
 

@@ -177,7 +177,8 @@ def containers_in(x: Any) -> list[Any]:
 def shares_containers(found: Any, given: Any) -> bool:
     """Return whether a result holds a container that others may hold, too, or twice the same one.
 
-    A call that is recorded makes new ones. One with entries was made by the call, since these were.
+    A recorded call returns new containers, so that would show. An empty one may be held elsewhere; one with
+    tensors in it is new, since the call has made these tensors and changes no container of others.
     """
     own = containers_in(found)
     ids = [*map(id, own)]

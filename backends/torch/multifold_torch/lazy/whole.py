@@ -60,7 +60,7 @@ class FoundCall(CellCall):
             RowCall.refuse_changed(self)
             for x in self.held:
                 # Its names tell which attributes count, and the program stores to none of these.
-                check = x.refuse_other_parts if isinstance(x, Called) else x.refuse_changed
+                check = x.refuse_changed_parts if isinstance(x, Called) else x.refuse_changed
                 check(self.__name__)
             return
         for call in sequence.calls:
@@ -187,8 +187,10 @@ def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSeq
         raise NotASequence("it changes an argument in place")
     if sequence.changes_arguments:
         raise NotASequence("it changes a list that it is given")
-    if sequence.shares_containers or not all(isinstance(x, Pending) for x in leaves):
-        raise NotASequence("it returns what it was given, or one container twice")
+    if not all(isinstance(x, Pending) for x in leaves):
+        raise NotASequence("it returns a tensor that does not depend on its arguments")
+    if sequence.shares_containers:
+        raise NotASequence("it returns a container that it was given, that is empty, or is there twice")
     if any(root_of(x) is y for x in leaves for y in sequence.stand_ins):
         raise NotASequence("it returns an argument, or a view of one")
     if len(sequence.calls) > MOST:
@@ -202,7 +204,7 @@ def container_in(arguments: Sequence[Any], around: Mapping[str, Any], names: fro
     It is what one of ``names`` stands for: an attribute of a module among ``arguments``, of its class, or
     of an object that such an attribute is; or it is in ``around``, which the names of its functions find.
     """
-    found = next((name for name, x in around.items() if is_held(x)), None)
+    found = next((name for name, x in around.items() if is_holder(x)), None)
     if found is not None:
         return found
     parts = [part for x in arguments if isinstance(x, nn.Module) for part in x.modules()]
@@ -214,16 +216,16 @@ def container_in(arguments: Sequence[Any], around: Mapping[str, Any], names: fro
         for table in (vars(x), *kinds):
             for name in names.intersection(table):
                 value = table[name]
-                if is_held(value) or isinstance(value, Tensor):
+                if is_holder(value) or isinstance(value, Tensor):
                     return name
                 if may_hold(value) and not isinstance(value, nn.Module) and depth < DEPTH:
                     todo.append((value, depth + 1))
     return None
 
 
-def is_held(x: Any) -> bool:
+def is_holder(x: Any) -> bool:
     """Return whether something is a container or an array of NumPy, or a tuple with one."""
-    return isinstance(x, (*HOLDERS, np.ndarray)) or (isinstance(x, tuple) and any(map(is_held, x)))
+    return isinstance(x, (*HOLDERS, np.ndarray)) or (isinstance(x, tuple) and any(map(is_holder, x)))
 
 
 def may_hold(x: Any) -> bool:
@@ -263,12 +265,12 @@ def known_found(call: FoundCall, sequence: CellSequence, leaves: list[Any]) -> K
     plain = optree.tree_structure((0,) * len(call.distinct), none_is_leaf=True)
     if call.is_single or sequence.told.nesting == plain:  # a flat tuple of different tensors
         return known
-    whole = OneTensorTwice(sequence.told, call.distinct)
+    whole = ResultNesting(sequence.told, call.distinct)
     return KnownCall(call, whole, known.forms, known.bases, None, leaves, False)
 
 
-class OneTensorTwice:
-    """How results are nested, some of which may be one tensor: it makes them of the different ones.
+class ResultNesting:
+    """Nests the different results of a call as the cell returned them; one tensor may be there twice.
 
     Parameters
     ----------
