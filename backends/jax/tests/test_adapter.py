@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import types
+from functools import partial, reduce
 from pathlib import Path
 
 import equinox
@@ -410,6 +411,27 @@ def test_the_rows_of_a_flax_param_may_be_an_operand():
     fold = multifold.Fold()
     (rows,) = fold([[fold.add(jnp.add, start, x) for x in (jnp.zeros((1, 2)), jnp.ones((1, 2)))]])
     np.testing.assert_array_equal(rows, [[1, 1], [2, 2]])
+
+
+def test_networks_of_several_depths_share_launches_where_their_parameters_are_operands():
+    def layer(p, x):  # of one network
+        return jnp.tanh(x @ p["w"].reshape(3, 3) + p["b"])
+
+    networks = [
+        [{"w": jnp.asarray(rows(3)[None]), "b": jnp.asarray(rows(1))} for _ in range(depth)]
+        for depth in (1, 3, 2, 3)
+    ]
+    fold, xs, together = multifold.Fold(), np.split(rows(4), 4), jax.vmap(layer)
+
+    def total(networks, call, end):
+        return end(
+            [reduce(lambda x, p: call(p, x), *pair) for pair in zip(networks, xs, strict=True)]
+        ).sum()
+
+    expected = jax.grad(total)(networks, layer, jnp.concatenate)
+    found = jax.grad(total)(networks, partial(fold.add, together), lambda nodes: fold([nodes])[0])
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
+    assert len(fold.schedule().launches) == 3
 
 
 def test_check_compares_flax_and_equinox_models():

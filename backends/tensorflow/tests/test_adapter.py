@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import types
+from functools import reduce
 from pathlib import Path
 
 import keras
@@ -292,6 +293,27 @@ def test_parameters_of_equal_name_stay_apart():
         {"x.y": tf.Variable(1.0), "x": {"y": tf.Variable(2.0)}},
     )
     assert len(backend.kit.parameters(model)) == 6
+
+
+def test_networks_of_several_depths_share_launches_where_their_variables_are_operands():
+    def layer(w, x):  # a matrix for each row
+        return tf.tanh(tf.matmul(x[:, None], w)[:, 0])
+
+    networks = [[tf.Variable(rows(3)[None]) for _ in range(depth)] for depth in (1, 3, 2, 3)]
+    weights = [w for network in networks for w in network]
+    fold, xs = multifold.Fold(), [rows(1) for _ in networks]
+    with tf.GradientTape(persistent=True) as tape:
+        nodes = [
+            reduce(lambda x, w: fold.add(layer, w, x), own, x) for own, x in zip(networks, xs, strict=True)
+        ]
+        found = fold([nodes])[0]
+        expected = tf.concat(
+            [reduce(lambda x, w: layer(w, x), own, x) for own, x in zip(networks, xs, strict=True)], 0
+        )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for got, own in zip(tape.gradient(found, weights), tape.gradient(expected, weights), strict=True):
+        np.testing.assert_allclose(tf.convert_to_tensor(got), own, rtol=1e-4, atol=1e-6)
+    assert len(fold.schedule().launches) == 3
 
 
 def test_value_and_grad_builds_layers_and_gives_dense_gradients_and_zeros():
