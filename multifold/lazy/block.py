@@ -166,6 +166,7 @@ class pending:  # noqa: N801 - it is used as a function
             before = CURRENT.switch(recording)
             try:
                 yield
+                recorder.complete(recording)
             except Exception:
                 CURRENT.switch(before)
                 by_halves(record.unsettled(), record.settle, lambda x, error: None)

@@ -438,7 +438,7 @@ class LazyRun:
         if self.learns and before and self.count:  # these have shown about how many calls there are
             self.learns = self.function.learn(self, self.count * len(self.fold._graph.signature) // before)
         context, variables = self.sharing.context()
-        code = partial(context.run, code)
+        code = partial(context.run, partial(completed, self.recording, code))
         try:
             result = await drive(self.recording, self.sharing, self.stacks, number, code, made)
             self.sharing.leave(number, context, variables)
@@ -482,6 +482,13 @@ class LazyRun:
         if self.backend.owns(x):
             return self.backend.to_numpy(x)[None] if self.recording.is_trace else x[None]
         return np.asarray(x)[None] if isinstance(x, (np.ndarray, np.generic)) else each(x)
+
+
+def completed(recording: Recording, code: Callable[[], Any]) -> Any:
+    """Run the code of an example, and record what it has put off; return what it returns."""
+    result = code()
+    recording.recorder.complete(recording)
+    return result
 
 
 def backend_around(*values: Any) -> Backend | None:

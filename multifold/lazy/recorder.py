@@ -221,6 +221,13 @@ class LazyRecorder(LazyRecorderBase, abc.ABC):
         """Set ``records_weights``."""
         self.records_weights = recorded
 
+    def complete(self, recording: Recording) -> None:
+        """Record what the example whose code runs now has put off, at the end of its code.
+
+        The default does nothing.
+        """
+        return
+
     def refuse_constant(self, x: Any) -> None:
         """Raise a `RecordError` if a trace would hold the computed array ``x``, and not see it change.
 

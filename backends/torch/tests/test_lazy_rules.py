@@ -8,6 +8,7 @@ import optree
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from multifold_torch.lazy.filling import with_parts
 from multifold_torch.lazy.rules import (
     ACTIVATIONS,
     ELEMENTWISE,
@@ -197,6 +198,11 @@ CASES = [
     ],
     (F.layer_norm, (THREE, [4, 2]), {}),
     (with_gradient_of, (THREE, THREE), {}),
+    *[
+        (with_parts, (TWO, axis, [(1,)], [Rows(own)]), {})
+        for axis, own in ((0, TWO.shape[1]), (1, TWO.shape[0]))
+    ],
+    (with_parts, (TWO, 0, [(1, 0), (0, 1)], [Rows(), Rows()]), {}),
     *[(F.one_hot, (Rows(*shape, dtype=torch.int64), 6), {}) for shape in ((), (4, 2))],
     *[
         (F.embedding, (Rows(*shape, dtype=torch.int64, high=6), parameter(6, 2)), {"padding_idx": 1})

@@ -27,6 +27,7 @@ from multifold_torch.lazy.pending import (
     record,
     refuse,
     refuse_backward,
+    version_of,
 )
 from multifold_torch.lazy.written import is_pending
 
@@ -106,7 +107,7 @@ def item_of(x: Any, index: Any) -> Any:
     if type(index) is int and isinstance(x, Pending) and x.form.shape:
         return entry(x, index)
     if is_number(index):
-        return record(row_at, x, index)
+        return viewed(record(row_at, x, index), x)
     if not is_basic(index):
         index = with_known_numbers(index)
         if has_mask(index):
@@ -116,6 +117,15 @@ def item_of(x: Any, index: Any) -> Any:
     found = record(Tensor.__getitem__, x, index)
     if isinstance(x, Pending) and is_basic(index):
         found.place = x, index
+    return found
+
+
+def viewed(found: Pending, x: Any) -> Pending:
+    """Return a new pending tensor as a view of ``x``, which cannot be changed in place; see `Pending`."""
+    if isinstance(x, Pending):
+        found.base = x if x.base is None else x.base
+        found.seen = version_of(found.base)
+        found.place = None, None
     return found
 
 

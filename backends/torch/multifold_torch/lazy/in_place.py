@@ -32,6 +32,7 @@ from multifold_torch.lazy.written import (
     is_alone,
     is_pending,
     let_stand,
+    may_fill,
     with_pending,
 )
 
@@ -111,6 +112,8 @@ def changed(func: Any, other: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     is_real = not isinstance(x, Pending)
     if is_real and not may_stand(x):
         return write_real(func, x, args, kwargs)
+    if is_real and func is Tensor.__setitem__ and may_fill(*args):
+        return x
     found = record(other, *args, **options)
     if not found.form.computes_as(x.form if isinstance(x, Pending) else form_of_tensor(x)):
         found = record(in_place(func), *args, **kwargs)
@@ -160,9 +163,12 @@ def rewritten(x: Tensor, found: Pending) -> None:
     whole = whole_of(x)
     if whole is not x:
         index = index_of(x, whole)
-        new = record(with_item, whole, index, found)
-        let_stand(whole, new)
-        found.base, found.place, found.seen = new, (new, index), new.version
+        if may_fill(whole, index, found):
+            whole.stands_for.note_view(found, index)
+        else:
+            new = record(with_item, whole, index, found)
+            let_stand(whole, new)
+            found.base, found.place, found.seen = new, (new, index), new.version
     let_stand(x, found)
 
 
@@ -182,7 +188,7 @@ def renamed(x: Pending, found: Any) -> None:
         whole, index = x.place
         if whole is None:
             refuse("changed in place where several of its numbers are one, as those of expand()")
-        renamed(whole, record(with_item, whole, index, x))
+        renamed(whole, x if index is ... else record(with_item, whole, index, x))
         x.seen = version_of(x.base)
     elif isinstance(x.base, Pending):  # it has other values now, and so have other views of it
         x.base.version, x.base = -1, None

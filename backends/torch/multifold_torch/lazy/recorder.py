@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from multifold.backend import owner_of
 from multifold.errors import RecordError
+from multifold.lazy.beyond import stores_of
 from multifold.lazy.calls import BY_ROWS
 from multifold.lazy.current import CELL, REFUSALS, Recording, recording_of, refusal
 from multifold.lazy.recorder import ADVISED, FEW_NUMBERS, MANY, KnownCall, LazyRecorder, Stamp, known_call
@@ -60,7 +61,7 @@ from multifold_torch.lazy.whole import (
     replaced_in,
     tried,
 )
-from multifold_torch.lazy.written import Written, give_back, is_pending
+from multifold_torch.lazy.written import Written, give_back, is_pending, with_pending
 from multifold_torch.trials import modules_in_order, parts_of
 
 PROBES = (torch.is_grad_enabled, torch.get_default_dtype)
@@ -210,6 +211,7 @@ class TorchRecorder(LazyRecorder):
         self.changers: dict[int, frozenset[str]] = {}
         self.depth = 0
         self.module_kinds: dict[type[nn.Module], tuple[bool | None, bool, bool]] = {}
+        self.filled: dict[int, list[weakref.ref[Any]]] = {}
 
     def kind_of_module(self, kind: type[nn.Module]) -> tuple[bool | None, bool, bool]:
         """Return whether a class of modules is a cell, one of `LAYERS`, made by torch.compile; keep that.
@@ -233,7 +235,15 @@ class TorchRecorder(LazyRecorder):
             self.known, self.called_before, self.not_whole, self.array_forms = {}, {}, {}, {}
             self.earlier, self.loosely_before, self.proved = {}, {}, set()
         self.keep_for_later()
-        for met in (self.stamps, self.loose, self.whole, self.restless, self.stamped_again, self.changers):
+        for met in (
+            self.stamps,
+            self.loose,
+            self.whole,
+            self.restless,
+            self.stamped_again,
+            self.changers,
+            self.filled,
+        ):
             met.clear()
         self.module_kinds.clear()
         versions = VERSIONS.begin({})
@@ -531,7 +541,7 @@ class TorchRecorder(LazyRecorder):
                 try:
                     if dtype in AS_NUMBERS and x.numel() == 1:
                         return x.item()  # it needs no memory of its own, half of the time of a leaf
-                    if dtype in OF_NUMPY and not x.requires_grad:
+                    if dtype in OF_NUMPY and not (x.requires_grad or changes_contents(recording)):
                         return x.numpy()[None]  # the fold copies arrays of NumPy itself
                 except (TypeError, RuntimeError):  # a sparse tensor, or one without values
                     return torch.stack((x,))
@@ -740,6 +750,16 @@ class TorchRecorder(LazyRecorder):
             self.note_value(x, found)
         return found
 
+    def note_filled(self, recording: Recording, x: Tensor) -> None:
+        """Note that the example whose code runs now fills a tensor part by part; see `Filling`."""
+        self.filled.setdefault(id(recording.made), []).append(weakref.ref(x))
+
+    def complete(self, recording: Recording) -> None:
+        for found in self.filled.pop(id(recording.made), ()):
+            x = found()
+            if type(x) is Written:
+                with_pending(x)
+
     def settle(self, pending: Pending, rows: Any) -> None:
         settle(pending, rows)
         give_back(pending)
@@ -794,6 +814,15 @@ def computes_on_cpu(fold: Any) -> bool:
         return False
     device = torch.get_default_device() if fold._device is None else torch.device(fold._device)
     return device.type == "cpu"
+
+
+def changes_contents(recording: Recording) -> bool:
+    """Return whether the program may write into a computed tensor, as its code says.
+
+    PyTorch keeps that an array of NumPy has seen the memory of a tensor, which then cannot stand for a
+    pending one; see `is_alone`.
+    """
+    return bool((recording.stores or stores_of(recording)).contents)
 
 
 def refuse_in_trace(what: str) -> NoReturn:

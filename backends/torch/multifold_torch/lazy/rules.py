@@ -23,6 +23,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
+from multifold_torch.lazy.filling import with_parts
+
 OnRows = Callable[..., Any]
 """Takes the arguments of the call, with rows in the place of each pending value."""
 
@@ -196,6 +198,13 @@ def reshaped(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     return lambda x, *_: x.reshape(len(x), *like)
 
 
+def put_together(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
+    """Rule: count the axes of `with_parts` after that of the examples; None if a part is a parameter."""
+    if kwargs or not all(map(of_rows, (args[0], *args[3]))):
+        return None
+    return lambda x, axis, keys, parts: func(x, axis + 1, keys, parts)
+
+
 def swapped(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnRows | None:
     """Rule: swap two axes, each counted after that of the examples."""
     if kwargs or len(args) != 3 or not args[0].dim() or not all(type(axis) is int for axis in args[1:]):
@@ -296,6 +305,7 @@ def with_gradient_of(x: Tensor, values: Tensor) -> Tensor:
 
 RULES: dict[Any, Rule] = {
     with_gradient_of: elementwise,
+    with_parts: put_together,
     F.one_hot: activation,  # vmap does not look whether a class is too large
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys(ACTIVATIONS, activation),

@@ -64,8 +64,8 @@ class CellSequence:
         Whether each call has a rule for rows, so that `run` can be called.
     told : Told
         What tells it from that of another run.
-    computed_with : sequence of (Tensor, int)
-        The tensors that its constants come from, and how often these had been changed in place.
+    computed_with : sequence of (Tensor, (int, bool))
+        The tensors that its constants come from, and their `state_now`.
 
     Raises
     ------
@@ -98,7 +98,9 @@ class CellSequence:
         def code() -> Any:
             args, kwargs = given
             with guard or contextlib.nullcontext():
-                return call.func(*args, **kwargs)
+                found = call.func(*args, **kwargs)
+            recorder.complete(recording)
+            return found
 
         self.found = sequence.recorded(recording, code)
         self.shares_containers = shares_containers(self.found, given)
@@ -119,9 +121,9 @@ class CellSequence:
         nesting = recorder.flatten(self.found)[1]
         self.told = Told(forms, firsts, nesting, [one.func for one in self.calls])
         sequence.finish(self.results)
-        self.computed_with: Sequence[tuple[Tensor, int]] = ()
+        self.computed_with: Sequence[tuple[Tensor, tuple[int, bool]]] = ()
 
-    def keep(self, tensors: Sequence[tuple[Tensor, int]]) -> None:
+    def keep(self, tensors: Sequence[tuple[Tensor, tuple[int, bool]]]) -> None:
         """Keep the tensors that the cell has computed with; see ``computed_with``."""
         self.computed_with = tensors
 

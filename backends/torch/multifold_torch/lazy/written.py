@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from multifold.errors import RecordError
+from multifold.lazy.current import recording_of
+from multifold_torch.lazy.filling import FILLED, Filling
 from multifold_torch.lazy.pending import Pending, Settled
 
 
@@ -24,16 +26,33 @@ class Written(Tensor):
 
     Attributes
     ----------
-    pending : Pending
-        What it stands for.
+    stands_for : Pending or Filling
+        What it stands for: a pending tensor, or parts that are put together when it is first asked for.
     """
 
-    pending: Pending
+    stands_for: Pending | Filling
+
+    @property
+    def pending(self) -> Pending:
+        """The pending tensor that it stands for."""
+        found = self.stands_for
+        if isinstance(found, Filling):
+            found = found.together()
+            found.written = weakref.ref(self)
+            self.stands_for = found
+        return found
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        filling = args[0].stands_for if args and type(args[0]) is Written else None
+        if isinstance(filling, Filling):
+            if func is Tensor.__setitem__ and filling.write(*args[1:]):
+                return None
+            found = FILLED[func](filling, *args[1:], **(kwargs or {})) if func in FILLED else None
+            if found is not None:
+                return found
         return func(*with_pending(args), **with_pending(kwargs or {}))
 
     @classmethod
@@ -71,10 +90,33 @@ def let_stand(x: Tensor, found: Pending) -> None:
     Its memory is freed. Both must have one form.
     """
     found.version = 1 if x.is_inference() else x._version + 1
+    stand(x, found)
+    found.written = weakref.ref(x)
+
+
+def may_fill(x: Tensor, index: Any, value: Any) -> bool:
+    """Let a pending ``value`` be the part of the computed ``x`` at ``index``; return whether it is.
+
+    Then ``x`` is a `Written` tensor, whose parts are kept as they are written; see `Filling`. It is not if
+    it needs a gradient, or is a view. The order in which numbers are drawn depends on strides, so with a
+    seed nothing is kept.
+    """
+    recording = recording_of()
+    if recording.seed is not None or x.requires_grad or x._is_view():
+        return False
+    filling = Filling(x)
+    if not filling.write(index, value):
+        return False
+    stand(x, filling)
+    recording.recorder.note_filled(recording, x)
+    return True
+
+
+def stand(x: Tensor, found: Pending | Filling) -> None:
+    """Make a `Written` tensor of the computed ``x``, which stands for ``found``."""
     torch._C._swap_tensor_impl(x, found.form.new())  # the new one goes, with the memory
     x.__class__ = Written
-    x.pending = found
-    found.written = weakref.ref(x)
+    x.stands_for = found
 
 
 def give_back(found: Settled) -> None:
@@ -83,14 +125,14 @@ def give_back(found: Settled) -> None:
     What asks for its memory gets that then. It stays as it is where PyTorch keeps its value for a gradient.
     """
     x = found.written() if hasattr(found, "written") else None
-    if type(x) is not Written or x.pending is not found:
+    if type(x) is not Written or x.stands_for is not found:
         return
     try:
         found.own()
         torch._C._swap_tensor_impl(x, found.value)
     except (RecordError, RuntimeError):
         return
-    del x.pending
+    del x.stands_for
     x.__class__ = Tensor
     found.host = x
 
