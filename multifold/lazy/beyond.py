@@ -27,6 +27,7 @@ from contextvars import ContextVar
 from functools import partial
 from types import (
     CellType,
+    CodeType,
     FrameType,
     FunctionType,
     MappingProxyType,
@@ -51,6 +52,7 @@ from multifold._engine.ops.reach import (
 from multifold._engine.ops.state import NOTHING, read_cell
 from multifold.backend import Backend, attribute_of
 from multifold.lazy.current import CELL, Recording, refusal
+from multifold.lazy.frames import Steps
 from multifold.lazy.seen import entries_of
 from multifold.lazy.watched import HOLDERS, SMALL, entries, same
 from multifold.lazy.writes import (
@@ -73,8 +75,8 @@ MOST = 1024
 NAMING = NAMELESS | {"patch", "monkeypatch", "exec", "sys"}
 """Names in code which may store to any name."""
 
-SETTERS = {"train": "training", "eval": "training", "requires_grad_": "requires_grad"}
-"""Methods that set an attribute of another name."""
+SETTERS = {"train": "training", "eval": "training"}
+"""Methods that set an attribute of another name. What ``requires_grad_`` sets is part of each form."""
 
 SETTINGS_OF_OBJECTS = {"setLevel"}
 """Methods that change how an object behaves, whatever attributes of it code names."""
@@ -126,7 +128,8 @@ class ProgramStores:
         stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
         called = frozenset[str]().union(*[one.names for one in found])
         self.names = frozenset([store.name for one in stores for store in one])
-        self.modes = frozenset([name for method, name in SETTERS.items() if method in called])
+        methods = frozenset[str]().union(*[methods_named(x.__code__) for x in functions])
+        self.modes = frozenset([name for method, name in SETTERS.items() if method in methods])
         # Code that Python makes for a dataclass reads ``__class__``; only to store it counts.
         sets = "__class__" in self.names or not called.isdisjoint({*settings, *SETTINGS_OF_OBJECTS})
         self.settings = everything or sets
@@ -389,6 +392,19 @@ def stores_of(recording: Recording) -> ProgramStores:
         recording.note_stores(known[key])
     stores: ProgramStores = recording.stores
     return stores
+
+
+def methods_named(code: CodeType) -> frozenset[str]:
+    """Return the names of attributes and methods in code, and in that of the functions inside of it.
+
+    >>> sorted(methods_named((lambda model: eval("model.train") and model.eval).__code__))
+    ['eval']
+    >>> sorted(methods_named((lambda text: eval(text)).__code__))
+    []
+    """
+    own = [step.value for step in Steps.of(code).steps if step.name in ("LOAD_ATTR", "LOAD_METHOD")]
+    inner = [methods_named(x) for x in code.co_consts if isinstance(x, CodeType)]
+    return frozenset(own).union(*inner)
 
 
 def refuse_reseeded(recording: Recording, name: str, hint: str) -> None:

@@ -861,3 +861,55 @@ def test_a_loop_of_many_instructions_is_no_while_loop():
     names = {}
     exec(f"def long(self, x):\n    for layer in self.joins:\n{body}\n{choice}\n    return x", names)
     assert crooked(names["long"].__code__) is None
+
+
+class Chain(nn.Module):
+    """Joins words one after the other, by a straight method."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.left, self.right = nn.Embedding(10, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.drop = nn.Dropout(0.5)
+
+    def join(self, x, y):
+        return torch.tanh(self.left(x)) * torch.sigmoid(self.right(y))
+
+    def forward(self, words):
+        begin = self.begin()
+        return functools.reduce(self.join, [self.embed(torch.tensor(i)) for i in words], begin)
+
+
+class WithFreshModules(Chain):
+    def begin(self):
+        loss = nn.Sequential(nn.Identity(), nn.Tanh())
+        return loss(self.embed(torch.tensor(0)))
+
+
+class WithFreshLeaves(Chain):
+    def begin(self):
+        return torch.zeros(4).requires_grad_()
+
+
+@pytest.mark.parametrize("kind", [WithFreshModules, WithFreshLeaves])
+def test_what_an_example_makes_for_itself_keeps_cells_found(kind):
+    model = kind()
+    run = multifold.batched(model)
+    words = [[*range(2 + i % 4)] for i in range(24)]
+    for _ in range(3):
+        found = run(words)
+    torch.testing.assert_close(found, run.loop(words))
+    assert any("join" in x and f"{sum(map(len, words))} calls" in x for x in run.explain().found)
+
+
+def test_layers_without_a_mode_may_be_called_in_several():
+    class Modes(Chain):
+        def begin(self):
+            self.eval()
+            with torch.no_grad():
+                begun = self.drop(self.left(self.embed(torch.tensor(1))))
+            self.train()
+            return begun
+
+    run = multifold.batched(Modes())
+    words = [[*range(2 + i % 4)] for i in range(8)]
+    torch.testing.assert_close(run(words), run.loop(words))

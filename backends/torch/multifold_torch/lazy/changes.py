@@ -283,7 +283,7 @@ class Called(Hashed):
         self.__name__ = type(module).__name__
         self.__self__ = module
         self.sets = ATTRIBUTE_SETS.total
-        self.mode = tuple([getattr(x, "training", False) for x in modules])
+        self.mode = tuple([getattr(x, "training", False) for x in modules if has_mode(x)])
         self.changes = ATTRIBUTE_SETS.within(modules)
         self.part_changes = ATTRIBUTE_SETS.parts.within(modules)
         self.reads = read_by(modules)
@@ -342,6 +342,13 @@ class Called(Hashed):
         beyond = self.beyond()
         if beyond is not None:
             beyond.refuse_changed(self.module)
+
+
+def has_mode(module: nn.Module) -> bool:
+    """Return whether it may matter if a module trains; not for layers like ``Linear`` without hooks."""
+    if type(module) not in LAYERS or getattr(module, "dropout", None):  # that of a recurrent layer
+        return True
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 class CalledLoosely(Hashed):
@@ -557,6 +564,11 @@ def holds(x: Any) -> bool:
         and (not isinstance(x, Hashable) or type(x).__hash__ is object.__hash__)
         and not isinstance(x, (FunctionType, type))
     )
+
+
+def state_now(x: Tensor) -> tuple[int, bool]:
+    """Return how often a tensor was changed in place, and whether it needs a gradient."""
+    return version_now(x), x.requires_grad
 
 
 def version_now(x: Tensor) -> int:

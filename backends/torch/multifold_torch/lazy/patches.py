@@ -15,11 +15,11 @@ from torch.nn.parameter import is_lazy
 from multifold.lazy.current import CURRENT
 from multifold.lazy.patches import Replacements
 from multifold.lazy.writes import is_users_class
-from multifold_torch.lazy.changes import ATTRIBUTE_SETS, VERSIONS, Called, Layer
+from multifold_torch.lazy.changes import ATTRIBUTE_SETS, VERSIONS, Called, Layer, has_mode
 from multifold_torch.lazy.mapped import RECURRENT, is_mapped, on_rows
 from multifold_torch.lazy.pending import refuse
 from multifold_torch.lazy.watching import has_parameters, recording_all
-from multifold_torch.lazy.weights import OtherWeights
+from multifold_torch.lazy.weights import MET, OtherWeights
 from multifold_torch.lazy.written import is_pending
 from multifold_torch.trials import RESERVED
 
@@ -105,13 +105,18 @@ def is_part(module: nn.Module, name: str, value: Any) -> bool:
 def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
     """Return a replacement of ``nn.Module.__setattr__`` that counts when another object is set.
 
-    ``eval()`` may change nothing. The counts begin anew where no program has recorded before.
+    Modules that were never looked at do not count, as those that an example makes; nor does ``eval()``
+    where nothing depends on it. The counts begin anew where no program has recorded before.
     """
     ATTRIBUTE_SETS.forget()
     ATTRIBUTE_SETS.parts.forget()
+    MET.clear()
 
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
-        is_new = CURRENT.recording is not None and vars(self).get(name, self) is not value
+        is_met = CURRENT.recording is not None and id(self) in MET
+        is_new = is_met and vars(self).get(name, self) is not value
+        if is_new and name == "training":
+            is_new = has_mode(self)
         if is_new and not name.startswith("_flat_weight"):  # recurrent layers list their parameters there
             ATTRIBUTE_SETS.note(self)
             if is_part(self, name, value):

@@ -30,6 +30,11 @@ GROWING = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """Modules that may have no part, and get some."""
 
 
+MET: set[int] = set()
+"""The modules, by ``id``, that were looked at. What is set of others, as of one that an example has just
+made, changes nothing that was found out."""
+
+
 class OtherWeights(Exception):
     """Says that a module has weights that are no parameters, so that it cannot be recorded as one call."""
 
@@ -63,6 +68,8 @@ class Weights:
     """
 
     def __init__(self, modules: Iterable[nn.Module], alone: Iterable[Tensor] = ()) -> None:
+        modules = [*modules]
+        MET.update(map(id, modules))
         modules = [x for x in modules if not isinstance(x, torch.jit.ScriptModule)]  # theirs are compiled
         self.has_hooks = any(x._backward_hooks for x in modules)
         self.parameters = [x._parameters for x in modules if x._parameters]

@@ -26,7 +26,7 @@ from multifold.lazy.watched import HOLDERS
 from multifold.lazy.writes import is_users_class, is_written_here
 from multifold_torch.hooks import DispatchMode
 from multifold_torch.lazy.calls import CellCall, RowCall
-from multifold_torch.lazy.changes import VERSIONS, Called, version_now
+from multifold_torch.lazy.changes import VERSIONS, Called, state_now
 from multifold_torch.lazy.draws import DRAWS
 from multifold_torch.lazy.pending import NUMBERS, Pending
 from multifold_torch.lazy.sequences import CellSequence, NotASequence, Told
@@ -65,7 +65,7 @@ class FoundCall(CellCall):
             return
         for call in sequence.calls:
             call.refuse_changed()
-        if any(version_now(x) != version for x, version in sequence.computed_with):
+        if any(state_now(x) != state for x, state in sequence.computed_with):
             raise refusal(
                 f"A tensor that {self.__name__} computes with was changed in place during the run.",
                 "change it after the run; or name no cells and let none be found: cells=().",
@@ -107,14 +107,14 @@ class RealCalls(DispatchMode):
     ----------
     made : dict of int to Tensor
         The tensors that were made inside of it, by ``id``.
-    read : dict of int to (Tensor, int)
-        The others that were computed with, by ``id``, and how often they had been changed in place.
+    read : dict of int to (Tensor, (int, bool))
+        The others that were computed with, by ``id``, and their `state_now`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.made: dict[int, Tensor] = {}
-        self.read: dict[int, tuple[Tensor, int]] = {}
+        self.read: dict[int, tuple[Tensor, tuple[int, bool]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -128,7 +128,7 @@ class RealCalls(DispatchMode):
             raise Crooked("it changes a tensor in place")
         others = [x for x in tensors if id(x) not in self.made]
         if not is_dry:
-            self.read.update({id(x): (x, version_now(x)) for x in others})
+            self.read.update({id(x): (x, state_now(x)) for x in others})
         found = func(*args, **kwargs)
         results = [x for x in optree.tree_leaves(found) if isinstance(x, Tensor)]
         # A view of another tensor is that tensor, where it is changed in place.
@@ -236,16 +236,13 @@ def may_hold(x: Any) -> bool:
 
 
 def replaced_in(arguments: Sequence[Any], stores: Any) -> str | None:
-    """Return the name of a weight, buffer or part of a module among ``arguments`` that a program replaces.
+    """Return the name of a buffer or part of a module among ``arguments`` that a program replaces, or None.
 
-    None if there is none. What the program stores, ``stores``, tells.
+    What the program stores, ``stores``, tells. Weights that it replaces are put back for a launch.
     """
     modules = [x for x in arguments if isinstance(x, nn.Module)]
     tables = [
-        table
-        for module in modules
-        for part in module.modules()
-        for table in (part._parameters, part._buffers, part._modules)
+        table for module in modules for part in module.modules() for table in (part._buffers, part._modules)
     ]
     return next((name for table in tables for name in table if stores.may_store(name)), None)
 
