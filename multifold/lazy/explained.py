@@ -13,7 +13,7 @@ from multifold.explain.text import aligned, extent
 from multifold.lazy import changes
 from multifold.lazy.calls import BY_ROWS
 from multifold.lazy.candidates import LEAST_SHARE, Candidate, calls_of_functions, codes_of, glue_of
-from multifold.lazy.found import CALLS_ITSELF, NO_CALL
+from multifold.lazy.found import CALLS_ITSELF, NEVER_CALLED, NO_CALL
 
 FEW_ROWS = 8
 """A launch takes as long as some eight small calls: to put its operands together, and to hand them out."""
@@ -79,7 +79,8 @@ class LazyExplanation(RoundsExplanation):
         self.explanation = explanation
         finds, cells = cells is not None, cells or {}
         # Later runs record straight ones whole; and of others no call can be.
-        known = {x.place for x in cells.values() if x.reason in (None, NO_CALL)}
+        settled = None, NO_CALL, NEVER_CALLED
+        known = {x.place for x in cells.values() if x.reason in settled}
         self.glue = [x for x in glue_of(graph, function, recorder.frames.reads) if x.place not in known]
         self.found = [f"{x.name} ({x.place}): {x.calls:,} calls" for x in cells.values() if x.calls]
         least = LEAST_SHARE * len(graph.signature)
@@ -91,7 +92,7 @@ class LazyExplanation(RoundsExplanation):
             fn
             for fn, count in counts.items()
             if count >= least
-            and (id(fn.__code__) in of_program or (fn in cells and cells[fn].reason not in (None, NO_CALL)))
+            and (id(fn.__code__) in of_program or (fn in cells and cells[fn].reason not in settled))
         ]
         self.changes = changes.of_run(
             explanation, graph, inline, self.glue, recorder.by_hand, may_keep=may_keep and not pace

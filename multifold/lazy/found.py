@@ -39,6 +39,9 @@ CALLS_ITSELF = "it calls itself"
 NO_CALL = "no call of it could be recorded whole"
 """Why a straight function is given up, and is divided."""
 
+NEVER_CALLED = "nothing calls it but calls that are recorded whole"
+"""Why a straight function is given up until one of those is."""
+
 FEWEST_CALLS = 32
 """A run with fewer recorded calls has nothing to gain."""
 
@@ -139,7 +142,12 @@ class FoundCell(FoundCellBase):
         """Count a run in which no call was recorded; give the function up after some of these."""
         self.idle += 1
         if self.idle >= IDLE_RUNS:
-            self.give_up(NO_CALL)
+            self.give_up(NO_CALL if self.is_missed else NEVER_CALLED)
+
+    def may_be_called(self) -> None:
+        """Let a function be recorded whole again that nothing has called."""
+        if self.reason == NEVER_CALLED:
+            self.reason, self.idle = None, 0
 
     def begin_run(self) -> None:
         """Count calls from 0."""
@@ -168,10 +176,13 @@ class FoundCells:
         Whether a run was looked at.
     over_arguments : bool
         Whether functions may loop over their arguments.
+    given_up : int
+        How many functions are not recorded whole, though something calls them.
     """
 
     def __init__(self) -> None:
         self.over_arguments = False
+        self.given_up = 0
         self.cells: dict[FunctionType, FoundCell] = {}
         self.divided: dict[FunctionType, DividedFunction] = {}
         self.rests: dict[FunctionType, FunctionType] = {}
@@ -233,7 +244,7 @@ class FoundCells:
 
     def divide(self) -> None:
         """Divide what is not recorded whole into pieces, and those that were given up further."""
-        as_they_are = None, FEW_CALLS, OTHER_KINDS
+        as_they_are = None, FEW_CALLS, OTHER_KINDS, NEVER_CALLED
         given_up = [fn for fn, cell in self.cells.items() if cell.reason not in as_they_are]
         names = self.names._replace(crooked={fn.__name__ for fn in (*self.program, *given_up)})
         for function in (*self.program, *[fn for fn in given_up if fn in self.placed]):
@@ -282,6 +293,11 @@ class FoundCells:
                     cell.give_up(FEW_LOOPED)
                 elif cell.calls < FEW_ROWS * cell.launches:
                     cell.give_up(FEW_CALLS)
+        before = self.given_up
+        self.given_up = sum(cell.reason not in (None, NEVER_CALLED) for cell in self.cells.values())
+        if self.given_up > before:  # it may call others now
+            for cell in self.cells.values():
+                cell.may_be_called()
 
 
 def attributes_of(x: Any) -> Iterator[tuple[str, Any]]:

@@ -38,6 +38,7 @@ from multifold.lazy.writes import (
     OPTIONS,
     SEEDERS,
     arguments_of,
+    array_makers,
     changes_contents,
     fresh_names,
     is_changer,
@@ -89,6 +90,12 @@ MADE = (list, dict, set, deque)
 PURE = {"math", "cmath", "operator", "_operator", "functools", "collections", "typing", "enum", "abc"}
 """Modules of Python whose functions do nothing but return something."""
 
+FREED = {
+    *[f"Weak{kind}Dictionary.__init__.<locals>.remove" for kind in ("Key", "Value")],
+    "WeakSet.__init__.<locals>._remove",
+}
+"""What Python's weak containers call when an object that they refer to is freed."""
+
 LOOPS = {"range", "zip", "enumerate", "reversed", "len"}
 """What a loop may put around what its object has."""
 
@@ -110,7 +117,8 @@ class Crooked(BaseException):
 def crooked(code: CodeType, over_arguments: bool = False) -> str | None:
     """Return why code is not that of a straight function, as far as it tells itself; None if it may be.
 
-    ``over_arguments`` says that it may loop over any arguments and variables.
+    ``over_arguments`` says that it may loop over any arguments and variables, and write into arrays that it
+    has made.
     """
     if code.co_flags & 0x2A0:  # generators, coroutines, and both
         return "it is a generator or a coroutine"
@@ -131,6 +139,8 @@ def crooked(code: CodeType, over_arguments: bool = False) -> str | None:
     # That ``x += 1`` changes an array in place shows when the function is tried. So each local variable may
     # stand for a number here.
     steps, fresh, names = Steps.of(code), fresh_names(code), frozenset(code.co_varnames)
+    if over_arguments:
+        fresh = fresh.union(array_makers(code))
     own = code.co_varnames[0] if arguments_of(code) else None
     for number, step in enumerate(steps.steps):
         at = where(code, step.line or code.co_firstlineno)
@@ -234,7 +244,7 @@ class StraightGuard:
     changers : frozenset of str
         Names of attributes that change a container, see `changers_of`.
     over_arguments : bool
-        Whether functions may loop over their arguments, see `crooked`.
+        Whether functions may loop over their arguments and write into arrays that they make, see `crooked`.
 
     Attributes
     ----------
@@ -287,8 +297,9 @@ class StraightGuard:
                 return
             module = frame.f_globals.get("__name__") or ""
             # A module that runs is being imported: what the framework imports when it first needs it, since
-            # an import of the user's code shows in that code.
-            if self.is_known(module) or module.startswith("namedtuple_") or code.co_name == "<module>":
+            # an import of the user's code shows in that code. And Python may free objects at any time.
+            is_python = module.startswith("namedtuple_") or code.co_qualname in FREED
+            if self.is_known(module) or is_python or code.co_name == "<module>":
                 self.known[id(code)] = code
             elif is_written_here(module) or (frame.f_back and id(frame.f_back.f_code) in self.codes):
                 # What the framework calls of others is its own business.
@@ -309,6 +320,9 @@ class StraightGuard:
         self.around |= {name: frame.f_globals.get(name) for name in globals_of(code)}
         self.around |= {name: frame.f_locals.get(name) for name in code.co_freevars}
         names = written_by(code).names
+        makers = {frame.f_globals.get(root) for root in array_makers(code).values() if root is not None}
+        if not all(isinstance(x, ModuleType) and self.is_known(x.__name__) for x in makers):
+            return crooked(code, over_arguments=False)
         changers = [x for x in names if x in self.changers or is_changer(frame.f_globals.get(x))]
         if changers:
             return f"it names {min(changers)!r}, which changes what something holds"

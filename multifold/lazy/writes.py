@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 from multifold._engine.ops.reach import FEW, FOUND, VALUES, globals_of, module_of
 from multifold._engine.ops.state import NOTHING, read_cell
-from multifold.lazy.frames import Steps, where
+from multifold.lazy.frames import ATTRIBUTES, CALLS, NAMES, Steps, where
 
 CHANGERS = {
     *("append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "popitem", "remove"),
@@ -265,7 +265,11 @@ def changes_contents(steps: Steps, number: int, fresh: frozenset[str], numbers: 
     """
     step = steps.steps[number]
     if step.name in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
-        index = steps.begin(number - 1, 1)
+        last: int | None = number - 1
+        if steps.steps[number - 1].name == "SWAP":  # of x[i] += v: x and i were copied for x[i]
+            copied = steps.begin(number - 3, 1)
+            last = None if copied is None or steps.steps[copied].name != "COPY" else copied - 1
+        index = None if last is None else steps.begin(last, 1)
         begin = None if index is None else steps.begin(index - 1, 1)
         return begin is None or root_of(steps, begin) not in fresh
     if step.name in ("LOAD_METHOD", "LOAD_ATTR"):
@@ -337,6 +341,43 @@ def fresh_names(code: CodeType) -> frozenset[str]:
             if step.name.startswith("STORE_FAST_"):  # of Python 3.13, of two variables
                 other.update(step.value)
     return frozenset(found - other)
+
+
+ARRAY_MAKERS = {
+    *("zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like", "Tensor"),
+    *("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"),
+}
+"""Functions of frameworks and methods of arrays that make a new array."""
+
+
+@functools.lru_cache(maxsize=4096)
+def array_makers(code: CodeType) -> dict[str, str | None]:
+    """Return the local variables of code that always stand for arrays which it has made itself.
+
+    Of each what the name of the framework was, if a function of it made the array; None for a method.
+
+    >>> def program(x, n):
+    ...     first = Variable(torch.zeros(n, 2).type_as(x))
+    ...     second = x.new_zeros(n)
+    ...     third = torch.relu(x)
+    >>> array_makers(program.__code__)
+    {'first': 'torch', 'second': None}
+    """
+    steps = Steps.of(code)
+    found, other = dict[str, str | None](), {*code.co_varnames[: arguments_of(code)]}
+    for number, step in enumerate(steps.steps):
+        if step.name == "STORE_FAST":
+            begin = None if step.is_target else steps.begin(number - 1, 1)
+            loads = [] if begin is None else [x for x in steps.steps[begin:number] if x.name != "PUSH_NULL"]
+            loads = loads[1:] if loads and loads[0].value == "Variable" else loads
+            is_made = len(loads) > 2 and loads[1].value in ARRAY_MAKERS and loads[-1].name in CALLS
+            if is_made and loads[1].name in ATTRIBUTES:
+                found[step.value] = loads[0].value if loads[0].name in NAMES else None
+            else:
+                other.add(step.value)
+        elif step.name.startswith("STORE_FAST_"):  # of Python 3.13, of two variables
+            other.update(step.value)
+    return {name: root for name, root in found.items() if name not in other}
 
 
 @functools.lru_cache(maxsize=4096)

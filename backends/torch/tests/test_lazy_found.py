@@ -18,7 +18,7 @@ from torch import nn
 
 import multifold
 from multifold.lazy.cells import CELLS
-from multifold.lazy.found import APPLIED
+from multifold.lazy.found import APPLIED, NEVER_CALLED
 from multifold.lazy.straight import crooked
 
 torch.manual_seed(0)
@@ -899,6 +899,77 @@ def test_what_an_example_makes_for_itself_keeps_cells_found(kind):
         found = run(words)
     torch.testing.assert_close(found, run.loop(words))
     assert any("join" in x and f"{sum(map(len, words))} calls" in x for x in run.explain().found)
+
+
+class WithOwnTensors(Chain):
+    """Writes into tensors that its methods make, and calls straight methods inside of one another."""
+
+    def begin(self):
+        return self.embed(torch.tensor(0))
+
+    def parts(self, x, y):
+        parts = torch.zeros(3, 4).type_as(y)
+        for i in range(2):
+            parts[i] = torch.tanh(self.left(x * i)) + y
+        return parts
+
+    def join(self, x, y):
+        totals = x.new_zeros(2, 4)
+        totals[0, :] = self.parts(x, y).sum(0)
+        totals[1] += self.parts(y, x)[2]
+        return totals.sum(0) + x
+
+
+def test_functions_may_write_into_tensors_that_they_make():
+    run = multifold.batched(WithOwnTensors())
+    words = [[*range(2 + i % 4)] for i in range(24)]
+    for _ in range(6):  # after some runs, functions that nothing calls are given up
+        found = run(words)
+    torch.testing.assert_close(found, run.loop(words))
+    assert any("join" in x and f"{sum(map(len, words))} calls" in x for x in run.explain().found)
+
+
+def test_what_is_called_inside_of_a_cell_takes_its_place_once_that_is_given_up():
+    model = WithOwnTensors()
+    run = multifold.batched(model)
+    words = [[*range(2 + i % 4)] for i in range(24)]
+    for _ in range(8):
+        run(words)
+    cells = run.run.function.found.cells
+    assert cells[WithOwnTensors.parts].reason == NEVER_CALLED
+    cells[WithOwnTensors.join].give_up("for a test")
+    for _ in range(3):
+        run(words)
+    assert cells[WithOwnTensors.parts].reason is None and cells[WithOwnTensors.parts].calls
+
+
+def store_of_the_user(self, x, y):
+    kept = STORE.zeros(2)
+    kept[0] = x
+    return torch.tanh(self.left(x)) + y
+
+
+class Store:
+    """Has a method of the name of a function of PyTorch, which returns what it keeps."""
+
+    def __init__(self):
+        self.kept = [0, 0]
+
+    def zeros(self, count):
+        return self.kept
+
+
+STORE = Store()
+
+
+def test_what_a_function_only_seems_to_make_is_written_as_in_the_loop():
+    model = type("Kind", (WithOwnTensors,), {"__module__": __name__, "join": store_of_the_user})()
+    run = multifold.batched(model)
+    for words in ([[1, 2, 3]] * 20, [[3, 2, 1]] * 20, [[2, 2, 2, 4]] * 20):
+        run(words)
+        wanted = STORE.kept[0]
+        run.loop(words)
+        torch.testing.assert_close(wanted, STORE.kept[0])
 
 
 def test_layers_without_a_mode_may_be_called_in_several():

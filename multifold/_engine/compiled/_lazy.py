@@ -216,9 +216,12 @@ class FoundCellBase:
         Why it is not recorded as one call, as a phrase; None if it is.
     takes_numbers : bool or None
         Whether numbers among its arguments are operands, as indices of words; None if that was not tried.
+    is_missed : bool
+        Whether a call of it was not recorded as one call, and ran as it stands.
     """
 
     calls = cython.declare(columns.Int, visibility="public")
+    is_missed = cython.declare(columns.Bool, visibility="public")
     reason = cython.declare(object, visibility="public")
     takes_numbers = cython.declare(object, visibility="public")
 
@@ -226,6 +229,7 @@ class FoundCellBase:
         self.calls = 0
         self.reason = reason
         self.takes_numbers = None
+        self.is_missed = False
 
     @cython.ccall
     def note_call(self) -> object:
@@ -588,12 +592,11 @@ class LazyRecorderBase:
                 key = self.key(recording, func, FOUND_CELL, args, kwargs, operands)
         finally:
             self.is_loose = self.is_sure = False
-        if key is None:
-            return func(*given, **kwargs)
-        found: Any = self.whole.get(key, FOUND_CELL)
+        found: Any = None if key is None else self.whole.get(key, FOUND_CELL)
         if found is FOUND_CELL:
             found = self.whole[key] = own(self).find(recording, key, func, args, kwargs, operands)
         if found is None or not (found[1] or self.any_pending(operands)):
+            cell.is_missed = True
             return func(*given, **kwargs)
         cell.note_call()
         return self.again(recording, found[0], operands)

@@ -688,7 +688,8 @@ class TorchRecorder(LazyRecorder):
             cell.give_up("the program changes settings, or the class of an object")
             return None
         held = container_in(call.leaves, guard.around, guard.names) if stores.contents else None
-        if held is not None or (stores.contents and sequence.sequence.constants):
+        has_constants = bool(sequence.sequence.constants and sequence.computed_with)  # not what it has made
+        if held is not None or (stores.contents and has_constants):
             what = "what it computes with" if held is None else f"what {held!r} holds"
             cell.give_up(f"the program may change {what}")
             return None

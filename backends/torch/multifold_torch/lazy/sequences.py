@@ -56,6 +56,8 @@ class CellSequence:
         What stood for its operands.
     found : object
         What it has returned, with pending tensors in it.
+    leaves : list of Tensor
+        The tensors in that.
     changes_arguments : bool
         Whether the cell changes a container that is an argument of it.
     shares_containers : bool
@@ -107,7 +109,7 @@ class CellSequence:
         after = recorder.flatten(given)
         same = after[1] == before[1] and all(x is y for x, y in zip(after[0], before[0], strict=True))
         self.changes_arguments = not same
-        leaves = recorder.flatten(self.found)[0]
+        leaves = self.leaves = recorder.flatten(self.found)[0]
         if sequence.asked or not leaves or not all(isinstance(x, Tensor) for x in leaves):
             raise NotASequence("it reads a value" if sequence.asked else "it returns other than tensors")
         self.results = [self.node_of(x) for x in leaves]

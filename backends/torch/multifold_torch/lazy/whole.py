@@ -28,11 +28,19 @@ from multifold_torch.hooks import DispatchMode
 from multifold_torch.lazy.calls import CellCall, RowCall
 from multifold_torch.lazy.changes import VERSIONS, Called, state_now
 from multifold_torch.lazy.draws import DRAWS
-from multifold_torch.lazy.pending import NUMBERS, Pending
+from multifold_torch.lazy.pending import DETACH, NUMBERS, Pending
 from multifold_torch.lazy.sequences import CellSequence, NotASequence, Told
 
 DEPTH = 3
 """So many objects inside of one another are looked at."""
+
+
+ATEN = torch.ops.aten
+MAKERS = {
+    *(ATEN.new_zeros, ATEN.new_ones, ATEN.new_full, ATEN.new_empty),
+    *(ATEN.zeros_like, ATEN.ones_like, ATEN.full_like, ATEN.empty_like),
+}
+"""Functions that ask a tensor for its form, and not for its values."""
 
 
 class FoundCall(CellCall):
@@ -89,7 +97,7 @@ class FoundCall(CellCall):
         """Set what `RowCall.learn` does, as a sequence of its calls shows it."""
         self.backend = recording.backend
         self.is_single = isinstance(sequence.found, Tensor)
-        leaves = optree.tree_leaves(sequence.found)
+        leaves = sequence.leaves
         self.distinct = [i for i, first in enumerate(sequence.told.firsts) if i == first]
         self.forms = [leaves[i].form for i in self.distinct]
         self.given = ()
@@ -114,6 +122,7 @@ class RealCalls(DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.made: dict[int, Tensor] = {}
+        self.last: Any = None  # what the function before has made of no tensor
         self.read: dict[int, tuple[Tensor, tuple[int, bool]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -127,10 +136,15 @@ class RealCalls(DispatchMode):
         if any(id(x) not in self.made for x in written(func, args, kwargs)):
             raise Crooked("it changes a tensor in place")
         others = [x for x in tensors if id(x) not in self.made]
-        if not is_dry:
+        if not is_dry and func.overloadpacket not in MAKERS:
             self.read.update({id(x): (x, state_now(x)) for x in others})
         found = func(*args, **kwargs)
         results = [x for x in optree.tree_leaves(found) if isinstance(x, Tensor)]
+        # ``torch.zeros`` detaches what it has made, and returns that. Kept here, the former would share the
+        # memory of the latter, which could not stand for a pending tensor then.
+        if func is DETACH and args[0] is self.last:
+            del self.made[id(args[0])]
+        self.last = None if tensors else found
         # A view of another tensor is that tensor, where it is changed in place.
         own = [x for x in results if not any(torch._C._is_alias_of(x, y) for y in others)]
         self.made.update({id(x): x for x in own})
@@ -181,7 +195,7 @@ def tried(call: FoundCall, recording: Recording, recorder: Any) -> tuple[CellSeq
     real = RealCalls()
     sequence = CellSequence(call, recorder, guarded(real, guard))
     sequence.keep([*real.read.values()])
-    leaves = optree.tree_leaves(sequence.found)
+    leaves = sequence.leaves
     nodes = zip(sequence.stand_ins, sequence.sequence.operands, strict=True)
     if any(x.node is not node for x, node in nodes):
         raise NotASequence("it changes an argument in place")
@@ -249,10 +263,10 @@ def replaced_in(arguments: Sequence[Any], stores: Any) -> str | None:
 
 def known_found(call: FoundCall, sequence: CellSequence, leaves: list[Any]) -> KnownCall:
     """Return the `KnownCall` of a kind of call of a found cell, whose arguments are ``leaves``."""
-    results = optree.tree_leaves(sequence.found)
+    results = sequence.leaves
     known = known_call(
         call,
-        sequence.found if call.is_single else tuple([results[i] for i in call.distinct]),
+        results[0] if call.is_single else tuple([results[i] for i in call.distinct]),
         sequence.stand_ins,
         leaves,
         is_array=lambda x: isinstance(x, Tensor),
