@@ -105,10 +105,6 @@ REFUSED = {
     "a function of Python in place": (lambda y: y.detach().apply_(abs), "changed by apply_"),
     "a selection with a gradient": (lambda y: torch.masked_select(y, y > 0), "no gradient"),
     "an array with a gradient": (lambda y: y.numpy(), "no gradient"),
-    "packing": (
-        lambda y: nn.utils.rnn.pack_padded_sequence(y.view(2, 2, 1), torch.tensor([2, 1])),
-        "needs no packing",
-    ),
     "inference mode": (lambda y: torch.inference_mode()(lambda: y + 1)(), "inference mode"),
 }
 

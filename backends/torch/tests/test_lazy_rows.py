@@ -11,7 +11,7 @@ from torch import nn
 from torch_cells import MODEL, PARAMETERS, XS
 
 import multifold
-from multifold import LaunchError, RecordError
+from multifold import LaunchError
 
 torch.manual_seed(0)
 
@@ -232,14 +232,6 @@ def test_an_autograd_function_with_a_rule_for_vmap_runs_once_for_all(as_loop):
 def test_explain_says_what_an_autograd_function_lacks(as_loop):
     run = as_loop(lambda x: Straight.apply(MODEL.block(x), 2.0), XS, parameters=PARAMETERS)
     assert "write generate_vmap_rule = True into the class Straight" in str(run.explain())
-
-
-def test_packing_is_refused_with_a_hint():
-    def packed(x):
-        return torch.nn.utils.rnn.pack_padded_sequence(MODEL.block(x)[None], [1])
-
-    with pytest.raises(RecordError, match="needs no packing"):
-        multifold.batched(packed, backend="torch")(XS)
 
 
 LIN = nn.Linear(4, 4)

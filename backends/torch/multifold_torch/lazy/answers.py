@@ -19,6 +19,7 @@ from multifold.lazy.current import recording_of, refusal
 from multifold.lazy.pending_array import with_reads
 from multifold.lazy.recorder import NumberRead
 from multifold_torch.lazy.in_place import changed, with_item
+from multifold_torch.lazy.packing import packed, padded
 from multifold_torch.lazy.pending import (
     AS_CELL,
     Pending,
@@ -238,7 +239,8 @@ def moved(x: Any, *args: Any, **kwargs: Any) -> Any:
         args = args[0].device, args[0].dtype, *args[1:]
     device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
     if not isinstance(x, Pending):
-        return x.to(device, dtype)
+        is_same = device in (None, x.device) and dtype in (None, x.dtype) and not kwargs.get("copy")
+        return x if is_same else x.to(device, dtype)
     if device is not None and device.type != x.form.device.type:
         refuse("moved to another device")
     if dtype in (None, x.form.dtype):
@@ -319,11 +321,6 @@ NEW = [
     *(torch.rand_like, torch.randint_like),
 ]
 
-PACKING = (
-    "an example needs no packing: give the layer its own steps, rnn(x[:length]); all examples run together."
-)
-"""What to do instead of `torch.nn.utils.rnn.pack_padded_sequence`."""
-
 REPEATING = [
     *methods("expand expand_as broadcast_to unfold"),
     *(torch.broadcast_to, torch.broadcast_tensors, torch.meshgrid),
@@ -379,7 +376,8 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((Tensor.backward, torch.autograd.backward), lambda *_, **__: refuse_backward()),
     torch.autograd.grad: refusing("differentiated", AS_CELL),
     Tensor.register_hook: refusing("given a hook"),
-    torch._VF._pack_padded_sequence: refusing("packed", PACKING),
+    torch._VF._pack_padded_sequence: packed,
+    torch._VF._pad_packed_sequence: padded,
     **dict.fromkeys(STRIDED, refusing("taken apart by its strides")),
     Tensor.retain_grad: refusing("asked for its gradient"),
     **dict.fromkeys(methods("data_ptr untyped_storage storage"), refusing("asked for its memory")),
