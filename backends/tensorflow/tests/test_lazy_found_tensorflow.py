@@ -119,7 +119,7 @@ def as_loop(fn, xs, variables=()):
         tf.nest.assert_same_structure(wanted, found)
         for x, y in zip(tf.nest.flatten((wanted, slopes)), tf.nest.flatten((found, own)), strict=True):
             assert type(x) is type(y)
-            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
     return run
 
 
@@ -252,7 +252,7 @@ def test_what_changes_between_runs_is_that_of_each_run():
         keras.config.set_epsilon(factor)
         model.add(keras.layers.Dense(4, kernel_initializer=keras.initializers.Constant(factor)))
         wanted = tf.concat([gate(model(layer.go(x))) * keras.config.epsilon() for x in XS], 0)
-        np.testing.assert_allclose(run(XS), wanted, rtol=1e-5)
+        np.testing.assert_allclose(run(XS), wanted, rtol=1e-3, atol=1e-3)
     keras.config.set_epsilon(1e-7)
 
 

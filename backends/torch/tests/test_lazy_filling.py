@@ -224,3 +224,14 @@ def test_an_index_out_of_range_is_the_error_of_the_loop():
 
     with pytest.raises(IndexError):
         multifold.batched(program, backend="torch")(XS)
+
+
+def test_dropout_in_place_changes_nothing_in_evaluation():
+    drop = nn.Dropout(0.5, inplace=True).eval()
+
+    def program(x):
+        y = LIN(x)
+        return drop(y.unsqueeze(0)).sum() + y.sum()
+
+    run = multifold.batched(program, backend="torch")
+    torch.testing.assert_close(run(XS), run.loop(XS))

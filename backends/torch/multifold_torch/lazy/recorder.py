@@ -356,6 +356,8 @@ class TorchRecorder(LazyRecorder):
         if kwargs.get("out") is not None:
             return written_to(func, args, kwargs)
         if kwargs.get("inplace"):
+            if "dropout" in func.__name__ and kwargs.get("training") is False:  # it does nothing
+                return args[0]
             return changed(func, func, args, kwargs, {**kwargs, "inplace": False})
         other = out_of_place(func)
         if other is not None:
