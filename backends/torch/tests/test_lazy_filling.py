@@ -36,6 +36,15 @@ def rows_by_tensors(x, n):
     return states[-1]
 
 
+def several_rows(x, n):
+    states = torch.zeros(n + 1, WIDTH)
+    for i in range(n):
+        rows = torch.tensor([i + 1, 0])
+        states[rows] = cell(x, torch.index_select(states, 0, rows))
+        states[[i]] = states[[i]] * 0.5
+    return states[-1], states.sum(0)
+
+
 def columns(x, n):
     states = torch.zeros(WIDTH, n)
     for i in range(n):
@@ -113,7 +122,7 @@ def a_part_of_a_part(x, n):
 
 PROGRAMS = [
     *(rows_by_lists, rows_by_tensors, columns, a_table, sums, written_twice, one_view_across_the_whole),
-    views_in_place,
+    *(views_in_place, several_rows),
     *(whole_without_gradients, asked_for_its_shape, by_a_part_that_is_one_row, a_part_of_a_part),
 ]
 
@@ -132,7 +141,7 @@ def test_a_tensor_that_is_filled_holds_what_that_of_the_loop_holds(fn):
     torch.testing.assert_close(leaves_and_gradients(run), leaves_and_gradients(run.loop))
 
 
-@pytest.mark.parametrize("fn", [rows_by_lists, columns, a_table, sums, views_in_place])
+@pytest.mark.parametrize("fn", [rows_by_lists, several_rows, columns, a_table, sums, views_in_place])
 def test_parts_are_written_and_read_without_a_launch(fn):
     run = multifold.batched(fn, join="list", cells=[cell])
     run(XS, [4, 4, 4])

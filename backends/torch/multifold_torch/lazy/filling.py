@@ -122,35 +122,54 @@ class Filling:
 
     def write(self, index: Any, value: Any) -> bool:
         """Take ``value`` for the part at ``index``, if both are of the kind that is kept here."""
-        place = place_of(index, self.form.shape)
-        if place is None or not self.is_placed(place) or torch.is_grad_enabled() != self.with_gradients:
+        if torch.is_grad_enabled() != self.with_gradients:
             return False
-        shape = self.shape_of(place)
         value = value.pending if hasattr(value, "stands_for") else value
+        numbers = self.numbers_in(index)
+        if numbers is not None:
+            return self.write_rows(numbers, value)
+        place = place_of(index, self.form.shape)
+        if place is None or (self.parts and place.axes != self.axes):
+            return False
+        shape = torch.Size([n for i, n in enumerate(self.form.shape) if i not in place.axes])
         if type(value) is not Pending or not self.is_like(value, shape):
             return False
-        recorder = recording_of().recorder
-        recorder.refuse_stale(value)
-        if value.form.shape != shape:
-            value = record(Tensor.reshape, value, shape)
+        recording_of().recorder.refuse_stale(value)
         self.axes = place.axes
-        part = self.parts.get(place.key)
-        if part is None:
-            self.parts[place.key] = part_of(value)
-        else:
-            part.node, part.form, part.host = value.node, value.form, value.host
-            part.version += 1
+        self.put(place.key, value if value.form.shape == shape else record(Tensor.reshape, value, shape))
         self.version += 1
         return True
 
+    def write_rows(self, numbers: Sequence[int], value: Any) -> bool:
+        """Take the rows of ``value`` for parts along the first axis, if they are as many, and differ."""
+        rows = torch.Size([len(numbers), *self.form.shape[1:]])
+        if type(value) is not Pending or value.form.shape != rows or not self.is_like(value, rows):
+            return False
+        if not numbers or len(set(numbers)) < len(numbers):
+            return False
+        recording = recording_of()
+        recording.recorder.refuse_stale(value)
+        self.axes = (0,)
+        for row, number in enumerate(numbers):
+            self.put((number,), recording.recorder.entry(recording, value, row, value.form.entry))
+        self.version += 1
+        return True
+
+    def put(self, key: tuple[int, ...], value: Pending) -> None:
+        """Let ``value`` be the part with a key; views of that are out of date then."""
+        part = self.parts.get(key)
+        if part is None:
+            self.parts[key] = part_of(value)
+        else:
+            part.node, part.form, part.host = value.node, value.form, value.host
+            part.version += 1
+
     def read(self, index: Any) -> Any:
         """Return the part at ``index``, or the parts that a list names; None if it is not kept here."""
-        shape = self.form.shape
-        if self.axes == (0,) and type(index) is not tuple:
-            numbers = numbers_in(index, shape[0])
-            if numbers is not None:
-                return self.listed(numbers)
-        place = place_of(index, shape)
+        numbers = self.numbers_in(index)
+        if numbers is not None:
+            return self.listed(numbers)
+        place = place_of(index, self.form.shape)
         if place is None or place.axes[: len(self.axes)] != self.axes:
             return None
         key, rest = place.key[: len(self.axes)], place.key[len(self.axes) :]
@@ -164,6 +183,17 @@ class Filling:
         found = recording.recorder.new(recording, part.node, part.form, part)
         recording.recorder.note_part(found, part, ...)
         return found[rest] if rest else found
+
+    def selected(self, axis: int, index: Tensor) -> Any:
+        """Return the parts that a tensor names, as `torch.index_select` does; None if that is not known."""
+        numbers = self.numbers_in(index) if axis == 0 else None
+        return None if numbers is None else self.listed(numbers)
+
+    def numbers_in(self, index: Any) -> list[int] | None:
+        """Return the integers of an index that is a list or tensor; None if it may not be one."""
+        if type(index) is tuple or not self.form.shape or (self.parts and self.axes != (0,)):
+            return None
+        return numbers_in(index, self.form.shape[0])
 
     def listed(self, numbers: Sequence[int]) -> Tensor:
         """Return a new tensor of the parts with these indices along the first axis."""
@@ -214,14 +244,6 @@ class Filling:
             part = self.parts[place.key]
             x.base, x.place, x.seen = part, (part, ...), part.version
             self.begin = 0
-
-    def is_placed(self, place: Place) -> bool:
-        """Return whether a part may be kept beside the others: all have the same axes."""
-        return not self.parts or place.axes == self.axes
-
-    def shape_of(self, place: Place) -> torch.Size:
-        """Return the shape of the part at a place."""
-        return torch.Size([n for i, n in enumerate(self.form.shape) if i not in place.axes])
 
     def is_like(self, value: Pending, shape: torch.Size) -> bool:
         """Return whether a value may be written to a part of a shape as it is, but for axes of length 1."""
@@ -274,6 +296,7 @@ OF_FORM: Sequence[Any] = [
 
 FILLED: dict[Any, Callable[..., Any]] = {
     Tensor.__getitem__: Filling.read,
+    **dict.fromkeys((torch.index_select, Tensor.index_select), Filling.selected),
     **{func: of_form(func) for func in OF_FORM},
 }
 """What is asked of a tensor that is being filled, and how it is answered; None if it cannot be."""
