@@ -36,7 +36,7 @@ NEVER = -2
 """The version that no tensor has: a view of it is out of date."""
 
 
-class Place(NamedTuple):
+class PartPlace(NamedTuple):
     """Where a part lies: on ``axes`` that follow each other it has the index ``key``, and else all.
 
     ``x[2]`` and ``x[2, :]`` have the axis 0 and the key ``(2,)``, ``x[:, 1, 3]`` the axes 1, 2 and the key
@@ -47,11 +47,11 @@ class Place(NamedTuple):
     key: tuple[int, ...]
 
 
-def place_of(index: Any, shape: Sequence[int]) -> Place | None:
+def place_of(index: Any, shape: Sequence[int]) -> PartPlace | None:
     """Return the place that an index names in a tensor of a shape; None for any other kind of index.
 
     >>> place_of((slice(None), -1), (2, 3)), place_of(slice(0, 2), (2, 3)), place_of(5, (2, 3))
-    (Place(axes=(1,), key=(2,)), None, None)
+    (PartPlace(axes=(1,), key=(2,)), None, None)
     """
     parts = index if type(index) is tuple else (index,)
     if len(parts) > len(shape):
@@ -66,7 +66,7 @@ def place_of(index: Any, shape: Sequence[int]) -> Place | None:
     key = [x + size if x < 0 else x for x, size in zip(numbers, sizes, strict=True)]
     if not all(0 <= x < size for x, size in zip(key, sizes, strict=True)):
         return None
-    return Place((*range(first, end),), (*key,))
+    return PartPlace((*range(first, end),), (*key,))
 
 
 def is_whole(x: Any, size: int) -> bool:
