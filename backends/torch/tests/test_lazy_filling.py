@@ -244,3 +244,13 @@ def test_dropout_in_place_changes_nothing_in_evaluation():
 
     run = multifold.batched(program, backend="torch")
     torch.testing.assert_close(run(XS), run.loop(XS))
+
+
+def test_a_condition_as_an_index_is_read():
+    def program(x):
+        states, y = torch.zeros(2, WIDTH), LIN(x)
+        states[y[0] > 0] = 1.0
+        return states.sum(0) + y
+
+    run = multifold.batched(program, backend="torch")
+    torch.testing.assert_close(run(XS), run.loop(XS))

@@ -217,7 +217,7 @@ def repeating(func: Any) -> Callable[..., Any]:
 def set_item(x: Any, index: Any, value: Any) -> None:
     """Answer ``x[index] = value``: ``x`` then stands for a recorded copy with other values in that part."""
     index = with_known_numbers(index)
-    if has_mask(index):
+    if has_mask(index) or (isinstance(index, Tensor) and index.dtype == torch.bool):
         index = with_reads(index)
     if holds_pending((x, index, value)):
         changed(Tensor.__setitem__, with_item, (x, index, value), {}, {})
