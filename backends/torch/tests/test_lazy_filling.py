@@ -254,3 +254,17 @@ def test_a_condition_as_an_index_is_read():
 
     run = multifold.batched(program, backend="torch")
     torch.testing.assert_close(run(XS), run.loop(XS))
+
+
+def parts_without_gradients(x, n):
+    y = LIN(x)
+    states = torch.zeros(2, WIDTH)
+    states[0] = cell(x, x)
+    with torch.no_grad():
+        first, (second, *_), third = y[0], y.unbind(), states[0].clone()
+    return y.sum() + first * second * third * y[3]
+
+
+def test_no_gradient_flows_through_parts_that_are_taken_without_gradients():
+    run = multifold.batched(parts_without_gradients, join="list", backend="torch")
+    torch.testing.assert_close(leaves_and_gradients(run), leaves_and_gradients(run.loop))

@@ -78,10 +78,16 @@ def refuse_gradient(func: Any, args: Any) -> None:
 def entry(x: Pending, index: int) -> Pending:
     """Return row ``index`` of ``x`` as a pending tensor.
 
-    It is a part of what is recorded, and costs no launch.
+    It is a part of what is recorded, and costs no launch. Inside of ``no_grad()`` it is a call of its own:
+    no gradient flows through it, also where that is left.
     """
+    found: Pending
+    if x.form.requires_grad and not torch.is_grad_enabled():
+        found = record(Tensor.__getitem__, x, index)
+        found.place = x, index
+        return found
     recording = recording_of()
-    found: Pending = recording.recorder.entry(recording, x, index, x.form.entry)
+    found = recording.recorder.entry(recording, x, index, x.form.entry)
     return found
 
 

@@ -122,9 +122,10 @@ class Filling:
 
     def write(self, index: Any, value: Any) -> bool:
         """Take ``value`` for the part at ``index``, if both are of the kind that is kept here."""
-        if torch.is_grad_enabled() != self.with_gradients:
+        own = getattr(value, "stands_for", None)
+        if own is self or torch.is_grad_enabled() != self.with_gradients:
             return False
-        value = value.pending if hasattr(value, "stands_for") else value
+        value = value if own is None else value.pending
         numbers = self.numbers_in(index)
         if numbers is not None:
             return self.write_rows(numbers, value)
@@ -171,6 +172,8 @@ class Filling:
             return self.listed(numbers)
         place = place_of(index, self.form.shape)
         if place is None or place.axes[: len(self.axes)] != self.axes:
+            return None
+        if torch.is_grad_enabled() != self.with_gradients:
             return None
         key, rest = place.key[: len(self.axes)], place.key[len(self.axes) :]
         part = self.parts.get(key)
