@@ -128,12 +128,14 @@ class ProgramStores:
         stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
         called = frozenset[str]().union(*[one.names for one in found])
         self.names = frozenset([store.name for one in stores for store in one])
-        methods = frozenset[str]().union(*[methods_named(x.__code__) for x in functions])
-        self.modes = frozenset([name for method, name in SETTERS.items() if method in methods])
         # Code that Python makes for a dataclass reads ``__class__``; only to store it counts.
         sets = "__class__" in self.names or not called.isdisjoint({*settings, *SETTINGS_OF_OBJECTS})
         self.settings = everything or sets
         named = [innermost(x) for function in functions for _, x in named_by(function)]
+        methods = {attribute_of(x, "__name__", "") for x in named if x is not eval}.union(
+            *[methods_named(x.__code__) for x in functions]
+        )
+        self.modes = frozenset([name for method, name in SETTERS.items() if method in methods])
         makes = any(
             "__init__" in one.names
             for x, one in zip(functions, found, strict=True)
@@ -397,12 +399,17 @@ def stores_of(recording: Recording) -> ProgramStores:
 def methods_named(code: CodeType) -> frozenset[str]:
     """Return the names of attributes and methods in code, and in that of the functions inside of it.
 
+    Where code asks for attributes by texts, these count as well.
+
     >>> sorted(methods_named((lambda model: eval("model.train") and model.eval).__code__))
     ['eval']
     >>> sorted(methods_named((lambda text: eval(text)).__code__))
     []
     """
     own = [step.value for step in Steps.of(code).steps if step.name in ("LOAD_ATTR", "LOAD_METHOD")]
+    if not {"getattr", "methodcaller"}.isdisjoint(code.co_names):
+        texts = [x for part in code.co_consts for x in (part if isinstance(part, tuple) else (part,))]
+        own += [x for x in texts if isinstance(x, str)]
     inner = [methods_named(x) for x in code.co_consts if isinstance(x, CodeType)]
     return frozenset(own).union(*inner)
 

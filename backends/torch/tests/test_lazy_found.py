@@ -984,3 +984,26 @@ def test_layers_without_a_mode_may_be_called_in_several():
     run = multifold.batched(Modes())
     words = [[*range(2 + i % 4)] for i in range(8)]
     torch.testing.assert_close(run(words), run.loop(words))
+
+
+class ReadsTheModeOfALayer(Chain):
+    def begin(self):
+        return self.embed(torch.tensor(0))
+
+    def join(self, x, y):
+        h = torch.tanh(self.left(x)) + y
+        return h if self.left.training else h * 2
+
+    def forward(self, words):
+        first = super().forward(words)
+        for name in ("eval", "train"):
+            getattr(self.left, name)()
+            first = self.join(first, first)
+        return first
+
+
+def test_code_that_looks_at_the_mode_of_a_layer_sees_it():
+    run = multifold.batched(ReadsTheModeOfALayer())
+    words = [[*range(2 + i % 4)] for i in range(24)]
+    for _ in range(3):
+        torch.testing.assert_close(run(words), run.loop(words))

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import optree
 from torch import Tensor, nn
+from torch.nn.modules import module as of_all
 
 from multifold.lazy.beyond import Beyond, beyond_of
 from multifold.lazy.current import CURRENT, refusal
@@ -61,12 +62,15 @@ class AttributeSets(SetCounts):
     parts : SetCounts
         The same for what matters to code that does not name the attribute: when a part, a weight, the mode
         or an option of a module is set, or a parameter is told whether it needs a gradient.
+    idle : SetCounts
+        How often a mode was set of a layer that computes the same in each; see `has_mode`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.gradients = 0
         self.parts = SetCounts()
+        self.idle = SetCounts()
 
     def note_gradient(self) -> None:
         """Add 1 to the counts: a parameter is told whether it needs a gradient."""
@@ -283,11 +287,19 @@ class Called(Hashed):
         self.__name__ = type(module).__name__
         self.__self__ = module
         self.sets = ATTRIBUTE_SETS.total
-        self.mode = tuple([getattr(x, "training", False) for x in modules if has_mode(x)])
-        self.changes = ATTRIBUTE_SETS.within(modules)
-        self.part_changes = ATTRIBUTE_SETS.parts.within(modules)
+        self.mode = self.mode_of(modules)
+        self.changes = self.counted(ATTRIBUTE_SETS, modules)
+        self.part_changes = self.counted(ATTRIBUTE_SETS.parts, modules)
         self.reads = read_by(modules)
         VERSIONS.note(module, self.reads)
+
+    def mode_of(self, modules: Sequence[nn.Module]) -> tuple[bool, ...]:
+        """Return whether each of its modules trains."""
+        return tuple([getattr(x, "training", False) for x in modules])
+
+    def counted(self, sets: SetCounts, modules: Iterable[nn.Module]) -> int:
+        """Return how often something was set of its modules that may count."""
+        return sets.within(modules)
 
     def is_now(self) -> bool:
         """Return whether no attribute of any module was set since; parts and weights are the same objects.
@@ -327,14 +339,19 @@ class Called(Hashed):
         ``cell`` is the name that the error gives.
         """
         sets = ATTRIBUTE_SETS
-        if self.sets != sets.total and sets.within(parts_of(self.module)) != self.changes:
+        if self.sets != sets.total and self.counted(sets, parts_of(self.module)) != self.changes:
             refuse_set(type(self.module).__name__, cell)
         self.refuse_changed_parts(cell)
 
     def refuse_changed_parts(self, cell: str) -> None:
         """Raise it for changes that count whatever code names: of parts, weights and PyTorch's options."""
         sets = ATTRIBUTE_SETS
-        is_same = self.sets == sets.total or sets.parts.within(parts_of(self.module)) == self.part_changes
+        now = (
+            self.part_changes
+            if self.sets == sets.total
+            else self.counted(sets.parts, parts_of(self.module))
+        )
+        is_same = now == self.part_changes
         if not (is_same and self.weights.has_parts()):
             refuse_set(type(self.module).__name__, cell)
         for x in self.reads:
@@ -345,10 +362,14 @@ class Called(Hashed):
 
 
 def has_mode(module: nn.Module) -> bool:
-    """Return whether it may matter if a module trains; not for layers like ``Linear`` without hooks."""
+    """Return whether it may matter if a module trains; not for layers like ``Linear`` without hooks.
+
+    Code of a program may look at the mode itself, so only for calls of the layer it does not matter.
+    """
     if type(module) not in LAYERS or getattr(module, "dropout", None):  # that of a recurrent layer
         return True
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    own = module._forward_hooks or module._forward_pre_hooks
+    return bool(own or of_all._global_forward_hooks or of_all._global_forward_pre_hooks)
 
 
 class CalledLoosely(Hashed):
@@ -433,6 +454,15 @@ class Layer(Called):
     def identified(self) -> Hashable:
         """Return what is compared besides mode and attributes: class, options and parameters."""
         return type(self.module), self.module.extra_repr(), self.weights.identity
+
+    def mode_of(self, modules: Sequence[nn.Module]) -> tuple[bool, ...]:
+        """Return whether the layer trains, if that matters."""
+        return tuple([x.training for x in modules if has_mode(x)])
+
+    def counted(self, sets: SetCounts, modules: Iterable[nn.Module]) -> int:
+        """Return how often something was set of the layer, but for modes that do not matter."""
+        own = [*modules]
+        return sets.within(own) - ATTRIBUTE_SETS.idle.within(own)
 
     def beyond(self) -> None:
         """Return None: a layer of PyTorch finds nothing beyond its attributes."""

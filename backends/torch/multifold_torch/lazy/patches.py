@@ -109,18 +109,19 @@ def is_part(module: nn.Module, name: str, value: Any) -> bool:
 def seen_setattr(set_attribute: Callable[..., None]) -> Callable[..., None]:
     """Return a replacement of ``nn.Module.__setattr__`` that counts when another object is set.
 
-    Modules that were never looked at do not count, as those that an example makes; nor does ``eval()``
-    where nothing depends on it. The counts begin anew where no program has recorded before.
+    Modules that were never looked at do not count, as those that an example makes; ``eval()`` may change
+    nothing. The counts begin anew where no program has recorded before.
     """
     ATTRIBUTE_SETS.forget()
     ATTRIBUTE_SETS.parts.forget()
+    ATTRIBUTE_SETS.idle.forget()
     MET.clear()
 
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
         is_met = CURRENT.recording is not None and id(self) in MET
         is_new = is_met and vars(self).get(name, self) is not value
-        if is_new and name == "training":
-            is_new = has_mode(self)
+        if is_new and name == "training" and not has_mode(self):
+            ATTRIBUTE_SETS.idle.note(self)
         if is_new and not name.startswith("_flat_weight"):  # recurrent layers list their parameters there
             ATTRIBUTE_SETS.note(self)
             if is_part(self, name, value):
