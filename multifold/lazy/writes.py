@@ -371,8 +371,10 @@ def array_makers(code: CodeType) -> dict[str, str | None]:
             loads = [] if begin is None else [x for x in steps.steps[begin:number] if x.name != "PUSH_NULL"]
             loads = loads[1:] if loads and loads[0].value == "Variable" else loads
             is_made = len(loads) > 2 and loads[1].value in ARRAY_MAKERS and loads[-1].name in CALLS
-            if is_made and loads[1].name in ATTRIBUTES:
-                found[step.value] = loads[0].value if loads[0].name in NAMES else None
+            root = loads[0].value if is_made and loads[0].name in NAMES else None
+            # A method of the user may be called ``zeros``; only arrays have one called ``new_zeros``.
+            if is_made and loads[1].name in ATTRIBUTES and (root or loads[1].value.startswith("new_")):
+                found[step.value] = root
             else:
                 other.add(step.value)
         elif step.name.startswith("STORE_FAST_"):  # of Python 3.13, of two variables

@@ -949,6 +949,26 @@ def store_of_the_user(self, x, y):
     return torch.tanh(self.left(x)) + y
 
 
+class WithAStoreOfItsOwn(WithOwnTensors):
+    """Has a method of the name of a function of PyTorch, which returns what all its calls share."""
+
+    def zeros(self, count, kept=[0, 0]):  # noqa: B006 - it is shared
+        return kept
+
+    def join(self, x, y):
+        kept = self.zeros(2)
+        kept[0] += 1
+        return torch.tanh(self.left(x)) + y
+
+
+def test_what_a_method_returns_is_not_taken_for_new():
+    model = WithAStoreOfItsOwn()
+    run, kept = multifold.batched(model, may_loop=False), model.zeros(2)
+    for number in range(1, 4):
+        run([[1, 2, 3]] * 20)
+        assert kept[0] == number * 60
+
+
 class Store:
     """Has a method of the name of a function of PyTorch, which returns what it keeps."""
 
