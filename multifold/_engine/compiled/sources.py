@@ -6,9 +6,9 @@ Where both are there, Python imports the compiled module. This one loads the sou
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 
 SOURCES = ("_calls", "_rows", "_merging", "_table", "_tasks", "_lazy")
@@ -22,9 +22,10 @@ def uncompiled() -> dict[str, ModuleType]:
     ImportError if a source is not there.
     """
     found = {}
+    folder = os.path.dirname(__file__)
     for name in SOURCES:
         full = f"multifold._engine.compiled.{name}"
-        spec = spec_from_file_location(full, Path(__file__).with_name(f"{name}.py"))
+        spec = spec_from_file_location(full, os.path.join(folder, f"{name}.py"))
         if spec is None or spec.loader is None:
             raise ImportError(f"The source of {full} is not there.")
         # Registered before it runs, as the import system does, since later modules of the list import it.

@@ -38,9 +38,6 @@ from multifold.backend import Backend, attribute_of, owner_of
 VALUES = (bool, int, float, complex, str, bytes, NoneType)
 """Types of values that never change, and are compared by value."""
 
-GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
-"""Random generators of NumPy and Python."""
-
 CONTAINERS = (list, dict, set, deque, Counter, defaultdict, OrderedDict)
 """Types of containers whose contents an op may change."""
 
@@ -102,8 +99,17 @@ def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
     parts = [*makers(op)]
     known = {id(part) for part in parts}
     around = reached(backend, [part for part in parts if isinstance(part, FunctionType)], FEW)
-    own = [x for x, _ in around if isinstance(x, GENERATORS) or backend.owns(x) or backend.hosts(x)]
+    own = [x for x, _ in around if is_generator(x) or backend.owns(x) or backend.hosts(x)]
     return [model, *parts, *[x for x in own if id(x) not in known]]
+
+
+def is_generator(x: Any) -> bool:
+    """Return whether an object is a random generator of NumPy or Python.
+
+    The classes are named here, where the first look at them loads `numpy.random`, not when multifold is
+    imported.
+    """
+    return isinstance(x, (np.random.Generator, np.random.RandomState, random.Random))
 
 
 def used_by(backend: Backend, op: Any) -> list[Any]:

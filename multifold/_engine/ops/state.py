@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from multifold._engine.ops.closeness import close, tolerance_of
-from multifold._engine.ops.reach import CONTAINERS, GENERATORS, VALUES, bare, globals_of, reached
+from multifold._engine.ops.reach import CONTAINERS, VALUES, bare, globals_of, is_generator, reached
 from multifold.backend import Backend, StateSlot
 
 MOST = 4096
@@ -233,7 +233,7 @@ def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
     # What `reached` does not look into may be a module of the framework, whose state the backend knows.
     yield from backend.slots([*owners, *[x for x, inside in found if not inside]])
     for x, inside in found:
-        if isinstance(x, GENERATORS):
+        if is_generator(x):
             yield from generator_slots(x)
         elif inside:
             yield from own_slots(backend, x, is_model=any(x is owner for owner in owners))

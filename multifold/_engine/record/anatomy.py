@@ -316,8 +316,14 @@ BARE = frozenset(WAYS) - {functools.partial}
 ITSELF = (types.FunctionType, type, types.ModuleType, enum.Enum)
 """Classes of objects of which there is one for each meaning."""
 
-MORE_THAN_ENTRIES = {defaultdict: "pass dict(x).", np.ma.MaskedArray: "pass its data and its mask."}
-"""Classes that hold more than their entries, as a mask or a default factory -> what to pass instead."""
+
+@functools.cache
+def more_than_entries() -> dict[type, str]:
+    """Return the classes that hold more than their entries, as a mask or a default factory -> a hint.
+
+    `numpy.ma` is loaded by the first look at it, which would be a tenth of the time to import multifold.
+    """
+    return {defaultdict: "pass dict(x).", np.ma.MaskedArray: "pass its data and its mask."}
 
 
 def way_of(value: Any) -> Way | None:
@@ -338,8 +344,8 @@ def way_of(value: Any) -> Way | None:
     if isinstance(value, ITSELF):
         return None
     for base in cls.__mro__:
-        if base in MORE_THAN_ENTRIES:
-            raise refused(value, "which holds more than its entries", MORE_THAN_ENTRIES[base])
+        if base in more_than_entries():
+            raise refused(value, "which holds more than its entries", more_than_entries()[base])
         if base in WAYS:
             return WAYS[base]
     if callable(value):

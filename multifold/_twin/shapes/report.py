@@ -5,9 +5,9 @@ A kind of call is a signature, the shapes of its operands and the line that reco
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import optree
@@ -100,7 +100,7 @@ class Shapes:
 
     def __str__(self) -> str:
         lines = [("calls", "what they are", "recorded at")]
-        lines += [(str(x.calls), str(x), f"{PurePath(x.file).name}:{x.line}") for x in self.calls]
+        lines += [(str(x.calls), str(x), f"{os.path.basename(x.file)}:{x.line}") for x in self.calls]
         first, second = (max(len(line[i]) for line in lines) for i in (0, 1))
         rows = [f"{calls:>{first}}  {what:<{second}}  {where}" for calls, what, where in lines]
         return "\n".join([*rows, f"It returns {text(self.outputs)}."])
