@@ -168,6 +168,7 @@ class pending:  # noqa: N801 - it is used as a function
                 yield
                 recorder.complete(recording)
             except Exception:
+                recorder.complete(recording)
                 CURRENT.switch(before)
                 by_halves(record.unsettled(), record.settle, lambda x, error: None)
                 raise

@@ -485,8 +485,15 @@ class LazyRun:
 
 
 def completed(recording: Recording, code: Callable[[], Any]) -> Any:
-    """Run the code of an example, and record what it has put off; return what it returns."""
-    result = code()
+    """Run the code of an example, and record what it has put off; return what it returns, or raise that.
+
+    What it has put off may be kept where other code finds it, also if it raises.
+    """
+    try:
+        result = code()
+    except Exception:
+        recording.recorder.complete(recording)
+        raise
     recording.recorder.complete(recording)
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 
 import optree
@@ -114,6 +115,14 @@ def by_a_part_that_is_one_row(x, n):
     return states.sum(0)
 
 
+def counts(x, n):
+    found = torch.zeros(2)
+    for i in range(n):
+        best = cell(x, x * i).max()
+        found[int(best > 0.5)] += best
+    return found
+
+
 def a_part_of_a_part(x, n):
     states = torch.zeros(n, WIDTH)
     states[0] = cell(x, x)
@@ -122,7 +131,7 @@ def a_part_of_a_part(x, n):
 
 PROGRAMS = [
     *(rows_by_lists, rows_by_tensors, columns, a_table, sums, written_twice, one_view_across_the_whole),
-    *(views_in_place, several_rows),
+    *(views_in_place, several_rows, counts),
     *(whole_without_gradients, asked_for_its_shape, by_a_part_that_is_one_row, a_part_of_a_part),
 ]
 
@@ -205,6 +214,40 @@ def test_a_tensor_that_the_program_keeps_has_its_value_after_the_run():
     torch.testing.assert_close(torch.stack(kept).sum(1), rows)
 
 
+def test_what_an_example_that_raises_has_filled_and_kept_is_computed():
+    kept = []
+
+    def program(x, n):
+        states = torch.zeros(2, WIDTH)
+        states[0] = cell(x, x)
+        kept.append(states)
+        if n == 1:
+            raise ValueError("one")
+        return states[0]
+
+    run = multifold.batched(program, backend="torch", on_error="collect", may_loop=False)
+    run(XS, [0, 1, 0])
+    torch.testing.assert_close(torch.stack(kept)[:, 0], torch.stack([cell(x, x) for x in XS]))
+
+
+def test_what_a_block_that_raises_has_filled_is_computed():
+    states = torch.zeros(2, WIDTH)
+    with contextlib.suppress(ValueError), multifold.pending():
+        states[0] = LIN(XS[0])
+        raise ValueError("in the block")
+    torch.testing.assert_close(states[0], LIN(XS[0]))
+
+
+def test_the_text_of_a_tensor_that_is_filled_has_its_numbers():
+    def program(x):
+        states = torch.zeros(1, WIDTH)
+        states[0] = LIN(x).detach().round()
+        return str(states)
+
+    run = multifold.batched(program, join="list", backend="torch", may_loop=False)
+    assert run(XS) == run.loop(XS)
+
+
 def test_a_block_fills_tensors_too():
     states = torch.zeros(2, WIDTH)
     with multifold.pending():
@@ -265,6 +308,15 @@ def parts_without_gradients(x, n):
     return y.sum() + first * second * third * y[3]
 
 
-def test_no_gradient_flows_through_parts_that_are_taken_without_gradients():
-    run = multifold.batched(parts_without_gradients, join="list", backend="torch")
+def filled_without_gradients(x, n):
+    states, h = torch.zeros(n, WIDTH), LIN(x)
+    with torch.no_grad():
+        states[0] = h
+        first = states[0]
+    return h * first, LIN(x) * states[[0]], states
+
+
+@pytest.mark.parametrize("fn", [parts_without_gradients, filled_without_gradients])
+def test_no_gradient_flows_through_parts_that_are_taken_or_written_without_gradients(fn):
+    run = multifold.batched(fn, join="list", backend="torch")
     torch.testing.assert_close(leaves_and_gradients(run), leaves_and_gradients(run.loop))

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import (
 )
 
 import multifold
+from multifold.errors import RecordError
 
 torch.manual_seed(0)
 WORDS = nn.Embedding(20, 3)
@@ -36,7 +37,7 @@ def encoded(name, ids, lengths, state=None):
 
 
 def leaves_and_gradients(run, *arguments):
-    layers = [WORDS, *LAYERS.values()]
+    layers = [WORDS, *LAYERS.values(), OWN, HOOKED]
     for layer in layers:
         layer.zero_grad()
     leaves = optree.tree_leaves(run(*arguments))
@@ -85,3 +86,48 @@ def test_padding_alone_puts_back_what_was_packed():
         return pad_packed_sequence(both, batch_first=True)
 
     assert_as_loop(fn, XS, LENGTHS)
+
+
+class OwnGRU(nn.GRU):
+    """A layer of a class of the program, which may do more than PyTorch's."""
+
+
+OWN = OwnGRU(3, 5)
+HOOKED = nn.LSTM(3, 5, num_layers=2)
+HOOKED.register_forward_hook(lambda layer, args, found: (found[0], found[1][0] * 2))
+ALSO_CALLED = {
+    "by a class of the program": lambda both, first: OWN(both),
+    "with hooks": lambda both, first: HOOKED(both),
+    "with states by keyword": lambda both, first: LAYERS["rnn"](both, hx=first),
+    "with computed entries": lambda both, first: LAYERS["rnn"](
+        both._replace(data=torch.ones(len(both.data), 3)), first
+    ),
+}
+
+
+@pytest.mark.parametrize("call", ALSO_CALLED.values(), ids=ALSO_CALLED)
+def test_layers_that_are_called_otherwise_get_packed_sequences_too(call):
+    def fn(ids, lengths):
+        x = WORDS(ids)
+        both = pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+        found, last = call(both, torch.cat([x[:, 0], x[:, 0]], 1)[None, :, :5].contiguous())
+        return found.data, last
+
+    assert_as_loop(fn, XS, LENGTHS)
+
+
+def test_states_for_other_sequences_are_the_error_of_the_loop():
+    def fn(ids):
+        return LAYERS["rnn"](pack_sequence([WORDS(ids[0])]), torch.zeros(1, 2, 5))
+
+    with pytest.raises(RuntimeError, match="Expected hidden size"):
+        multifold.batched(fn, join="list", backend="torch")(XS)
+
+
+def test_dropout_of_packed_sequences_is_refused_where_a_seed_promises_that_of_the_loop():
+    layer = nn.GRU(3, 5, num_layers=2, dropout=0.5)
+    run = multifold.batched(
+        lambda ids: layer(pack_sequence([WORDS(ids[0])])), join="list", backend="torch", seed=0
+    )
+    with pytest.raises(RecordError, match="dropout for packed sequences"):
+        run(XS)

@@ -778,7 +778,7 @@ class LazyRecorderBase:
         if x.host is None and x.place is not None:
             whole: Any = x.place[0]
             if type(whole) is self.pending and whole.host is not None and not self.is_stale(whole):
-                x.host = whole.host[x.place[1]]
+                x.host = taken(whole.host, x.place[1])
         return x.host is not None
 
     @cython.ccall
@@ -875,7 +875,7 @@ class LazyRecorderBase:
         if self.is_stale(x):
             own(self).refuse_stale(x)
         if x.host is None and x.place is not None and self.is_readable(x.place[0]):
-            self.note_value(x, own(self).read(x.place[0])[x.place[1]])
+            self.note_value(x, taken(own(self).read(x.place[0]), x.place[1]))
         if x.host is None:
             asked: list = self.to_read(x, recording.made)
             values: Any = recording.wait([part.node for part in asked])
@@ -942,7 +942,7 @@ class LazyRecorderBase:
         """Note that pending value ``x`` is ``whole[index]``; take its value from there if that was read."""
         x.place = whole, index
         if whole.host is not None:
-            x.host = whole.host[index]
+            x.host = taken(whole.host, index)
         return None
 
     @cython.ccall
@@ -950,6 +950,12 @@ class LazyRecorderBase:
         """Set the value that was read of a pending value."""
         x.host = value
         return None
+
+
+@cython.cfunc
+def taken(value: Any, index: Any) -> Any:
+    """Return ``value[index]``, where all of a value is also all of a number of Python."""
+    return value if index is ... else value[index]
 
 
 @cython.cfunc

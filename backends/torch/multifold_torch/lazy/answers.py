@@ -18,8 +18,9 @@ from torch import Tensor
 from multifold.lazy.current import recording_of, refusal
 from multifold.lazy.pending_array import with_reads
 from multifold.lazy.recorder import NumberRead
+from multifold_torch.lazy.filling import is_number
 from multifold_torch.lazy.in_place import changed, with_item
-from multifold_torch.lazy.packing import packed, padded
+from multifold_torch.lazy.packing import RECURRENT_FUNCTIONS, of_packed, packed, padded
 from multifold_torch.lazy.pending import (
     AS_CELL,
     Pending,
@@ -154,11 +155,6 @@ def repeated(x: Any, repeats: Any = None, dim: int | None = None, *, output_size
         x, dim = x.flatten(), 0
     counts = torch.as_tensor(with_reads(repeats)).expand(x.shape[dim])
     return torch.index_select(x, dim, torch.repeat_interleave(counts))
-
-
-def is_number(index: Any) -> bool:
-    """Return whether an index is a tensor of integers without axes, which names one row."""
-    return isinstance(index, Tensor) and not index.dim() and index.dtype not in (torch.bool, torch.uint8)
 
 
 def with_known_numbers(index: Any) -> Any:
@@ -382,6 +378,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((Tensor.backward, torch.autograd.backward), lambda *_, **__: refuse_backward()),
     torch.autograd.grad: refusing("differentiated", AS_CELL),
     Tensor.register_hook: refusing("given a hook"),
+    **{func: of_packed(func) for func in RECURRENT_FUNCTIONS},
     torch._VF._pack_padded_sequence: packed,
     torch._VF._pad_packed_sequence: padded,
     **dict.fromkeys(STRIDED, refusing("taken apart by its strides")),

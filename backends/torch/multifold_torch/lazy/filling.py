@@ -32,6 +32,9 @@ from multifold_torch.lazy.pending import Pending, record
 WHOLE = slice(None)
 """The index of all of an axis."""
 
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+"""The dtypes of tensors that are integers in an index. One of bytes is a mask."""
+
 NEVER = -2
 """The version that no tensor has: a view of it is out of date."""
 
@@ -78,8 +81,12 @@ def number_in(x: Any) -> int | None:
     """Return the integer that a part of an index is; None for anything else."""
     if type(x) is int:
         return x
-    is_number = type(x) is Tensor and not x.dim() and x.dtype not in (torch.bool, torch.uint8)
-    return operator.index(x) if isinstance(x, np.integer) or is_number else None
+    return operator.index(x) if isinstance(x, np.integer) or (type(x) is Tensor and is_number(x)) else None
+
+
+def is_number(x: Any) -> bool:
+    """Return whether a part of an index is a tensor of integers without axes, which names one row."""
+    return isinstance(x, Tensor) and not x.dim() and x.dtype in INTEGERS
 
 
 def numbers_in(x: Any, size: int) -> list[int] | None:
@@ -126,6 +133,8 @@ class Filling:
         if own is self or torch.is_grad_enabled() != self.with_gradients:
             return False
         value = value if own is None else value.pending
+        if type(value) is Pending and value.form.requires_grad and not self.with_gradients:
+            value = value.detach()
         numbers = self.numbers_in(index)
         if numbers is not None:
             return self.write_rows(numbers, value)

@@ -8,6 +8,7 @@ So they share launches with sequences of their lengths in other examples, and no
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import optree
@@ -15,8 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from multifold.lazy.current import recording_of, refusal
 from multifold.lazy.pending_array import with_reads
 from multifold_torch.lazy.pending import Pending, record
+from multifold_torch.lazy.written import is_pending
 
 
 def packed(x: Any, lengths: Tensor, batch_first: bool) -> tuple[Any, Tensor]:
@@ -47,25 +50,83 @@ def padded(
     return chosen(data, order.flatten()).unflatten(0, tuple(order.shape)), lengths
 
 
-def call_of_each(layer: nn.RNNBase, sequences: PackedSequence, state: Any = None) -> tuple[Any, Any]:
+def takes_packed(
+    layer: nn.RNNBase, sequences: Any = None, hx: Any = None, *more: Any, **others: Any
+) -> bool:
+    """Return whether `call_of_each` takes these: pending entries, and states of the right shapes."""
+    if more or others or type(sequences) is not PackedSequence or not is_pending(sequences.data):
+        return False
+    sizes = [layer.proj_size or layer.hidden_size, layer.hidden_size]
+    axes = layer.num_layers * (1 + layer.bidirectional)
+    shapes = [(axes, int(sequences.batch_sizes[0]), size) for size in sizes]
+    if not isinstance(layer, nn.LSTM):
+        return hx is None or getattr(hx, "shape", None) == shapes[0]
+    is_pair = type(hx) in (tuple, list) and len(hx) == 2
+    return hx is None or (is_pair and [getattr(x, "shape", None) for x in hx] == shapes)
+
+
+def call_of_each(layer: nn.RNNBase, sequences: PackedSequence, hx: Any = None) -> tuple[Any, Any]:
     """Call a recurrent layer for each of some packed sequences; return what it returns for all of them.
 
-    ``state``, if there is one, has a column for each sequence, in the order before they were sorted by
-    length.
+    The states ``hx`` have a column for each sequence, in the order before they were sorted by length.
     """
+    refuse_draws(layer.dropout, layer.training)
     data, sizes, by_length, back = sequences
     places = places_of(sizes)
     numbers = range(len(places)) if by_length is None else by_length.tolist()
     found = []
     for number, own in zip(numbers, places, strict=True):
-        begin = optree.tree_map(lambda h, i=number: h[:, i], state)
+        begin = optree.tree_map(lambda h, i=number: h[:, i], hx)
         found.append(layer(chosen(data, own), *([] if begin is None else [begin])))
-    order = torch.empty(len(data), dtype=torch.int64)
-    order[torch.cat(places)] = torch.arange(len(order))
-    outputs = chosen(torch.cat([output for output, _ in found]) if len(found) > 1 else found[0][0], order)
+    outputs = in_order([output for output, _ in found], places)
     ordered = found if back is None else [found[i] for i in back.tolist()]
     last = optree.tree_map(lambda *columns: torch.stack(columns, 1), *[own for _, own in ordered])
     return PackedSequence(outputs, sizes, by_length, back), last
+
+
+def of_packed(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what answers ``func``, which recurrent layers call, as `torch.lstm`.
+
+    Given packed sequences, it is called for each. Layers come here that may be more than their class, since
+    they have hooks or are of a class of the program, and those whose states alone are pending.
+    """
+
+    def answer(data: Any, sizes: Any, *args: Any) -> Any:
+        if not isinstance(sizes, Tensor) or sizes.dtype != torch.int64:  # the state: nothing is packed
+            return record(func, data, sizes, *args)
+        state, weights, has_biases, layers, dropout, training, both_ways = args
+        refuse_draws(dropout, training)
+        places = places_of(sizes)
+        found = []
+        for i, own in enumerate(places):
+            begin = optree.tree_map(lambda h, i=i: h[:, i : i + 1], state)
+            options = weights, has_biases, layers, dropout, training, both_ways, False
+            found.append(func(chosen(data, own)[:, None], begin, *options))
+        outputs, *last = zip(*found, strict=True)
+        together = in_order([x[:, 0] for x in outputs], places)
+        return together, *[torch.cat(columns, 1) for columns in last]
+
+    return answer
+
+
+def refuse_draws(dropout: float, training: bool) -> None:
+    """Raise `RecordError` if sequences draw numbers one by one where a seed promises those of the loop."""
+    if dropout and training and recording_of().seed is not None:
+        raise refusal(
+            "A recurrent layer draws dropout for packed sequences one by one, so it would be another than "
+            "that of the loop with this seed.",
+            "call the layer for each sequence, or leave out seed= where the numbers may be others.",
+        )
+
+
+def in_order(found: Sequence[Any], places: Sequence[Tensor]) -> Any:
+    """Return the entries of some sequences as one packed tensor, where each is at its places."""
+    if len(found) == 1:
+        return found[0]
+    joined = torch.cat([*places])
+    order = torch.empty_like(joined)
+    order[joined] = torch.arange(len(order))
+    return chosen(torch.cat([*found]), order)
 
 
 def places_of(sizes: Tensor) -> list[Tensor]:
@@ -83,3 +144,7 @@ def chosen(x: Any, rows: Tensor) -> Any:
     if len(rows) == len(x) and bool((rows == torch.arange(len(rows))).all()):
         return x
     return record(torch.index_select, x, 0, rows)
+
+
+RECURRENT_FUNCTIONS: Sequence[Any] = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+"""What recurrent layers call, with one padded minibatch or with packed sequences."""

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.nn.parameter import is_lazy
-from torch.nn.utils.rnn import PackedSequence
 
 from multifold.lazy.current import CURRENT
 from multifold.lazy.patches import Replacements
 from multifold.lazy.writes import is_users_class
 from multifold_torch.lazy.changes import ATTRIBUTE_SETS, VERSIONS, Called, Layer, has_mode
 from multifold_torch.lazy.mapped import RECURRENT, is_mapped, on_rows
-from multifold_torch.lazy.packing import call_of_each
+from multifold_torch.lazy.packing import call_of_each, takes_packed
 from multifold_torch.lazy.pending import refuse
 from multifold_torch.lazy.watching import has_parameters, recording_all
 from multifold_torch.lazy.weights import MET, OtherWeights
@@ -50,7 +49,7 @@ def seen_call(call: Callable[..., Any]) -> Callable[..., Any]:
                     if type(layer) is not Layer:
                         layer = recorder.called(Layer, self)
                     return recorder.call(recording, layer, False, args, kwargs)
-                if is_layer and args and type(args[0]) is PackedSequence and is_pending(args[0].data):
+                if is_layer and isinstance(self, nn.RNNBase) and takes_packed(self, *args, **kwargs):
                     return call_of_each(self, *args, **kwargs)
             except OtherWeights:
                 with recording_all() if is_layer else contextlib.nullcontext():

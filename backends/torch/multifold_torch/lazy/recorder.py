@@ -211,7 +211,7 @@ class TorchRecorder(LazyRecorder):
         self.changers: dict[int, frozenset[str]] = {}
         self.depth = 0
         self.module_kinds: dict[type[nn.Module], tuple[bool | None, bool, bool]] = {}
-        self.filled: dict[int, list[weakref.ref[Any]]] = {}
+        self.filled: dict[int, tuple[Any, list[weakref.ref[Any]]]] = {}
 
     def kind_of_module(self, kind: type[nn.Module]) -> tuple[bool | None, bool, bool]:
         """Return whether a class of modules is a cell, one of `LAYERS`, made by torch.compile; keep that.
@@ -755,10 +755,11 @@ class TorchRecorder(LazyRecorder):
 
     def note_filled(self, recording: Recording, x: Tensor) -> None:
         """Note that the example whose code runs now fills a tensor part by part; see `Filling`."""
-        self.filled.setdefault(id(recording.made), []).append(weakref.ref(x))
+        made = recording.made  # kept, so that no other list gets its ``id``
+        self.filled.setdefault(id(made), (made, []))[1].append(weakref.ref(x))
 
     def complete(self, recording: Recording) -> None:
-        for found in self.filled.pop(id(recording.made), ()):
+        for found in self.filled.pop(id(recording.made), (None, ()))[1]:
             x = found()
             if type(x) is Written:
                 with_pending(x)

@@ -24,12 +24,12 @@ from multifold_torch.lazy.answers import (
     READS_WITHOUT_GRADIENT,
     getters,
     has_mask,
-    is_number,
     methods,
     row_at,
     with_known_numbers,
     without_masks,
 )
+from multifold_torch.lazy.filling import is_number
 from multifold_torch.lazy.in_place import changed, may_stand, out_of_place, with_item
 from multifold_torch.lazy.pending import Pending, refuse_real
 from multifold_torch.lazy.written import is_pending

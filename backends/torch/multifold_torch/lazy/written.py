@@ -67,6 +67,9 @@ class Written(Tensor):
     def __repr__(self, **_: Any) -> str:
         return repr(self.pending)
 
+    def __str__(self) -> str:
+        return str(self.pending)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.pending.__reduce_ex__(protocol)
 
