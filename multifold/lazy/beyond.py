@@ -78,6 +78,9 @@ NAMING = NAMELESS | {"patch", "monkeypatch", "exec", "sys"}
 SETTERS = {"train": "training", "eval": "training"}
 """Methods that set an attribute of another name. What ``requires_grad_`` sets is part of each form."""
 
+CALLED_WITH_OBJECTS = {"forward", "call"}
+"""Methods that a framework calls where a module of it is called."""
+
 SETTINGS_OF_OBJECTS = {"setLevel"}
 """Methods that change how an object behaves, whatever attributes of it code names."""
 
@@ -122,7 +125,7 @@ class ProgramStores:
         everything: bool = False,
         settings: Collection[str] = (),
     ) -> None:
-        begin = {attribute_of(x, "__name__", "") for x in roots} | {"forward", "call"}
+        begin = {attribute_of(x, "__name__", "") for x in roots} | CALLED_WITH_OBJECTS
         functions = [*functions_in(roots, is_known, is_cell)]
         found = [written_by(x.__code__) for x in functions]
         stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
@@ -160,11 +163,11 @@ class ProgramStores:
     @property
     def is_idle(self) -> bool:
         """Whether the program stores nothing that a cell could find."""
-        return not (self.names or self.any_name or self.contents or self.variables)
+        return not (self.names or self.modes or self.any_name or self.contents or self.variables)
 
     def may_store(self, name: str) -> bool:
         """Return whether the program may store to an attribute, a global or a variable of this name."""
-        return self.any_name or name in self.names
+        return self.any_name or name in self.names or name in self.modes
 
 
 def every_store() -> ProgramStores:
@@ -194,6 +197,8 @@ class Beyond:
         looked at.
     version_of : callable
         ``version_of(x)`` returns how often an array was changed in place, and None for anything else.
+    running : sequence of object
+        Models whose own calls run now: what their ``forward`` finds, no cell finds by calling them.
 
     Attributes
     ----------
@@ -207,6 +212,7 @@ class Beyond:
         stores: ProgramStores,
         is_known: Callable[[str], bool],
         version_of: Callable[[Any], int | None] = lambda x: None,
+        running: Sequence[Any] = (),
     ) -> None:
         self.stores = stores
         self.is_known = is_known
@@ -218,6 +224,7 @@ class Beyond:
         # Attributes of the roots are compared by others.
         self.own = {id(x) for x in roots if not isinstance(x, FunctionType)}
         self.kept = set[tuple[int, str]]()
+        self.running = {id(x) for x in running}
         if stores.is_idle:
             return
         todo = [*roots]
@@ -319,9 +326,14 @@ class Beyond:
                     self.keep_name(owner, table, name, f"attribute {name!r} of {text}")
                     yield table.get(name, NOTHING)
             if isinstance(table, MappingProxyType):  # of a class
-                for name in [name for name, part in table.items() if is_special(name, part)]:
+                for name in [name for name, part in table.items() if self.is_called(x, name, part)]:
                     self.keep_name(owner, table, name, f"attribute {name!r} of {text}")
                     yield table[name]
+
+    def is_called(self, x: Any, name: str, part: Any) -> bool:
+        """Return whether ``part`` of the class of ``x`` is a method that Python or a framework calls."""
+        is_object = not isinstance(x, type) and id(x) not in self.running
+        return is_special(name, part) or (is_object and name in CALLED_WITH_OBJECTS)
 
     def tables(self, x: Any) -> Iterator[tuple[Any, str, Any]]:
         """Yield ``(owner, its name, table)`` for where attributes are: an object, its class and bases."""
@@ -334,13 +346,15 @@ class Beyond:
         yield from [(kind, kind.__name__, vars(kind)) for kind in own]
         if not isinstance(x, type) and hasattr(x, "__dict__"):
             yield x, type(x).__name__, vars(x)
+            if "_modules" in vars(x):  # where a module of PyTorch keeps its parts
+                yield x, f"the parts of {type(x).__name__}", vars(x)["_modules"]
         elif own and not isinstance(x, type):
             yield x, type(x).__name__, Slots(x)
 
     def keep_name(self, owner: Any, table: Any, name: str, text: str) -> None:
         """Keep what a name of ``owner`` stands for in its ``table``, if the program may store to it."""
         if id(owner) not in self.own and self.stores.may_store(name):
-            key = id(owner), name
+            key = id(owner), text
             if key not in self.kept:
                 self.kept.add(key)
                 # A wrapper of a cell, which each run makes anew, counts as the function.
@@ -375,7 +389,7 @@ def beyond_of(
     recording: Recording, roots: Sequence[Any], version_of: Callable[[Any], int | None] = lambda x: None
 ) -> Beyond | None:
     """Return the `Beyond` of a cell's function, or of objects that it takes; None if nothing is kept."""
-    found = Beyond(roots, stores_of(recording), known_to(recording), version_of)
+    found = Beyond(roots, stores_of(recording), known_to(recording), version_of, recording.program[:1])
     return found if found.places else None
 
 

@@ -328,3 +328,45 @@ def test_what_is_stored_by_hidden_ways_is_found(way):
         xs, values = [torch.randn(4) for _ in range(20)], [1.0 + i % 3 for i in range(20)]
         wanted = torch.stack([model(*pair) for pair in zip(xs, values, strict=True)])
         torch.testing.assert_close(run(xs, values), wanted)
+
+
+class Gain(nn.Module):
+    """A module that a cell finds by a global name."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor, self.act = 1.0, nn.Tanh()
+
+    def forward(self, x):
+        return self.act(x) * (self.factor if self.training else 3.0)
+
+
+GAIN, LAYER, RELU = Gain(), nn.Linear(4, 4), nn.ReLU()
+
+
+def gained(x):
+    return GAIN(x) + x
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: setattr(GAIN, "factor", 2.0),
+        lambda: setattr(GAIN, "act", RELU),
+        lambda: nn.Module.train(GAIN, False),
+    ],
+    ids=["attribute", "part", "mode"],
+)
+def test_a_module_that_a_cell_finds_and_an_example_changes_is_refused(change, monkeypatch):
+    for name in ("factor", "training"):
+        monkeypatch.setattr(GAIN, name, getattr(GAIN, name))
+    monkeypatch.setitem(GAIN._modules, "act", GAIN.act)
+
+    def program(x):
+        found = gained(LAYER(x))
+        change()
+        return gained(found)
+
+    run = multifold.batched(program, cells=[gained], backend="torch")
+    with pytest.raises(multifold.LaunchError, match="uses was changed during the run"):
+        run([torch.randn(4) for _ in range(3)])
