@@ -39,7 +39,7 @@ from multifold._engine.ops.state import NOTHING, KeptState
 from multifold._engine.record.lines import warn_user
 from multifold.backend import Backend
 from multifold.lazy.current import refusal
-from multifold.lazy.watched import Resources, Watched, WatchedPlace, same
+from multifold.lazy.watched import Resources, Watched, WatchedPlace
 from multifold.lazy.writes import functions_in, named_by
 
 Entry = tuple[Any, Any, Any]
@@ -86,8 +86,9 @@ class KeepingWatch:
             ]
             return text_of(slot.owner, names[0] if names else None)
         for place, stood in zip(self.places, self.stood, strict=True):
-            if not same(stood, place.read()):
-                return place.text
+            found = place.changed(stood, place.read())
+            if found is not None:
+                return found.text
         return None
 
     def holds_arrays(self) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 import threading
 from array import array
-from collections import ChainMap, Counter, UserDict, UserList, deque
+from collections import Counter, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import CellType, FunctionType, MemberDescriptorType, MethodWrapperType, ModuleType
+from types import CellType, FunctionType, MemberDescriptorType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,12 @@ HOLDERS: tuple[Any, ...] = (list, dict, set, deque, bytearray, array, UserDict, 
 
 MODES = {"train", "eval"}
 """Methods of a framework's models that change their modes."""
+
+PLAIN = frozenset(VALUES)
+"""The types of values of Python, as a set: objects of their subclasses may change."""
+
+FUNCTIONS = (FunctionType, MethodType, staticmethod, classmethod)
+"""Types of what classes have for functions."""
 
 LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore)
 """Types whose ``repr`` says whether they are held."""
@@ -81,12 +88,24 @@ class WatchedPlace(NamedTuple):
         What to do about it.
     read : callable
         Returns the `Reading` of now.
+    parts : sequence of (str, str)
+        Of several names of one object the text and line of each, in the order of what `read` returns.
     """
 
     text: str
     where: str
     hint: str
     read: Callable[[], Reading]
+    parts: Sequence[tuple[str, str]] = ()
+
+    def changed(self, before: Reading, after: Reading) -> WatchedPlace | None:
+        """Return the place, or of several names the first, in which two readings differ; None for none."""
+        if before is after or same(before, after):
+            return None
+        for (text, line), x, y in zip(self.parts, before, after, strict=bool(self.parts)):
+            if not equal(x, y):
+                return WatchedPlace(text, line, self.hint, self.read)
+        return self
 
     @property
     def is_iterator(self) -> bool:
@@ -315,6 +334,7 @@ class Watched:
         tables = self.tables_of(x) if is_object else [vars(x)]
         reserved = self.backend.reserved(x) if is_object else ()
         whose = type(x).__name__ if is_object else getattr(x, "__qualname__", x.__name__)
+        names, parts = list[str](), list[tuple[str, str]]()
         for store in self.stores:
             is_meant = store.root == root if root else is_object
             if (
@@ -322,9 +342,15 @@ class Watched:
                 and store.name not in reserved
                 and self.is_new(x, store.name)
             ):
-                by_name = isinstance(x, (type, ModuleType)) or store.name == "__class__"
-                table = Attributes(x) if by_name else ChainMap(*tables)
-                self.add_name(table, store, f"attribute {store.name!r} of {whose}", OWN_COPY)
+                text = f"attribute {store.name!r} of {whose}"
+                if isinstance(x, (type, ModuleType)) or store.name == "__class__":
+                    self.add_name(Attributes(x), store, text, OWN_COPY)
+                else:
+                    names.append(store.name)
+                    parts.append((text, store.where))
+        if names:
+            read = partial(self.readings, tables, names)
+            self.places.append(WatchedPlace(*parts[0], OWN_COPY, read, parts))
         if (is_object and self.is_foreign(x)) or (self.any_name and (is_object or isinstance(x, type))):
             self.add(f"an attribute of {whose}", "", OWN_COPY, lambda: all_attributes(x))
         for name in frozenset[str]().union(*[table.keys() & self.called for table in tables]):
@@ -361,6 +387,8 @@ class Watched:
         The marks are the version of each pending value in it, the bytes of small arrays of NumPy, and the
         count of changes of each array of a framework that counts them.
         """
+        if type(x) in PLAIN:
+            return (x,)
         found = [x, *entries(x)] if isinstance(x, HOLDERS) else [x]
         marks: list[Any] = []
         for y in found:
@@ -378,6 +406,20 @@ class Watched:
             elif is_iterator(y):
                 marks.append(object())
         return found + marks
+
+    def readings(self, tables: Sequence[dict[str, Any]], names: Sequence[str]) -> Reading:
+        """Return what stands for each of some names in the first table that has it; see `reading`.
+
+        An entry with marks is a tuple. Most names are of other objects, and stand for nothing here.
+        """
+        found: list[Any] = [NOTHING] * len(names)
+        for i, name in enumerate(names):
+            for table in tables:
+                if name in table:
+                    own = self.reading(table[name])
+                    found[i] = own[0] if len(own) == 1 else tuple(own)
+                    break
+        return found
 
     def value_of(self, variable: Any) -> bytes | None:
         """Return the bytes of a variable; None inside of a graph, where it has no value yet."""
@@ -400,8 +442,9 @@ class Watched:
         There may be more places in the later one.
         """
         for place, then, now in zip(self.places, before, after, strict=False):
-            if then is not now and not same(then, now):
-                return place
+            found = place.changed(then, now)
+            if found is not None:
+                return found
         return None
 
 
@@ -433,11 +476,9 @@ class Attributes:
 
 
 def all_attributes(x: Any) -> Reading:
-    """Return the names of all attributes of an object or class, and what they stand for.
-
-    A function for which a cell stands while programs run is itself.
-    """
-    return *vars(x), *[bare(getattr(y, "__func__", y)) for y in vars(x).values()]
+    """Return the names of all attributes of an object or class, and what they stand for."""
+    own = vars(x)
+    return *own, *own.values()
 
 
 def kind_of(x: Any) -> Any:
@@ -479,14 +520,21 @@ def one_of(probe: Callable[[], Any]) -> Reading:
 
 def same(some: Sequence[Any], others: Sequence[Any]) -> bool:
     """Return whether two sequences, as readings of one place, agree: in objects, and in values."""
-    return len(some) == len(others) and all(map(equal, some, others))
+    if len(some) != len(others):
+        return False
+    return all(map(operator.is_, some, others)) or all(map(equal, some, others))
 
 
 def equal(x: Any, y: Any) -> bool:
-    """Return whether two entries of readings agree: one object, or equal values; tuples entry by entry."""
+    """Return whether two entries of readings agree: one object, or equal values; tuples entry by entry.
+
+    What stands for a function while a program runs, also in a method, agrees with it.
+    """
     if x is y:
         return True
     kind = type(x)
     if kind is not type(y):
         return False
+    if kind in FUNCTIONS:
+        return bare(getattr(x, "__func__", x)) is bare(getattr(y, "__func__", y))
     return same(x, y) if kind is tuple else kind in VALUES and bool(x == y)
