@@ -109,6 +109,8 @@ class ProgramStores:
         Whether it may store to other names, too, as by ``setattr``.
     contents : bool
         Whether it changes what a container or an array holds.
+    arrays : bool
+        Whether it may change what an array holds.
     variables : bool
         Whether it sets context variables.
     settings : bool
@@ -126,7 +128,7 @@ class ProgramStores:
         settings: Collection[str] = (),
     ) -> None:
         begin = {attribute_of(x, "__name__", "") for x in roots} | CALLED_WITH_OBJECTS
-        functions = [*functions_in(roots, is_known, is_cell)]
+        functions = functions_that_run([*functions_in(roots, is_known, is_cell)], roots)
         found = [written_by(x.__code__) for x in functions]
         stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
         called = frozenset[str]().union(*[one.names for one in found])
@@ -146,6 +148,7 @@ class ProgramStores:
         )
         self.any_name = everything or makes or not NAMING.isdisjoint(called) or any(map(is_setter, named))
         self.contents = everything or any(one.contents for one in found) or any(map(is_changer, named))
+        self.arrays = everything or any(one.arrays for one in found) or any(map(is_changer, named))
         self.variables = everything or not called.isdisjoint({"set", "reset", "run"})
         # "seed" is a common name for a number, too.
         self.seeds = not names_called(functions, begin).isdisjoint(SEEDERS - {"seed"})
@@ -426,6 +429,25 @@ def methods_named(code: CodeType) -> frozenset[str]:
         own += [x for x in texts if isinstance(x, str)]
     inner = [methods_named(x) for x in code.co_consts if isinstance(x, CodeType)]
     return frozenset(own).union(*inner)
+
+
+def functions_that_run(functions: Sequence[FunctionType], roots: Sequence[Any]) -> Sequence[FunctionType]:
+    """Return those of some functions of a program that its examples may call; ``roots`` lead to them.
+
+    These are all but the ``__init__`` of objects that were made before, where no example makes objects of
+    the user's classes: no code names such a class or asks for one, and no object holds one.
+    """
+    others = [x for x in functions if x.__name__ != "__init__"]
+    named = [x for function in others for _, x in named_by(function)]
+    held = [x for root in roots for x in getattr(root, "__dict__", {}).values()]
+    parts = [x for part in (*roots, *named, *held) for x in code_in(part)]
+    names = frozenset[str]().union(*[written_by(x.__code__).names for x in others])
+    makes = (
+        any(isinstance(x, type) and is_users_class(x) for x in parts)
+        or not {"type", "__class__", "__new__", "__init__"}.isdisjoint(names)
+        or any(x.__code__.co_varnames[:1] == ("cls",) for x in others)
+    )
+    return functions if makes else others
 
 
 def refuse_reseeded(recording: Recording, name: str, hint: str) -> None:

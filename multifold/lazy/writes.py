@@ -60,6 +60,15 @@ CHANGERS = {
 }
 """Methods and functions that change what a container holds, or an array."""
 
+OF_CONTAINERS = {
+    *("append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "popitem", "remove"),
+    *("clear", "discard", "update", "setdefault", "move_to_end", "reverse", "rotate"),
+}
+"""Methods of `CHANGERS` that no array has."""
+
+READERS = {"items", "keys", "values", "get", "copy"}
+"""Methods of a dictionary that change nothing in it."""
+
 OPTIONS = {"out", "inplace"}
 """Keywords that let a function change one of its arguments."""
 
@@ -179,8 +188,10 @@ class CodeWrites(NamedTuple):
     contents : str or None
         A line that changes what a container or an array holds that is not new in the code; None if none
         does.
+    arrays : bool
+        Whether such a line may change an array: it does more than call methods that only containers have.
     names : frozenset of str
-        All names of globals, attributes and methods in the code.
+        All names of globals, attributes and methods in the code; ``__dict__`` if it is more than read.
     imports : tuple of Import
         What the code imports where it runs.
     """
@@ -189,6 +200,7 @@ class CodeWrites(NamedTuple):
     globals: tuple[NameStore, ...]
     variables: tuple[NameStore, ...]
     contents: str | None
+    arrays: bool
     names: frozenset[str]
     imports: tuple[Import, ...]
 
@@ -202,7 +214,7 @@ def written_by(code: CodeType) -> CodeWrites:
     steps = Steps.of(code)
     own = code.co_varnames[0] if code.co_name == "__init__" and code.co_argcount else None
     attributes, names_of_module, variables = list[NameStore](), list[NameStore](), list[NameStore]()
-    contents = None
+    contents, arrays = None, False
     fresh, numbers = fresh_names(code), number_names(code)
     for number, step in enumerate(steps.steps):
         at = where(code, step.line or code.co_firstlineno)
@@ -216,8 +228,10 @@ def written_by(code: CodeType) -> CodeWrites:
             variables.append(NameStore(step.value, None, at))
         elif changes_contents(steps, number, fresh, numbers):
             contents = contents or at
+            arrays = arrays or step.name not in ATTRIBUTES or step.value not in OF_CONTAINERS
     if any(isinstance(x, tuple) and not OPTIONS.isdisjoint(x) for x in code.co_consts):  # names of keywords
-        contents = contents or where(code, code.co_firstlineno)
+        contents, arrays = contents or where(code, code.co_firstlineno), True
+    names = frozenset(code.co_names) - ({"__dict__"} if only_reads_dict(steps) else set())
     inner = [written_by(x) for x in code.co_consts if isinstance(x, CodeType)]
     return CodeWrites(
         (*attributes, *[x for one in inner for x in one.attributes]),
@@ -225,9 +239,22 @@ def written_by(code: CodeType) -> CodeWrites:
         # What a function inside stores into a variable of this one is no one else's.
         (*variables, *[x for one in inner for x in one.variables if x.name in code.co_freevars]),
         next((x for x in (contents, *[one.contents for one in inner]) if x), None),
-        frozenset(code.co_names).union(*[one.names for one in inner]),
+        arrays or any(one.arrays for one in inner),
+        names.union(*[one.names for one in inner]),
         (*imports_of(steps), *[x for one in inner for x in one.imports]),
     )
+
+
+def only_reads_dict(steps: Steps) -> bool:
+    """Return whether code does no more with a ``__dict__`` than give its entries as keywords or read them.
+
+    >>> [only_reads_dict(Steps.of(f.__code__)) for f in (
+    ...     lambda x: dict(**x.__dict__), lambda x: x.__dict__.items(), lambda x: x.__dict__.update(y=1))]
+    [True, True, False]
+    """
+    after = [y for x, y in itertools.pairwise(steps.steps) if x.value == "__dict__"]
+    reads = [x.name == "DICT_MERGE" or (x.name in ATTRIBUTES and x.value in READERS) for x in after]
+    return all(reads)
 
 
 def imports_of(steps: Steps) -> Iterator[Import]:

@@ -1027,3 +1027,71 @@ def test_code_that_looks_at_the_mode_of_a_layer_sees_it():
     words = [[*range(2 + i % 4)] for i in range(24)]
     for _ in range(3):
         torch.testing.assert_close(run(words), run.loop(words))
+
+
+class Furnished(nn.Module):
+    """A cell among code that changes much, but only where a model is made, printed, or lists are filled."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.embed, self.gate, self.parts = nn.Embedding(10, 8), nn.Linear(8, 8).eval(), []
+        self.bias = nn.Parameter(torch.randn(8))
+        self.parts.append(self.gate)
+        for name, value in options.items():
+            setattr(self, name, value)
+
+    def __repr__(self):
+        return "Furnished({factor})".format(**self.__dict__)
+
+    def step(self, x, h):
+        return torch.tanh(self.gate(x) + h) * self.factor + self.bias.unsqueeze(0).sum(0)
+
+    def forward(self, words):
+        h, kept = torch.zeros(8), [[] for _ in words]
+        for i, word in enumerate(words):
+            h = self.step(self.embed(word), h)
+            kept[i - 1].append(h)
+        return h + sum(kept[0])
+
+
+WORDS = [torch.randint(10, (3 + i % 3,)) for i in range(20)]
+
+
+def test_code_that_no_example_runs_and_lists_that_it_fills_leave_functions_to_be_found():
+    net = Furnished(factor=2.0)
+    run = multifold.batched(net, may_loop=False)
+    for _ in range(2):
+        torch.testing.assert_close(run(WORDS), torch.stack([net(x) for x in WORDS]))
+    assert sum(map(len, WORDS)) in found_in(run).values()
+
+
+class Quiet(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer.eval()
+
+
+class Noisy(Quiet):
+    def forward(self, x):
+        return self.layer(x)
+
+
+KINDS = {"noisy": Noisy}
+
+
+def test_a_mode_that_the_init_of_an_object_sets_counts_where_an_example_makes_one():
+    layer, drop = nn.Linear(8, 8), nn.Dropout(0.5)
+
+    def scaled(x):
+        return layer(x) * (2.0 if drop.training else 3.0)
+
+    def program(x):
+        drop.train()
+        first = scaled(x)
+        KINDS["noisy"](drop)
+        return first, scaled(x)
+
+    run = multifold.batched(program, join="list", may_loop=False)
+    xs = [torch.randn(8) for _ in range(20)]
+    for _ in range(2):
+        torch.testing.assert_close(run(xs), [program(x) for x in xs])

@@ -691,7 +691,7 @@ class TorchRecorder(LazyRecorder):
             return None
         held = container_in(call.leaves, guard.around, guard.names) if stores.contents else None
         has_constants = bool(sequence.sequence.constants and sequence.computed_with)  # not what it has made
-        if held is not None or (stores.contents and has_constants):
+        if held is not None or (stores.arrays and has_constants):
             what = "what it computes with" if held is None else f"what {held!r} holds"
             cell.give_up(f"the program may change {what}")
             return None
@@ -826,7 +826,7 @@ def changes_contents(recording: Recording) -> bool:
     PyTorch keeps that an array of NumPy has seen the memory of a tensor, which then cannot stand for a
     pending one; see `is_alone`.
     """
-    return bool((recording.stores or stores_of(recording)).contents)
+    return bool((recording.stores or stores_of(recording)).arrays)
 
 
 def refuse_in_trace(what: str) -> NoReturn:
