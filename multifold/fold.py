@@ -31,7 +31,6 @@ from multifold._engine.rounds import collector
 from multifold._engine.rounds.awaitables import Awaiting, refuse_values
 from multifold._engine.rounds.rounds import Rounds
 from multifold._engine.rounds.tasks import Tasks, collects_failures
-from multifold._engine.run.launch import Outcomes
 from multifold._engine.run.loop import Loop, loop_of
 from multifold._engine.run.report import Report
 from multifold._engine.traces.minibatch import Minibatch, is_batch, refuse_misplaced, schedule_traces
@@ -105,7 +104,6 @@ class Fold(FrameworkRecorder, Awaiting):
         find_policy(schedule)  # which refuses one that there is not
         self._policy = schedule
         self._plans = PlanCache(schedule)
-        self._outcomes = Outcomes()
         self._kept_columns: Columns | None = None
         self._programs: Programs | None = None
         self._profile = profile
@@ -176,17 +174,15 @@ class Fold(FrameworkRecorder, Awaiting):
     def clear(self) -> None:
         """Forget all calls, and what `reset` keeps of them: their forms, and the plans of minibatches.
 
-        What launches have shown of ops (`Outcomes`) is forgotten, too. Raises `RecordError` while the fold
-        runs examples, as `reset` does.
+        Raises `RecordError` while the fold runs examples, as `reset` does.
         """
         self.reset()
         self._graph.forget_before()
         self._plans = PlanCache(self._policy)
-        self._outcomes = Outcomes()
 
     def _go_on_from(self, before: Fold) -> None:
-        """Take over what another fold of the same plain program knows: forms, plans and outcomes."""
-        self._plans, self._outcomes = before._plans, before._outcomes
+        """Take over what another fold of the same plain program knows: forms and plans."""
+        self._plans = before._plans
         self._graph.go_on_from(before._graph)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -379,7 +375,7 @@ class Fold(FrameworkRecorder, Awaiting):
         """
         debug = self._debug or check
         tries = self._trials and not check
-        options = self._plans, self._outcomes, self._profile, debug, tries, among
+        options = self._plans, self._profile, debug, tries, among
         return partial(loop_of, self, model, *options)
 
     def _run(self, model: Any, plan: Plan, *, check: bool = False, device: Any = None) -> list[Any]:

@@ -79,6 +79,7 @@ try:
         awaited,
         located,
         requests_are,
+        rows_of,
     )  # fmt: skip
 
     # Python imports the source of a module that was not built, and one source among compiled modules would
@@ -123,6 +124,7 @@ except ImportError as error:
         awaited,
         located,
         requests_are,
+        rows_of,
     )  # fmt: skip
     from multifold._engine.compiled.reference.covers import beam, cover
     from multifold._engine.compiled.reference.foot import at_foot
@@ -171,6 +173,7 @@ __all__ = [
     "plan",
     "recorded",
     "requests_are",
+    "rows_of",
     "schedule",
     "state",
     "tables_hold",

@@ -241,6 +241,21 @@ def are_nodes(items: Any, graph: Any) -> bool:
     return all(coroutines.is_node(x, graph) for x in items)
 
 
+def rows_of(items: Any, graph: Any) -> Integers | None:
+    """Return the references of items that are all nodes of a graph, read by rows; None if they are not."""
+    count = len(items)
+    found = columns.array(count)
+    refs: columns.Write = columns.fresh(found)
+    kind: Any = graph.node_type
+    for i in range(count):
+        node = items[i]
+        if type(node) is not kind or not coroutines.is_node(node, graph):
+            return None
+        refs[i] = coroutines.ref_of(node)
+    columns.closed(found, refs)
+    return found
+
+
 class HasReturned(StopIteration):
     """That a coroutine has returned, and its ``value``; not raised, which takes longer."""
 

@@ -39,6 +39,16 @@ MANY_CALLS = 50_000
 Forms = dict[Hashable, tuple[str, dict[Hashable, Signature]]]
 """Forms of calls: the letters of each, and the signature of each of its values."""
 
+NAMED: Forms = {}
+"""The forms of calls whose op is a name, of all folds of this process: what a new fold need not understand.
+
+They keep no object of the user alive (`Signature.outlives_reset`). All threads share them. Each step is one
+operation of a dictionary, so two threads may at worst understand a form twice.
+"""
+
+MOST_NAMED = 1024
+"""So many forms are in `NAMED`, and so many values of each, before all of them are forgotten."""
+
 
 class Part(NamedTuple):
     """A part of a result: the keys that lead to it, the number of its parent, and the length of a `split`.
@@ -89,7 +99,7 @@ class Graph(GraphBase):
     forms : dict of Hashable to (str, dict of Hashable to Signature)
         The forms of ``quick``: the letters of each, and the signature of each of its values.
     before : dict
-        The forms of the calls before `Fold.reset`; see `lasting`.
+        The forms of the calls before `Fold.reset`; see `lasting`. In a new fold those in `NAMED`.
     shared : SharedCopies
         The values inside of `multifold.shared`, and the copies of large arrays among them.
     counted : CountedArrays
@@ -140,7 +150,7 @@ class Graph(GraphBase):
     ) -> None:
         super().__init__(node_type, merges)
         self.forms: Forms = {}
-        self.before: Forms = {} if before is None else before.lasting()
+        self.before: Forms = NAMED if before is None else before.lasting()
         self.shared = SharedCopies(None if before is None else before.lasting_copies())
         self.signatures: list[Signature] = []
         self.keys: dict[Hashable, int] = {}
@@ -181,7 +191,12 @@ class Graph(GraphBase):
         table = self.quick[key][2]
         if table is not None:
             table[values] = number
-        self.forms[key][1][values] = self.signatures[number]
+        signature = self.forms[key][1][values] = self.signatures[number]
+        if self.before is NAMED and type(signature.op) is str and signature.outlives_reset:
+            known = NAMED.setdefault(key, (letters, {}))[1]
+            known[values] = signature
+            if max(len(NAMED), len(known)) > MOST_NAMED:
+                NAMED.clear()
 
     def lasting(self, *, lazy: bool = False) -> Forms:
         """Return the forms that the graph after a reset starts with: key -> letters, values -> signature.

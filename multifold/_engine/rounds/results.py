@@ -9,12 +9,12 @@ without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import optree
 
+from multifold._engine import compiled
 from multifold._engine.compiled.arrays import Integers
 from multifold._engine.ops.values import groups_differ
 from multifold._engine.plan.each import Hole, RowsOfEach
@@ -65,10 +65,10 @@ def merged_results(
     graph = recorder._graph
     found = tasks.results
     if not tasks.collect:  # nearly always each example has returned a row, or some rows of its own
-        results = [result for _, result in sorted(found.items())]
-        if results and are_rows(results, graph):
-            model = take_apart(recorder, results[0], 0)
-            return replace(model, groups=[np.array([node._ref for node in results], np.int64)])
+        results = [found[example] for example in sorted(found)]
+        refs = compiled.rows_of(results, graph)
+        if results and refs is not None:
+            return Outputs(ONE, [refs], wanted=["row"])
         own = kept_rows(results, graph)
         if own and isinstance(results[0], RowsOfEach) and results[0].are_joined:
             columns = [np.array([x._ref for x in rows], np.int64) for rows in zip(*own, strict=True)]
@@ -99,11 +99,6 @@ def merged_results(
     return merge(taken, loose[len(graph.loose) :]) if taken else None
 
 
-def are_rows(some: Sequence[Any], graph: Any) -> bool:
-    """Return whether all of these are nodes of ``graph`` that are read by rows."""
-    return all(type(x) is graph.node_type and x._graph is graph for x in some)
-
-
 def kept_rows(results: Sequence[Any], graph: Any) -> list[tuple[Any, ...]] | None:
     """Return the nodes of each result that is ``each((node, node))``; None unless all results are so."""
     if not results or not all(isinstance(result, Each) for result in results):
@@ -112,7 +107,8 @@ def kept_rows(results: Sequence[Any], graph: Any) -> list[tuple[Any, ...]] | Non
         found = [result.value for result in results]
     except RecordError:  # which is raised again where the example is known
         return None
-    return found if all(type(rows) is tuple and are_rows(rows, graph) for rows in found) else None
+    are_rows = all(type(rows) is tuple and compiled.rows_of(rows, graph) is not None for rows in found)
+    return found if are_rows else None
 
 
 ROW = Hole(1, whole=False)

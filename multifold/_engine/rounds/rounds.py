@@ -230,7 +230,6 @@ class Rounds:
         if loop.values.backend.pads and not in_place:
             return NO_INTEGERS, None
         table = self.table
-        table.extend()
         if self.sweep:
             self.store.sweep()
         ready, launches = self.next_launches(calls)

@@ -115,25 +115,22 @@ class Outcome:
         return None if key is None else (result[key], self.forms[key])
 
 
-class Outcomes:
-    """What launches have shown, by signature and then by classes of rows; forgotten with the signature."""
+OUTCOMES: WeakKeyDictionary[Signature, dict[Hashable, Outcome]] = WeakKeyDictionary()
+"""What launches of this process have shown, by signature and then by classes of rows."""
 
-    def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Signature, dict[Hashable, Outcome]] = WeakKeyDictionary()
+MOST_CLASSES = 1024
+"""The outcomes of so many classes of rows are known of a signature, before all of them are forgotten."""
 
-    def __reduce__(self) -> tuple[type[Outcomes], tuple[()]]:
-        """Pickle and copy as a new, empty object."""
-        return Outcomes, ()
 
-    def of(self, signature: Signature) -> dict[Hashable, Outcome]:
-        """Return the dictionary of a signature: the classes of a launch's rows -> its outcome.
+def outcomes_of(signature: Signature) -> dict[Hashable, Outcome]:
+    """Return the dictionary of a signature: the classes of a launch's rows -> its outcome.
 
-        It is stored, and empty at first; the caller adds to it.
-        """
-        found = self._known.get(signature)
-        if found is None:
-            found = self._known[signature] = {}
-        return found
+    It is stored, and empty at first; the caller adds to it.
+    """
+    found = OUTCOMES.get(signature)
+    if found is None or len(found) > MOST_CLASSES:
+        found = OUTCOMES[signature] = {}
+    return found
 
 
 ONE, EVEN, UNEVEN = range(3)

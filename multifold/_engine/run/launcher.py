@@ -36,7 +36,7 @@ from multifold._engine.ops.values import (
 )
 from multifold._engine.ops.writes import Watch, all_arrays, refuse_changed
 from multifold._engine.record.signature import Signature
-from multifold._engine.run.launch import Launched, Outcome, Outcomes, PreparedLaunch
+from multifold._engine.run.launch import Launched, Outcome, PreparedLaunch, outcomes_of
 from multifold._engine.run.settling import Settling
 from multifold._engine.run.trial_book import TrialBook
 from multifold.marks import mark_of
@@ -57,8 +57,6 @@ class Launcher:
         What concatenates, gathers and splits arrays, and knows the backend and the device of the launches.
     model : object
         Where op names are looked up; its state stays as it is while an op is put to a trial.
-    outcomes : Outcomes
-        What launches have shown so far. All runs of a fold share it.
     profile : bool
         Whether each launch is a named range in the framework's profiler.
     guessed : bool
@@ -79,7 +77,6 @@ class Launcher:
 
     values: Values
     model: Any = None
-    outcomes: Outcomes = field(default_factory=Outcomes)
     profile: bool = False
     guessed: bool = False
     debug: bool = False
@@ -130,7 +127,7 @@ class Launcher:
         beside = launch.signature.beside
         if beside:
             launch.leaves[:] = self.values.narrowed(launch.leaves, beside)
-        known = self.outcomes.of(launch.signature)
+        known = outcomes_of(launch.signature)
         classes = launch.classes
         trials = self.trials
         outcome = None if classes is None else known.get(classes)

@@ -49,7 +49,6 @@ from multifold._engine.plan.schedule import Schedule, make_schedule
 from multifold._engine.plan.wiring import Wiring, wire
 from multifold._engine.record.graph import Graph
 from multifold._engine.run.divide import divide
-from multifold._engine.run.launch import Outcomes
 from multifold._engine.run.launcher import Launcher
 from multifold._engine.run.padded import PaddedSections
 from multifold._engine.run.report import Notes
@@ -212,7 +211,6 @@ def loop_of(
     recorder: FrameworkRecorder,
     model: Any,
     plans: PlanCache,
-    outcomes: Outcomes,
     profile: bool,
     debug: bool,
     tries: bool,
@@ -234,7 +232,6 @@ def loop_of(
     launcher = Launcher(
         Values(backend, recorder._device_of(backend, model, columns, device)),
         model,
-        outcomes,
         profile=profile,
         guessed=recorder._backend is None,
         debug=debug,

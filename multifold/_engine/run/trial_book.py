@@ -189,7 +189,7 @@ class TrialBook:
             if isinstance(op, Population):
                 modes = modes, self.backend.modes([next(op.modules)])  # which are those of all its modules
             elif self.model is None or getattr(op, "__self__", None) is not self.model:
-                modes = modes, self.backend.modes(owners_of(self.backend, None, op))
+                modes = modes, self.backend.modes(owners_of(self.backend, None, op)[1:])
             found = self.verdicts[signature] = (
                 VERDICTS.of(self.backend, op, new=True),
                 (key_of(signature), modes),

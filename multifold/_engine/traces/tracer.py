@@ -43,6 +43,7 @@ class TraceGraph(Graph):
 
     def __init__(self, known: Learned) -> None:
         super().__init__()
+        self.before = {}  # all that traces know is in ``known``
         self.signatures = known.signatures
         self.keys = known.keys
         self.ops = known.ops

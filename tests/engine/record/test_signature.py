@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 
 from multifold import Fold, RecordError, merge, ragged, shared, static, trace
+from multifold._engine.record import graph
 from multifold._engine.record.anatomy import base_of
 from multifold._engine.record.freezing import freeze, snapshot
 from multifold._engine.record.kinds import COLUMNS, KINDS, LETTERS
+from multifold._engine.record.recorder import Recorder
 from multifold.operands import RaggedOperand, Shared, Static
 
 Pair = namedtuple("Pair", "a b")
@@ -563,3 +565,27 @@ def test_the_quick_path_knows_the_letter_of_each_type_of_operand():
 
 def test_wide_kinds_are_those_whose_rows_may_hold_many_numbers():
     assert {kind.name for kind in KINDS.values() if kind.wide} == {"node", "array", "ragged"}
+
+
+def test_a_form_of_a_name_is_understood_once_in_all_folds(monkeypatch):
+    understood = []
+    understand = Recorder._understand
+    monkeypatch.setattr(
+        Recorder,
+        "_understand",
+        lambda self, op, *given: understood.append(op) or understand(self, op, *given),
+    )
+    monkeypatch.setattr(graph, "MOST_NAMED", 2)
+    named = dict(graph.NAMED)
+    graph.NAMED.clear()
+    try:
+        for _ in range(2):
+            Fold(backend="numpy").add("named", 1, np.ones((1, 2)), "static")
+            Fold(backend="numpy").add(abs, 1)
+        assert understood == ["named", abs, abs]
+        for op in ("second", "third", "named"):  # too many are forgotten, all at once
+            Fold(backend="numpy").add(op, 1, np.ones((1, 2)), "static")
+        assert understood[3:] == ["second", "third", "named"]
+    finally:
+        graph.NAMED.clear()
+        graph.NAMED.update(named)
