@@ -25,6 +25,9 @@ from multifold.backend.kit import TrainingKit
 from multifold.backend.objects import StateSlot, comes_from, owner_of
 from multifold.errors import BackendError, type_of
 
+ANYWHERE = contextlib.nullcontext()
+"""The context of `Backend.placed` where nothing follows a surrounding `with` statement."""
+
 
 class unsupported:  # noqa: N801 - reads as a declaration in the body of an adapter
     """Declare a gap of an adapter: ``kit = unsupported("reason; what to do")``.
@@ -139,7 +142,7 @@ class Backend(abc.ABC):
 
         Some ops follow the device of a surrounding `with` statement, rather than that of their operands.
         """
-        return contextlib.nullcontext()
+        return ANYWHERE
 
     def number_dtype(self, kind: type) -> np.dtype:
         """Return the NumPy dtype for a batch of Python numbers; ``kind`` is `int`, `float` or `bool`."""

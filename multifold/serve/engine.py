@@ -330,7 +330,7 @@ class Engine(Rounds):
         numbers of calls, from 0 in the order of recording.
         """
         if self.steps:
-            return self.table.next_calls(calls)[0]
+            return self.table.next_launches(calls)[0]
         self.table.extend()
         return self.table.select(calls).calls
 
@@ -363,7 +363,7 @@ class Engine(Rounds):
             table.extend()
             self.store.refuse_batched(whole)
             table.read_whole(whole)
-        ready, launches = self.next_launches(calls)
+        ready, launches = table.next_launches(calls)
         if self.backend.pads and not self.store.in_place:
             if len(ready):
                 self.compute(ready, NO_INTEGERS)

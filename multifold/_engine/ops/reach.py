@@ -97,8 +97,11 @@ def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
     True
     """
     parts = [*makers(op)]
+    functions = [part for part in parts if isinstance(part, FunctionType)]
+    if not functions:
+        return [model, *parts]
     known = {id(part) for part in parts}
-    around = reached(backend, [part for part in parts if isinstance(part, FunctionType)], FEW)
+    around = reached(backend, functions, FEW)
     own = [x for x, _ in around if is_generator(x) or backend.owns(x) or backend.hosts(x)]
     return [model, *parts, *[x for x in own if id(x) not in known]]
 

@@ -119,6 +119,7 @@ class Signature:
         # The class is frozen, so `self.refs = ...` would raise.
         vars(self).update(
             counts,
+            widths=tuple(counts.values()),
             operands=tuple(operands),
             layout=tuple([p if kind.ref else -1 - p for kind, p in nodes if kind.rows]),
             batched=any(slot.kind.batched for slot in self.slots),
@@ -129,7 +130,12 @@ class Signature:
             has_cases=counts["ragged"] > 0 or type(self.op) is Population,
             shared_refs=np.array([p for kind, p in nodes if kind.shared], np.int64),
             shared=tuple([slot.value for slot in self.slots if slot.kind is SHARED]),
+            outcomes={},
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for pickles and copies, name -> value, without what launches have shown."""
+        return {**vars(self), "outcomes": {}}
 
     refs: int = field(init=False)
     """Node operands of a call, batched or shared; likewise the counts that follow."""
@@ -137,6 +143,8 @@ class Signature:
     floats: int = field(init=False)
     arrays: int = field(init=False)
     ragged: int = field(init=False)
+    widths: tuple[int, ...] = field(init=False)
+    """These counts, in the order of `multifold._engine.record.kinds.COLUMNS`."""
     batched: bool = field(init=False)
     """Whether any operand is batched; without one, a launch runs once and yields one row."""
     nodes_only: bool = field(init=False)
@@ -161,6 +169,8 @@ class Signature:
     """Which of the call's node operands are shared."""
     shared: tuple[Any, ...] = field(init=False)
     """The values that all calls share."""
+    outcomes: dict[Hashable, Any] = field(init=False)
+    """What launches have shown, an `Outcome` for each of the classes of rows; the launcher fills it."""
 
     @cached_property
     def form(self) -> Signature:

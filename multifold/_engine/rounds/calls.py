@@ -9,6 +9,7 @@ round runs, renumbered from 0.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,9 @@ from multifold._engine.record.signature import Signature
 
 REFS, INTS, FLOATS, ARRAYS, RAGGED = range(len(COLUMNS))
 """The positions in `COLUMNS`."""
+
+NO_LAYOUTS = layouts_of(())
+"""The layouts of no signatures."""
 
 
 class Selection(NamedTuple):
@@ -84,7 +88,7 @@ class CallTable(TableBase):
         # call; and the layouts of all.
         self._signatures: tuple[Signature, ...] = ()
         self._bare: list[Signature] = []
-        self._layouts = layouts_of(())
+        self._layouts = NO_LAYOUTS
         self._reads_whole: list[int] = []  # the signatures with shared nodes
         self._awaited = set[int]()  # the signatures of calls that examples have waited for
         self.order: list[int] = []  # in which signatures run in a round of one launch of each
@@ -111,20 +115,12 @@ class CallTable(TableBase):
         whole = [i for i, call in enumerate(selection.kept.tolist()) if call in self._whole]
         return np.array([i for i in whole if i >= selection.first], np.int64)
 
-    def note_signatures(self) -> bool:
-        """Take in the signatures that the graph has got since the last time.
-
-        Returns whether any signature, new or old, has a shared node, an operand that is the whole result of
-        a call (`Signature.shared_refs`).
-        """
-        signatures = self.graph.signatures
+    def note_signatures(self) -> None:
+        """Take in the signatures that the graph has got since the last time."""
         known = len(self._widths)
-        if known < len(signatures):
-            new = signatures[known:]
-            widths = np.array([[getattr(s, name) for name in COLUMNS] for s in new], np.int64)
-            self._widths = np.concatenate([self._widths, widths])
-            self._reads_whole += [i for i, s in enumerate(new, known) if len(s.shared_refs)]
-        return bool(self._reads_whole)
+        new = self.graph.signatures[known:]
+        self._widths = np.concatenate([self._widths, np.array([s.widths for s in new], np.int64)])
+        self._reads_whole += [i for i, s in enumerate(new, known) if len(s.shared_refs)]
 
     def extend(self) -> None:
         """Append the calls that the graph has recorded since the last time.
@@ -135,7 +131,8 @@ class CallTable(TableBase):
         first = len(self)
         if first == len(graph.signature):
             return
-        self.note_signatures()
+        if len(self._widths) < len(graph.signatures):
+            self.note_signatures()
         self.grow(self._widths)
         for number in self._reads_whole:
             calls = first + np.flatnonzero(np.asarray(graph.signature[first:]) == number)
@@ -179,13 +176,13 @@ class CallTable(TableBase):
         """
         return self.members_of(self.places(RAGGED, calls, position))
 
-    def next_calls(self, awaited: Integers) -> tuple[Integers, Integers]:
-        """Return the calls that may run next for ``awaited``, by launch, and where each launch begins.
+    def next_launches(self, awaited: Integers) -> tuple[Integers, list[tuple[int, int, int]]]:
+        """Return the calls that may run next for ``awaited``, launch after launch, and the launches.
 
-        There is one launch for each signature, in `order`, in which signatures that examples wait for come
-        last; it may be empty. Then an example passes from one value that it waits for to the next in one
-        round, if between them it needs one launch of each op. See `TableBase.frontier` for both arrays.
-        Appends new calls to the table first, and brings `order` up to date.
+        A launch is (number of the signature, where its calls begin, where they end). There is one at most
+        for each signature, in `order`, in which signatures that examples wait for come last. Then an
+        example passes from one value that it waits for to the next in one round, if between them it needs
+        one launch of each op. Appends new calls to the table first, and brings `order` up to date.
         """
         self.extend()
         # None says that `order` is out of date: a signature is new, or is awaited for the first time.
@@ -196,7 +193,9 @@ class CallTable(TableBase):
             self._rank = np.empty(count, np.int64)
             self._rank[self.order] = np.arange(count)
             self._last = count - len(self._awaited)
-        return found
+        ready, begins = found
+        bounds = zip(self.order, pairwise(begins.tolist()), strict=True)
+        return ready, [(number, begin, end) for number, (begin, end) in bounds if begin < end]
 
     def select(self, read: Integers) -> Selection:
         """Find what has to run for the calls ``read`` and what that reads, and number these calls from 0.

@@ -143,6 +143,9 @@ def separate(found: HostRows) -> list[Any]:
     its source, the part of a result that it is from, is a container.
     """
     source = found.source
+    if len(found.leaves) == 1 and found.structures[0] is LEAF and found.straight:  # nearly always
+        (host,) = found.leaves[0]
+        return host.tolist() if host.ndim == 1 else list(host)
     taken = []
     for number, (leaves, structure) in enumerate(zip(found.leaves, found.structures, strict=True)):
         if not found.straight:

@@ -30,7 +30,7 @@ repeated up to a power of two, say, and what is put together for the launch has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -51,7 +51,6 @@ from multifold._engine.run.launch import PreparedLaunch
 from multifold._engine.run.loop import Loop
 from multifold._engine.run.report import LaunchTimes
 from multifold.backend import Backend, Ragged
-from multifold.errors import LaunchError
 from multifold.marks import MIXING, mark_of
 
 UNDIVIDED = 1024
@@ -59,9 +58,6 @@ UNDIVIDED = 1024
 
 Launches = Sequence[tuple[int, int, int]]
 """The signature of each launch of a round, and where its calls begin and end among those of the round."""
-
-Note = Callable[[Integers, LaunchTimes], None]
-"""Is called after each launch, with its calls and its times."""
 
 
 class Stretch(NamedTuple):
@@ -100,59 +96,18 @@ class Gathers:
         self.table = table
         self.store = store
 
-    def run(
-        self,
-        loop: Loop,
-        ready: Integers,
-        launches: Launches,
-        note: Note,
-        failed: Callable[[LaunchError, Integers], None],
-        stop: Callable[[], bool] | None = None,
-    ) -> int:
-        """Run launches, the first ones first, until one has to be planned; return how many ran.
-
-        The rows of those that ran are noted in the table.
-
-        Parameters
-        ----------
-        loop : Loop
-            What knows the launcher.
-        ready : int64 array
-            The calls of all launches.
-        launches : Launches
-            The signature of each, and where its calls begin and end in ``ready``.
-        note : callable
-            Is called with the calls and the times of each launch that has run.
-        failed : callable
-            Is called with the error of a launch that raises, and its calls, before the error goes on.
-        stop : callable, optional
-            Is called after each launch, and returns whether it is the last one.
-        """
-        for done, (number, begin, end) in enumerate(launches):
-            try:
-                launched = self._launch(loop, number, ready[begin:end])
-            except LaunchError as error:
-                failed(error, ready[begin:end])
-                raise
-            if launched is None:
-                return done
-            note(*launched)
-            if stop is not None and stop():
-                return done + 1
-        return len(launches)
-
-    def _launch(self, loop: Loop, number: int, calls: Integers) -> tuple[Integers, LaunchTimes] | None:
+    def launch(self, loop: Loop, number: int, calls: Integers) -> tuple[Integers, LaunchTimes] | None:
         """Run the calls of signature ``number`` as one launch, and keep its result.
 
         Returns the calls, in the order of the launch, and when its steps took place; None, and nothing has
-        run, if a plan is needed.
+        run, if a plan is needed. The rows of the result are noted in the table.
         """
         begin = perf_counter()
         launcher = loop.launcher
         values = loop.values
         table = self.table
         signature = table.graph.signatures[number]
-        count = size_of(launcher.backend, signature, len(calls))
+        count = size_of(launcher.backend, signature, len(calls)) if values.backend.pads else len(calls)
         if not self._may_run(loop, signature, calls) or (count > UNDIVIDED and loop.pieces(count) > 1):
             return None
         found = self._stretches(values, signature, calls)
@@ -160,7 +115,7 @@ class Gathers:
             return None
         calls, rows, stretches = found
         leaves = read_rows(values, stretches, rows, count)
-        classes = tuple([own[0].read.classes[own[0].leaf] for own in stretches])
+        classes = tuple([read.classes[leaf] for (read, leaf, *_), *_ in stretches])
         lengths = NO_LENGTHS
         if not signature.nodes_only:
             operands = self._operands(values, signature, calls, leaves, classes, count - len(calls))
@@ -216,6 +171,9 @@ class Gathers:
             ordered, rows, sources, begins = self.table.launch_rows(calls, width)
             leaves: list[Any] = [self.store.leaf(source, values) for source in sources]
             if None not in leaves:
+                if len(leaves) == width and self.store.in_place:  # nearly always
+                    wholes = [[Stretch(read, leaf, 0, len(calls))] for read, leaf in leaves]
+                    return ordered, [*rows.reshape(width, -1)], wholes
                 found = [stretches_of(leaves[i::width], begins) for i in range(width)]
                 if all(map(self._are_few, found)):
                     alike = len(leaves) == width or all(map(is_of_one_class, found))
@@ -346,13 +304,13 @@ NO_LENGTHS: Mapping[int, np.ndarray] = {}
 
 
 def size_of(backend: Backend, signature: Signature, count: int) -> int:
-    """Return in how many rows ``count`` calls of a signature run: ``count``, or more if the backend pads.
+    """Return in how many rows ``count`` calls of a signature run if the backend pads.
 
-    Then it is `Backend.padded_rows` of ``count``, or of one more if an operand is ragged: padding rows need
+    It is `Backend.padded_rows` of ``count``, or of one more if an operand is ragged: padding rows need
     a call.
     """
     # A ragged operand is padded by rows, too, and these rows need a padding call that they belong to.
-    return backend.padded_rows(count + bool(signature.ragged)) if backend.pads else count
+    return backend.padded_rows(count + bool(signature.ragged))
 
 
 def stretches_of(leaves: Sequence[Leaf], begins: Sequence[int]) -> list[Stretch]:
@@ -405,8 +363,9 @@ def read_rows(
                 asked.append(at[begin:end])
             pieces.append(piece)
         found.append(pieces)
-    for (pieces, i, array), index in zip(places, values.upload(asked, int), strict=True):
-        pieces[i] = backend.gather(array, index)
+    if asked:
+        for (pieces, i, array), index in zip(places, values.upload(asked, int), strict=True):
+            pieces[i] = backend.gather(array, index)
     return [pieces[0] if len(pieces) == 1 else backend.concat(pieces) for pieces in found]
 
 

@@ -67,34 +67,26 @@ class ResultRows:
         Whether the result is an array, rather than a flat tuple of them.
     classes : tuple
         The class of the rows of each leaf (`Values.class_of`): rows of one class may be put together.
-
-    Attributes
-    ----------
     rows : int
         How many rows there are.
     """
 
     def __init__(
-        self, values: Values, leaves: Sequence[Any], single: bool, classes: tuple[Hashable, ...]
+        self, values: Values, leaves: Sequence[Any], single: bool, classes: tuple[Hashable, ...], rows: int
     ) -> None:
         self._values = values
         self.single = single
         self.classes = classes
-        self._keep(leaves)
+        self.leaves = leaves
+        self.rows = rows
+        # NumPy's view of each array, False where there is none, and None before it is asked for. Padded
+        # launches are gathered by the framework, which compiles.
+        self._views: list[Any] = [False if values.backend.pads else None] * len(leaves)
 
     @property
     def structure(self) -> Any:
         """How the leaves nest in the result, as a structure of optree."""
         return LEAF if self.single else optree.tree_structure((0,) * len(self.leaves))
-
-    def _keep(self, leaves: Sequence[Any]) -> None:
-        """Keep ``leaves`` as the arrays, and forget what is known of those before."""
-        backend = self._values.backend
-        self.leaves = [*leaves]
-        self.rows: int = backend.rows(self.leaves[0])
-        # NumPy's view of each array, False where there is none, and None before it is asked for. Padded
-        # launches are gathered by the framework, which compiles.
-        self._views: list[Any] = [False if backend.pads else None] * len(self.leaves)
 
     def view(self, leaf: int) -> Any:
         """Return NumPy's view of a leaf, by its position; False if it has none that is contiguous.
@@ -167,12 +159,11 @@ class Page(ResultRows):
         self.number = number
         index = values.upload([np.zeros(rows, np.int64)], int)[0]
         leaves = [values.backend.gather(x, index) for x in ((value,) if single else value)]
-        super().__init__(values, leaves, single, tuple(map(values.backend.signature, leaves)))
+        super().__init__(values, leaves, single, tuple(map(values.backend.signature, leaves)), rows)
         # Where launches are padded, row SPARE is never taken: surplus rows are written there.
         self._kept = int(values.backend.pads)
         self.width = numbers_in(self.leaves) // rows  # numbers in a row
         self.calls = np.zeros(1, np.int64)  # as a `Stored` has: messages name its first call
-        self.parts: dict[int, tuple[ResultRows, int] | None] = {}
         # The rows that were written last, and what each leaf got.
         self._written: tuple[Integers, Sequence[Any]] = self.calls[:0], ()
         self._left: int = rows - self._kept
@@ -202,7 +193,14 @@ class Page(ResultRows):
         count = len(rows)
         while self._left < count:
             room = self.rows
-            self._keep([self._values.backend.concat([x, x]) for x in self.leaves])
+            backend = self._values.backend
+            super().__init__(
+                self._values,
+                [backend.concat([x, x]) for x in self.leaves],
+                self.single,
+                self.classes,
+                2 * room,
+            )
             self._free = np.append(np.arange(2 * room - 1, room - 1, -1), self._free)
             self._left += room
         self._left -= count
@@ -220,7 +218,6 @@ class Page(ResultRows):
         there.
         """
         self._written = self.calls[:0], ()
-        self.parts = {}
         self._free = np.arange(self.rows, dtype=np.int64)[::-1].copy()
         self._left = self.rows - self._kept
 

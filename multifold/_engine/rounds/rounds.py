@@ -183,9 +183,11 @@ class Rounds:
         ready, launches = self.launches(loop, refs & CALL_MASK)
         if launches is None:
             return None
-        self.run_by_gathers(loop, ready, launches, (examples, refs))
-        with Readable(loop.values.backend), loop.values.placed():
-            found = self.store.host_rows(loop.values, *self.table.arrived(refs, [len(refs)])[1:])
+        values = loop.values
+        with values.placed():
+            self.run_by_gathers(loop, ready, launches, (examples, refs))
+            with Readable(values.backend):
+                found = self.store.host_rows(values, *self.table.arrived(refs, [len(refs)])[1:])
         if found is None:
             # A plan without launches reads what nests, and refuses a part that is not there.
             done = self.compute(refs & CALL_MASK, NO_INTEGERS)
@@ -194,15 +196,14 @@ class Rounds:
         return separate(found)
 
     def run_by_gathers(self, loop: Loop, ready: Integers, launches: Launches, waits: Waits) -> None:
-        """Run the launches of a round by gathers, and append its report to ``rounds``.
+        """Run the launches of a round by gathers where numbers are placed; append its report to ``rounds``.
 
         ``ready`` has the calls of all launches, and ``waits`` which example waits for which reference.
         """
         self.notes = notes = Notes({"record": perf_counter() - self.idle})
         failed = True
         try:
-            with loop.values.placed():
-                self.run_launches(loop, ready, launches, notes)
+            self.run_launches(loop, ready, launches, notes)
             failed = False
         finally:
             self.notes = None
@@ -232,20 +233,11 @@ class Rounds:
         table = self.table
         if self.sweep:
             self.store.sweep()
-        ready, launches = self.next_launches(calls)
+        ready, launches = table.next_launches(calls)
         # `pending` is now how many calls are needed: more than are ready if an op takes several launches.
         if len(ready) == table.pending:
             return ready, launches
         return self.by_level(calls) if in_place else (NO_INTEGERS, None)
-
-    def next_launches(self, calls: Integers) -> tuple[Integers, Launches]:
-        """Return the calls that may run next for ``calls``, and their launches, one of each signature.
-
-        A launch is (number of the signature, where its calls begin, where they end).
-        """
-        ready, begins = self.table.next_calls(calls)
-        bounds = zip(self.table.order, pairwise(begins.tolist()), strict=True)
-        return ready, [(number, begin, end) for number, (begin, end) in bounds if begin < end]
 
     def by_level(self, calls: Integers) -> tuple[Integers, Launches | None]:
         """Return what `launches` does, with a launch for each signature and typed level.
@@ -273,10 +265,20 @@ class Rounds:
         ``self.notes``.
         """
         stop = self.stop
-        failed = partial(self.tell_odd_ones, loop, ready)
-        ran = self.gathers.run(loop, ready, launches, notes.launched, failed, stop)
-        if ran < len(launches) and not (stop is not None and stop()):
-            self.compute(ready[launches[ran][1] :], NO_INTEGERS)
+        for number, begin, end in launches:
+            calls = ready[begin:end]
+            try:
+                launched = self.gathers.launch(loop, number, calls)
+            except LaunchError as error:
+                self.tell_odd_ones(loop, ready, error, calls)
+                raise
+            if launched is not None:
+                notes.launched(*launched)
+            if stop is not None and stop():
+                return
+            if launched is None:
+                self.compute(ready[begin:], NO_INTEGERS)
+                return
 
     def tell_odd_ones(self, loop: Loop, ready: Integers, error: LaunchError, calls: Integers) -> None:
         """Add a note to the error of a launch of ``calls``: the row shapes of other calls of its op.
@@ -462,11 +464,11 @@ class Rounds:
         """
         if loop.values.backend.pads or len(asked.batched) < len(asked.groups):
             return None
-        ready, launches = self.launches(loop, asked.calls)
+        ready, launches = self.launches(loop, asked.sources)
         if launches is None or (len(launches) > 1 and not self.store.in_place):
             return None
-        self.run_by_gathers(loop, ready, launches, NOBODY)
         with loop.values.placed():
+            self.run_by_gathers(loop, ready, launches, NOBODY)
             alone = len(asked.batched) == 1
             found = [self.gathers.rows(loop.values, group, alone=alone) for group in asked.batched]
         return None if any(x is None for x in found) else found

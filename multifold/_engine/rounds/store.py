@@ -19,7 +19,6 @@ many rounds:
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -59,11 +58,10 @@ Leaf = tuple[ResultRows, int]
 """The rows of a result or of a page, and the position of one of its arrays."""
 
 
-@dataclass(slots=True)
 class Stored:
     """The result of a launch, or some rows of one, or the rows of several.
 
-    Attributes
+    Parameters
     ----------
     value : object
         An array, or a container of arrays.
@@ -75,39 +73,44 @@ class Stored:
     row_class : Hashable
         The class of the value: structure, trailing shapes, dtypes, devices (`Values.class_of`); None if it
         is not known yet. Results of one class may be joined.
-    forms : tuple
-        The class of the rows of each array, if the value is one or a flat tuple of them, and that is known.
-    numbers : int
-        How many numbers its arrays hold.
-    parts : dict of int to (ResultRows, int)
-        Number of a part that was read -> where its array is, as `Store.leaf` returns it.
+    read : ResultRows, optional
+        Its rows, where it is known to be an array or a flat tuple of arrays; see `read_by`.
+    numbers : int, optional
+        How many numbers its arrays hold, where that is known.
     """
 
-    value: Any
-    rows: int
-    calls: Integers
-    row_class: Hashable = None
-    forms: tuple[Hashable, ...] = ()
-    numbers: int = field(init=False)
-    parts: dict[int, Leaf | None] = field(default_factory=dict)
-    _read: ResultRows | None = None
+    __slots__ = ("calls", "numbers", "read", "row_class", "rows", "value")
 
-    def __post_init__(self) -> None:
-        self.numbers = numbers_in(self.value)
+    def __init__(
+        self,
+        value: Any,
+        rows: int,
+        calls: Integers,
+        row_class: Hashable = None,
+        read: ResultRows | None = None,
+        numbers: int | None = None,
+    ) -> None:
+        self.value = value
+        self.rows = rows
+        self.calls = calls
+        self.row_class = row_class
+        self.read = read
+        self.numbers = numbers_in(value) if numbers is None else numbers
 
     def read_by(self, values: Values) -> ResultRows | None:
         """Return the rows of the result; None for anything but an array or a flat tuple of arrays.
 
         Each of these has ``rows`` rows.
         """
-        if self._read is None:
+        if self.read is None:
             leaves = arrays_of(self.value)
-            owned = leaves and all(map(values.backend.owns, leaves))
-            if not self.forms and owned and values.mismatch(self.value, self.rows) is None:
-                self.forms = tuple(map(values.backend.signature, leaves))
-            if self.forms:
-                self._read = ResultRows(values, leaves, type(self.value) is not tuple, self.forms)
-        return self._read
+            backend = values.backend
+            owned = leaves and all(map(backend.owns, leaves))
+            if owned and values.mismatch(self.value, self.rows) is None:
+                single = type(self.value) is not tuple
+                forms = tuple(map(backend.signature, leaves))
+                self.read = ResultRows(values, leaves, single, forms, backend.rows(leaves[0]))
+        return self.read
 
     def class_by(self, values: Values) -> Hashable:
         """Return ``row_class``, which ``values`` finds at the first call."""
@@ -188,14 +191,15 @@ class Store:
         calls: Integers,
         row: Integers,
         row_class: Hashable = None,
-        forms: tuple[Hashable, ...] = (),
+        read: ResultRows | None = None,
+        numbers: int | None = None,
     ) -> None:
         """Store a result under the next number; call ``calls[i]`` has its row ``row[i]``.
 
-        Sets `CallTable.result` and `CallTable.row` of these calls. ``row_class`` and ``forms`` are those of
-        `Stored`, where they are known.
+        Sets `CallTable.result` and `CallTable.row` of these calls. ``row_class``, ``read`` and ``numbers``
+        are those of `Stored`, where they are known.
         """
-        stored = self.results[self._next] = Stored(value, rows, calls, row_class, forms)
+        stored = self.results[self._next] = Stored(value, rows, calls, row_class, read, numbers)
         self.table.store(calls, self._next, row)
         self._next += 1
         self._held += stored.numbers
@@ -206,20 +210,25 @@ class Store:
         ``outcome`` says the form of ``value``, which has ``rows`` rows: one for each call and, where
         launches are padded, some more; or one for all calls. Padded results get a page at once.
         """
-        page = None
-        if outcome.forms and self.in_place and rows >= len(calls):
-            page = self.pages.get((outcome.kind is not tuple, *outcome.forms))
+        forms = outcome.forms
+        count = len(calls)
+        if forms and self.in_place and rows >= count:
+            page = self.pages.get((outcome.kind is not tuple, *forms))
             if page is None and values.backend.pads:
                 page = self.page_of(values, value, rows)
-        if page is None:
-            row = np.arange(len(calls)) if rows >= len(calls) else np.zeros_like(calls)
-            own = value if outcome.forms else opened(value)
-            self.add(own, rows, calls, row, outcome.form, outcome.forms)
+            if page is not None:
+                new = np.empty_like(calls)
+                page.take(new)
+                page.write(new, arrays_of(value))
+                self.table.store(calls, page.number, new)
+                return
+        row = np.arange(count) if rows >= count else np.zeros_like(calls)
+        if forms:
+            single = outcome.kind is not tuple
+            read = ResultRows(values, (value,) if single else value, single, forms, rows)
+            self.add(value, rows, calls, row, outcome.form, read, rows * outcome.width)
         else:
-            new = np.empty_like(calls)
-            page.take(new)
-            page.write(new, arrays_of(value))
-            self.table.store(calls, page.number, new)
+            self.add(opened(value), rows, calls, row, outcome.form)
 
     def _drop(self, number: int) -> Stored:
         """Remove and return the result of this number, which is no page.
@@ -381,19 +390,11 @@ class Store:
         """Return a pair: the rows that a source has, and the position of its array in their ``leaves``.
 
         None if it is no array, or part of a result that nests. A source is a part of a result,
-        ``part << 40 | result``, part 0 the whole. The answer is kept for the next time.
+        ``part << 40 | result``, part 0 the whole.
         """
         part = source >> PART_BITS
         result = self.results[source & CALL_MASK]
-        found: Leaf | None
-        try:
-            found = result.parts[part]
-        except KeyError:
-            found = result.parts[part] = self._find_leaf(result, part, values)
-        return found
-
-    def _find_leaf(self, result: Stored | Page, part: int, values: Values) -> Leaf | None:
-        rows = result if isinstance(result, Page) else result.read_by(values)
+        rows = result if type(result) is Page else result.read or result.read_by(values)
         if rows is None:
             return None
         if rows.single:
@@ -413,18 +414,15 @@ class Store:
         ``rows[i]`` of the result of ``sources[which[i]]``. Of each source only these rows are copied, in
         the order of the references.
         """
-        found: list[Any] = [self._leaves_of(source, values) for source in sources.tolist()]
-        if None in found:
-            return None
-        if len(found) == 1:
-            held, leaves, structure = found[0]
-            hosts = [[held.host(leaf, rows) for leaf in leaves]]
-            return HostRows(hosts, [structure], which, np.arange(len(rows)), straight=True)
-        at = np.empty_like(rows)
         hosts = []
         structures = []
-        for number, (held, leaves, structure) in enumerate(found):
-            mine = np.flatnonzero(which == number)
+        at = np.empty_like(rows)
+        for number, source in enumerate(sources.tolist()):
+            found = self._leaves_of(source, values)
+            if found is None:
+                return None
+            held, leaves, structure = found
+            mine: Any = slice(None) if len(sources) == 1 else np.flatnonzero(which == number)
             own = rows[mine]
             hosts.append([held.host(leaf, own) for leaf in leaves])
             structures.append(structure)
@@ -556,7 +554,7 @@ class Store:
     @property
     def held(self) -> int:
         """How many numbers the arrays of all results and pages hold."""
-        return self._held + sum(page.rows * page.width for page in self.pages.values())
+        return self._held + sum([page.rows * page.width for page in self.pages.values()])
 
     def clear(self) -> None:
         """Drop all results, without telling the table. Pages stay, with all of their rows free."""
@@ -573,7 +571,8 @@ class Store:
         many numbers as the last sweep has left, `HEAVY` at least. Where equal calls are one node, one that
         is recorded later may ask for a result that was dropped; then its call runs again.
         """
-        heavy = self.held > max(HEAVY, 2 * self._held_before)
+        numbers = self.held if self.pages else self._held
+        heavy = numbers > max(HEAVY, 2 * self._held_before)
         if not heavy and len(self.table.graph.signature) - self._swept < MANY:
             return
         self.table.extend()  # a call that was recorded since the last round may need a result

@@ -6,11 +6,11 @@ of the same signature, on rows of the same classes, is only compared with what w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import optree
@@ -51,6 +51,8 @@ class Outcome:
         What the rows of the whole result have in common, as `Values.class_of` says it.
     sizes : frozenset of int
         The trailing dimensions of the operands and the result. A launch of as many rows is square.
+    width : int
+        How many numbers a row of the result has, where ``forms`` are known.
 
     Examples
     --------
@@ -67,6 +69,7 @@ class Outcome:
     forms: tuple[Hashable, ...]
     form: Hashable
     sizes: frozenset[int]
+    width: int = 0
 
     @classmethod
     def of(cls, backend: Backend, result: Any, sizes: frozenset[int] = NOWHERE) -> Outcome:
@@ -77,12 +80,12 @@ class Outcome:
         """
         if not isinstance(result, CONTAINERS):
             form = backend.signature(result)
-            return cls(type(result), (type(result),), (form,), form, sizes)
+            return cls(type(result), (type(result),), (form,), form, sizes, width_of((result,)))
         if type(result) is not tuple or not all(map(backend.owns, result)):
             return cls(type(result), (), (), None, sizes)
         forms = tuple(map(backend.signature, result))
         form = (optree.tree_structure(result), *forms)
-        return cls(tuple, tuple(map(type, result)), forms, form, sizes)
+        return cls(tuple, tuple(map(type, result)), forms, form, sizes, width_of(result))
 
     def fits(self, backend: Backend, result: Any, rows: int) -> bool:
         """Return whether a result has ``rows`` rows, and the classes, shapes, dtypes and devices of this.
@@ -115,22 +118,16 @@ class Outcome:
         return None if key is None else (result[key], self.forms[key])
 
 
-OUTCOMES: WeakKeyDictionary[Signature, dict[Hashable, Outcome]] = WeakKeyDictionary()
-"""What launches of this process have shown, by signature and then by classes of rows."""
+def width_of(arrays: Iterable[Any]) -> int:
+    """Return how many numbers a row of each of these arrays has, in all; 0 where no shape is known.
 
-MOST_CLASSES = 1024
-"""The outcomes of so many classes of rows are known of a signature, before all of them are forgotten."""
-
-
-def outcomes_of(signature: Signature) -> dict[Hashable, Outcome]:
-    """Return the dictionary of a signature: the classes of a launch's rows -> its outcome.
-
-    It is stored, and empty at first; the caller adds to it.
+    >>> width_of([np.zeros((2, 3, 4)), np.zeros(2)])
+    13
     """
-    found = OUTCOMES.get(signature)
-    if found is None or len(found) > MOST_CLASSES:
-        found = OUTCOMES[signature] = {}
-    return found
+    try:
+        return sum([math.prod(tuple(x.shape)[1:]) for x in arrays])
+    except (TypeError, ValueError):  # while TensorFlow draws a graph
+        return 0
 
 
 ONE, EVEN, UNEVEN = range(3)

@@ -36,7 +36,7 @@ from multifold._engine.ops.values import (
 )
 from multifold._engine.ops.writes import Watch, all_arrays, refuse_changed
 from multifold._engine.record.signature import Signature
-from multifold._engine.run.launch import Launched, Outcome, PreparedLaunch, outcomes_of
+from multifold._engine.run.launch import Launched, Outcome, PreparedLaunch
 from multifold._engine.run.settling import Settling
 from multifold._engine.run.trial_book import TrialBook
 from multifold.marks import mark_of
@@ -45,6 +45,9 @@ LOG = getLogger("multifold")
 
 MANY = 1024
 """So many ops are kept from one graph of a server to the next."""
+
+MOST_CLASSES = 1024
+"""The outcomes of so many classes of rows are kept of a signature, before all of them are forgotten."""
 
 
 @dataclass
@@ -127,7 +130,7 @@ class Launcher:
         beside = launch.signature.beside
         if beside:
             launch.leaves[:] = self.values.narrowed(launch.leaves, beside)
-        known = outcomes_of(launch.signature)
+        known = launch.signature.outcomes
         classes = launch.classes
         trials = self.trials
         outcome = None if classes is None else known.get(classes)
@@ -151,6 +154,8 @@ class Launcher:
             batched = [x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched]
             outcome = Outcome.of(self.backend, result, sizes_of(batched, result))
             if classes is not None:
+                if len(known) > MOST_CLASSES:
+                    known.clear()
                 known[classes] = outcome
         if rows > 1 and self.tries and (rows in outcome.sizes) != square:
             case = launch.case(not square)  # by the columns that the op has made

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, merge, ragged, trace
 from multifold._engine.plan import plan
+from multifold._engine.record import graph
 from multifold._engine.run.launcher import Launcher
 from multifold._measure.benchmark import Examples
 from multifold._measure.workloads import BinaryBenchmark, BinaryTree
@@ -432,7 +432,7 @@ def test_a_later_round_looks_at_no_result_that_is_like_an_earlier_one(monkeypatc
         Launcher, "check", lambda self, *given: looked.append(given[0]) or check(self, *given)
     )
 
-    monkeypatch.setattr("multifold._engine.run.launch.OUTCOMES", WeakKeyDictionary())
+    monkeypatch.setattr(graph, "NAMED", {})
     for _ in range(2):  # and no later fold does
         Fold(backend="numpy").run(TREE_MODEL, [1.0, 2.0], add_in_nine_rounds)
         assert [one.signature.op for one in looked] == ["leaf", "add"]

@@ -1,6 +1,6 @@
 """Launches that are like those before them: what is known of their results saves checks, and hides nothing.
 
-A fold notes what the result of a launch was, by signature and by classes of rows. Each test here changes
+Signatures note what the result of a launch was, by classes of rows. Each test here changes
 what an op does in a later run, and expects what a new fold makes of it.
 """
 
@@ -17,6 +17,7 @@ from multifold import Fold, LaunchError, trace
 from multifold._engine.ops import trial
 from multifold._engine.ops.trial import Trial
 from multifold._engine.ops.verdicts import VERDICTS
+from multifold._engine.record import graph
 from multifold._engine.run import launcher, trial_book
 from multifold._engine.run.launcher import Launcher
 from multifold._engine.run.trial_book import TrialBook
@@ -85,6 +86,8 @@ def test_the_first_run_checks_each_kind_of_launch(seam, monkeypatch):
     checks = counted(monkeypatch, "check")
     traces = [trace(nets, x) for x in X]
     fold = Fold(backend=seam)
+    for signature in fold._batch(traces, runs=True).plan.columns.signatures:
+        signature.outcomes.clear()  # of the tests before
     found = [len(checks) for _ in range(RUNS) if fold.run(MODEL, traces) is not None]
     assert found == [3] * RUNS  # the two launches of `join` read rows of the same classes
 
@@ -99,6 +102,7 @@ def chain(fold, x, length=6):
 @pytest.mark.parametrize("length", [3, 20])
 def test_the_first_launch_of_a_kind_is_checked_and_no_other(seam, monkeypatch, length):
     checks = counted(monkeypatch, "check")
+    monkeypatch.setattr(graph, "NAMED", {})
     fold = Fold(backend=seam)
     fold.apply({"step": lambda x: x + 1.0}, [[chain(fold, x, length) for x in X]])
     assert len(checks) == 2  # the one that reads the user's arrays, and the first that reads a result
