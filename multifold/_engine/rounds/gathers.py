@@ -37,7 +37,6 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from multifold._engine import compiled
 from multifold._engine.compiled.arrays import CALL_MASK, Integers
 from multifold._engine.ops.lookup import find
 from multifold._engine.ops.values import Values
@@ -277,24 +276,23 @@ class Gathers:
         The last row is repeated up to ``size`` rows. At last comes whether it is the array of a result, and
         no copy. None if a plan is needed, as in `_stretches`.
         """
-        calls = refs & CALL_MASK
         while True:
-            sources, which, counts = compiled.distinct(refs & ~CALL_MASK | self.table.result[calls])
-            leaves: list[Any] = [self.store.leaf(source, values) for source in sources.tolist()]
+            _, told, which, rows = self.table.arrived(refs, [len(refs)])
+            sources = told.tolist()
+            leaves: list[Any] = [self.store.leaf(source, values) for source in sources]
             if None not in leaves:
-                ends = np.cumsum(counts).tolist()
+                ends = [len(refs)] if len(leaves) == 1 else np.cumsum(np.bincount(which)).tolist()
                 found = [
                     Stretch(leaf[0], leaf[1], begin, end)
                     for leaf, begin, end in zip(leaves, [0, *ends], ends, strict=False)
                 ]
                 if self._are_few(found):
                     break
-            if not self.store.move_all({source & CALL_MASK for source in sources.tolist()}, values):
+            if not self.store.move_all({source & CALL_MASK for source in sources}, values):
                 return None
         if not is_of_one_class(found):
             return None
         read, leaf, *_ = found[0]
-        rows = self.table.row[calls]
         is_all = len(found) == 1 and not values.backend.pads and read.is_all(rows)
         return read_mixed(values, found, which, rows, size), read.classes[leaf], is_all
 

@@ -462,13 +462,13 @@ class Rounds:
         None if a plan is needed, which then finds what has run. It drops each result after its last reader,
         so where results are no pages, and there is more than one launch, it is.
         """
-        if loop.values.backend.pads or len(asked.batched) < len(asked.groups):
+        groups = asked.batched
+        if loop.values.backend.pads or len(groups) < len(asked.groups):
             return None
-        ready, launches = self.launches(loop, asked.sources)
+        ready, launches = self.launches(loop, np.concatenate([NO_INTEGERS, *groups]) & CALL_MASK)
         if launches is None or (len(launches) > 1 and not self.store.in_place):
             return None
         with loop.values.placed():
             self.run_by_gathers(loop, ready, launches, NOBODY)
-            alone = len(asked.batched) == 1
-            found = [self.gathers.rows(loop.values, group, alone=alone) for group in asked.batched]
+            found = [self.gathers.rows(loop.values, group, alone=len(groups) == 1) for group in groups]
         return None if any(x is None for x in found) else found
