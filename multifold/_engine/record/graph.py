@@ -185,6 +185,8 @@ class Graph(GraphBase):
         ``letters`` has a letter for each operand (`multifold._engine.compiled.forms`), and ``values`` is a
         tuple of the operands' values that count, as the shape of an array; () if none does.
         """
+        if not self.signature:
+            self.began = perf_counter()
         if key not in self.quick:
             self.quick[key] = self.route(letters), number, {} if values else None
             self.forms[key] = letters, {}

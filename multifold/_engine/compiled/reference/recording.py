@@ -9,6 +9,7 @@ all later calls of that form. What the quick path does not fully understand, it 
 
 from __future__ import annotations
 
+import operator
 import sys
 from array import array
 from collections.abc import Callable, Hashable, Sequence
@@ -288,8 +289,10 @@ class RecorderBase:
                         if x._graph is not graph:
                             raise OverflowError
                         refs.append(x._ref)
-                    elif len(sink) > 1:
-                        getattr(graph, sink).append(x)
+                    elif sink == "arrays":
+                        graph.arrays.append(x)
+                    elif len(sink) > 1:  # a number of NumPy is kept as one of Python
+                        getattr(graph, sink).append(float(x) if sink == "floats" else operator.index(x))
                     elif (sink == "r" and not graph.rows(self, x.items)) or (
                         sink == "l" and not graph.leaves(x)
                     ):
