@@ -186,6 +186,15 @@ def test_a_mask_takes_numbers_with_their_gradients(as_loop):
     as_loop(program, XS, parameters=[*LIN.parameters()])
 
 
+def test_a_selection_by_a_mask_keeps_its_gradients(as_loop):
+    def program(x):
+        h, some = LIN(x), torch.tensor([[True], [False]])
+        pairs = h.view(2, 2)
+        return h.masked_select(h > 0).sum(), torch.masked_select(pairs, some), h[0].masked_select(h > 0)
+
+    as_loop(program, XS, parameters=[*LIN.parameters()])
+
+
 def test_a_program_catches_what_it_raises(as_loop):
     def fn(x):
         try:

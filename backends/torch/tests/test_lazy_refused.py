@@ -103,7 +103,6 @@ REFUSED = {
     "out of another dtype": (lambda y: torch.add(y.detach(), 1, out=torch.zeros(4).double()), "y = f"),
     "an attribute": (lambda y: setattr(y, "data", y + 1), "another attribute"),
     "a function of Python in place": (lambda y: y.detach().apply_(abs), "changed by apply_"),
-    "a selection with a gradient": (lambda y: torch.masked_select(y, y > 0), "no gradient"),
     "an array with a gradient": (lambda y: y.numpy(), "no gradient"),
     "inference mode": (lambda y: torch.inference_mode()(lambda: y + 1)(), "inference mode"),
 }

@@ -128,6 +128,13 @@ def item_of(x: Any, index: Any) -> Any:
     return found
 
 
+def masked(x: Any, mask: Any) -> Any:
+    """Answer ``torch.masked_select(x, mask)``, which is ``x[mask]`` of both in one shape."""
+    shape = torch.broadcast_shapes(x.shape, mask.shape)
+    x, mask = [y if y.shape == shape else y.expand(shape) for y in (x, mask)]
+    return item_of(x, mask) if shape else item_of(x.reshape(1), mask.reshape(1))
+
+
 def viewed(found: Pending, x: Any) -> Pending:
     """Return a new pending tensor as a view of ``x``, which cannot be changed in place; see `Pending`."""
     if isinstance(x, Pending):
@@ -314,8 +321,8 @@ READS = [
     torch._assert_async,
 ]
 READS_WITHOUT_GRADIENT = [
-    *methods("numpy __array__ unique unique_consecutive masked_select"),
-    *(torch.unique, torch.unique_consecutive, torch.masked_select, torch.Tensor.masked_scatter),
+    *methods("numpy __array__ unique unique_consecutive"),
+    *(torch.unique, torch.unique_consecutive, torch.Tensor.masked_scatter),
 ]
 NEW = [
     *methods("new new_zeros new_ones new_full new_empty new_tensor"),
@@ -359,6 +366,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     Tensor.__iter__: entries,
     Tensor.__getitem__: item_of,
     Tensor.__setitem__: set_item,
+    **dict.fromkeys((torch.masked_select, Tensor.masked_select), masked),
     **dict.fromkeys((Tensor.unbind, torch.unbind), unbound),
     torch.where: chosen,
     torch._is_all_true: lambda x: record(torch.all, x),  # vmap would look at the rows of all examples
