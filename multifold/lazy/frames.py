@@ -270,9 +270,17 @@ class Steps:
 
     def callee(self, number: int, frame: FrameType) -> Any:
         """Return what the call that is step ``number`` calls in a frame; `UNKNOWN` if that has no name."""
+        found = self.called_by(number)
+        return UNKNOWN if found is None else self.loaded(*found, frame)
+
+    def called_by(self, number: int) -> tuple[int, int] | None:
+        """Return where the steps begin and end that load what the call that is step ``number`` calls.
+
+        None if what is called comes out of another call, or where there are jumps.
+        """
         begin = self.begin(number - 1, 1 - self.steps[number].effect)  # a call leaves its one result
         if begin is None:
-            return UNKNOWN
+            return None
         depth, end = 0, begin
         while end < number and depth < 2:  # the callable, and the place of an object whose method it is
             depth += self.steps[end].effect
@@ -281,9 +289,9 @@ class Steps:
             end += 1
         for later in self.steps[end:number]:
             depth += later.effect
-            if depth < 2:  # what is called comes out of another call
-                return UNKNOWN
-        return self.loaded(begin, end, frame)
+            if depth < 2:
+                return None
+        return begin, end
 
     def begin(self, number: int, values: int) -> int | None:
         """Return the first of the steps up to ``number`` that put the last ``values`` on the stack.

@@ -350,18 +350,21 @@ def fresh_names(code: CodeType) -> frozenset[str]:
     >>> def program(xs):
     ...     first, second = [], []
     ...     third, fourth = xs, {}
+    ...     fifth = xs or []
     >>> sorted(fresh_names(program.__code__))
     ['first', 'fourth', 'second']
     """
-    steps = Steps.of(code).steps
+    own = Steps.of(code)
+    steps = own.steps
     found, other = set[str](), {*code.co_varnames[: arguments_of(code)]}
     stores = 0  # so many variables were stored just before, as in ``a, b = [], []``
     for number, (before, step) in enumerate(itertools.pairwise(steps), 1):
         if step.name == "STORE_FAST":
             made = steps[max(0, number - 1 - 2 * stores) : number - stores]
-            is_new = before.name in BUILDS or (before.name == "CALL" and is_maker(steps, before))
+            is_new = before.name in BUILDS or is_maker(own, number - 1)
             is_one_of_several = stores > 0 and all(x.name in BUILDS and x.value == 0 for x in made)
-            (found if is_new or is_one_of_several else other).add(step.value)
+            is_new = (is_new or is_one_of_several) and not step.is_target  # as in fifth = xs or []
+            (found if is_new else other).add(step.value)
             stores += 1
         else:
             stores = 0
@@ -422,14 +425,12 @@ def number_names(code: CodeType) -> frozenset[str]:
     >>> sorted(number_names(program.__code__))
     ['n']
     """
-    steps = Steps.of(code).steps
+    steps = Steps.of(code)
     found, other = set[str](), {*code.co_varnames[: arguments_of(code)]}
-    for number, step in enumerate(steps):
+    for number, step in enumerate(steps.steps):
         if step.name == "STORE_FAST":
-            before = steps[number - 1]
-            is_number = before.name in ("LOAD_CONST", "BINARY_OP") or (
-                before.name == "CALL" and is_maker(steps, before, NUMBER_MAKERS)
-            )
+            is_number = steps.steps[number - 1].name in ("LOAD_CONST", "BINARY_OP")
+            is_number = is_number or is_maker(steps, number - 1, NUMBER_MAKERS)
             is_number = is_number and not step.is_target  # as in z = y or 0
             (found if is_number else other).add(step.value)
     return frozenset(found - other)
@@ -441,15 +442,22 @@ def arguments_of(code: CodeType) -> int:
     return code.co_argcount + code.co_kwonlyargcount + stars
 
 
-def is_maker(steps: Sequence[Any], call: Any, makers: Set[str] = MAKERS) -> bool:
-    """Return whether a call is one of a function in ``makers``; or a comprehension, for containers."""
-    number = steps.index(call)
-    for step in steps[max(0, number - 6) : number][::-1]:
-        if step.name == "MAKE_FUNCTION":
-            return makers is MAKERS
-        if step.name in ("LOAD_GLOBAL", "LOAD_NAME"):
-            return step.value in makers
-    return False
+def is_maker(steps: Steps, number: int, makers: Set[str] = MAKERS) -> bool:
+    """Return whether step ``number`` calls a function in ``makers``, or makes a list, set or dictionary.
+
+    >>> def program(xs):
+    ...     first = [x for x in xs]
+    ...     second = dict(xs)
+    ...     third = dict(xs).get(0)
+    ...     fourth, fifth, sixth = xs[0], [x for x in xs], xs[1]
+    >>> sorted(fresh_names(program.__code__))
+    ['first', 'second']
+    """
+    place = steps.called_by(number) if steps.steps[number].name in CALLS else None
+    loads = [] if place is None else [x for x in steps.steps[slice(*place)] if x.name != "PUSH_NULL"]
+    if any(x.name == "MAKE_FUNCTION" for x in loads):  # of a comprehension
+        return makers is MAKERS
+    return len(loads) == 1 and loads[0].name in NAMES and loads[0].value in makers
 
 
 ENDS = (ModuleType, *VALUES)
