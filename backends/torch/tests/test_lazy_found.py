@@ -1030,7 +1030,7 @@ def test_code_that_looks_at_the_mode_of_a_layer_sees_it():
 
 
 class Furnished(nn.Module):
-    """A cell among code that changes much, but only where a model is made, printed, or lists are filled."""
+    """A cell among code that changes much, but nothing that the cell finds."""
 
     def __init__(self, **options):
         super().__init__()
@@ -1044,20 +1044,22 @@ class Furnished(nn.Module):
         return "Furnished({factor})".format(**self.__dict__)
 
     def step(self, x, h):
-        return torch.tanh(self.gate(x) + h) * self.factor + self.bias.unsqueeze(0).sum(0)
+        bias = self.bias.unsqueeze(0).expand(1, 8)
+        return torch.tanh(torch.addmm(bias, (x + h).unsqueeze(0), self.gate.weight)[0]) * self.factor
 
     def forward(self, words):
-        h, kept = torch.zeros(8), [[] for _ in words]
+        h, kept, left = torch.zeros(8), [[] for _ in words], words.clone()
         for i, word in enumerate(words):
             h = self.step(self.embed(word), h)
             kept[i - 1].append(h)
-        return h + sum(kept[0])
+            left[i] = 0
+        return h + sum(kept[0]) + left.sum()
 
 
 WORDS = [torch.randint(10, (3 + i % 3,)) for i in range(20)]
 
 
-def test_code_that_no_example_runs_and_lists_that_it_fills_leave_functions_to_be_found():
+def test_code_that_no_example_runs_and_what_it_fills_leave_functions_to_be_found():
     net = Furnished(factor=2.0)
     run = multifold.batched(net, may_loop=False)
     for _ in range(2):

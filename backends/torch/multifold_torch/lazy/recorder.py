@@ -690,7 +690,10 @@ class TorchRecorder(LazyRecorder):
             cell.give_up("the program changes settings, or the class of an object")
             return None
         held = container_in(call.leaves, guard.around, guard.names) if stores.contents else None
-        has_constants = bool(sequence.sequence.constants and sequence.computed_with)  # not what it has made
+        # A parameter that changes, and so its views, is refused in any call; what was made inside stays.
+        owners = [x if x._base is None else x._base for x, _ in sequence.computed_with]
+        others = [x for x in owners if not isinstance(x, nn.Parameter)]
+        has_constants = bool(sequence.sequence.constants and others)
         if held is not None or (stores.arrays and has_constants):
             what = "what it computes with" if held is None else f"what {held!r} holds"
             cell.give_up(f"the program may change {what}")
