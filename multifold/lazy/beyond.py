@@ -128,7 +128,7 @@ class ProgramStores:
         settings: Collection[str] = (),
     ) -> None:
         begin = {attribute_of(x, "__name__", "") for x in roots} | CALLED_WITH_OBJECTS
-        functions = functions_that_run([*functions_in(roots, is_known, is_cell)], roots)
+        functions = [*functions_in(roots, is_known, is_cell)]
         found = [written_by(x.__code__) for x in functions]
         stores = [(*one.attributes, *one.globals, *one.variables) for one in found]
         called = frozenset[str]().union(*[one.names for one in found])
@@ -429,25 +429,6 @@ def methods_named(code: CodeType) -> frozenset[str]:
         own += [x for x in texts if isinstance(x, str)]
     inner = [methods_named(x) for x in code.co_consts if isinstance(x, CodeType)]
     return frozenset(own).union(*inner)
-
-
-def functions_that_run(functions: Sequence[FunctionType], roots: Sequence[Any]) -> Sequence[FunctionType]:
-    """Return those of some functions of a program that its examples may call; ``roots`` lead to them.
-
-    These are all but the ``__init__`` of objects that were made before, where no example makes objects of
-    the user's classes: no code names such a class or asks for one, and no object holds one.
-    """
-    others = [x for x in functions if x.__name__ != "__init__"]
-    named = [x for function in others for _, x in named_by(function)]
-    held = [x for root in roots for x in getattr(root, "__dict__", {}).values()]
-    parts = [x for part in (*roots, *named, *held) for x in code_in(part)]
-    names = frozenset[str]().union(*[written_by(x.__code__).names for x in others])
-    makes = (
-        any(isinstance(x, type) and is_users_class(x) for x in parts)
-        or not {"type", "__class__", "__new__", "__init__"}.isdisjoint(names)
-        or any(x.__code__.co_varnames[:1] == ("cls",) for x in others)
-    )
-    return functions if makes else others
 
 
 def refuse_reseeded(recording: Recording, name: str, hint: str) -> None:

@@ -536,5 +536,7 @@ def equal(x: Any, y: Any) -> bool:
     if kind is not type(y):
         return False
     if kind in FUNCTIONS:
+        if getattr(x, "__self__", None) is not getattr(y, "__self__", None):
+            return False
         return bare(getattr(x, "__func__", x)) is bare(getattr(y, "__func__", y))
     return same(x, y) if kind is tuple else kind in VALUES and bool(x == y)

@@ -1032,13 +1032,11 @@ def test_code_that_looks_at_the_mode_of_a_layer_sees_it():
 class Furnished(nn.Module):
     """A cell among code that changes much, but nothing that the cell finds."""
 
-    def __init__(self, **options):
+    def __init__(self):
         super().__init__()
-        self.embed, self.gate, self.parts = nn.Embedding(10, 8), nn.Linear(8, 8).eval(), []
-        self.bias = nn.Parameter(torch.randn(8))
+        self.embed, self.gate, self.parts = nn.Embedding(10, 8), nn.Linear(8, 8), []
+        self.bias, self.factor = nn.Parameter(torch.randn(8)), 2.0
         self.parts.append(self.gate)
-        for name, value in options.items():
-            setattr(self, name, value)
 
     def __repr__(self):
         return "Furnished({factor})".format(**self.__dict__)
@@ -1060,40 +1058,8 @@ WORDS = [torch.randint(10, (3 + i % 3,)) for i in range(20)]
 
 
 def test_code_that_no_example_runs_and_what_it_fills_leave_functions_to_be_found():
-    net = Furnished(factor=2.0)
+    net = Furnished()
     run = multifold.batched(net, may_loop=False)
     for _ in range(2):
         torch.testing.assert_close(run(WORDS), torch.stack([net(x) for x in WORDS]))
     assert sum(map(len, WORDS)) in found_in(run).values()
-
-
-class Quiet(nn.Module):
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer.eval()
-
-
-class Noisy(Quiet):
-    def forward(self, x):
-        return self.layer(x)
-
-
-KINDS = {"noisy": Noisy}
-
-
-def test_a_mode_that_the_init_of_an_object_sets_counts_where_an_example_makes_one():
-    layer, drop = nn.Linear(8, 8), nn.Dropout(0.5)
-
-    def scaled(x):
-        return layer(x) * (2.0 if drop.training else 3.0)
-
-    def program(x):
-        drop.train()
-        first = scaled(x)
-        KINDS["noisy"](drop)
-        return first, scaled(x)
-
-    run = multifold.batched(program, join="list", may_loop=False)
-    xs = [torch.randn(8) for _ in range(20)]
-    for _ in range(2):
-        torch.testing.assert_close(run(xs), [program(x) for x in xs])

@@ -318,3 +318,24 @@ def test_what_examples_write_is_seen_in_programs_that_begin_to_read_late():
         model.reads = own.reads = True
         for _ in range(3):
             torch.testing.assert_close(run(xs), torch.stack([model(x) for x in xs]))
+
+
+class Steps(nn.Module):
+    """Has a method of one of its layers as an attribute, which each example chooses."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.step = self.first.forward
+
+    def forward(self, x):
+        self.step = (self.first if x[0] > 0 else self.second).forward
+        y = torch.tanh(self.first(x))
+        return self.step(y * 2 if y.sum() > 0 else y)
+
+
+def test_methods_of_two_objects_are_no_one_attribute():
+    model, xs = Steps(), [torch.randn(4) for _ in range(8)]
+    run = multifold.batched(model, may_loop=False)
+    for _ in range(3):
+        torch.testing.assert_close(run(xs), torch.stack([model(x) for x in xs]))
