@@ -91,9 +91,11 @@ def of_packed(func: Callable[..., Any]) -> Callable[..., Any]:
     they have hooks or are of a class of the program, and those whose states alone are pending.
     """
 
-    def answer(data: Any, sizes: Any, *args: Any) -> Any:
-        if not isinstance(sizes, Tensor) or sizes.dtype != torch.int64:  # the state: nothing is packed
-            return record(func, data, sizes, *args)
+    def answer(*given: Any, **by_name: Any) -> Any:
+        is_packed = len(given) > 8 and isinstance(given[1], Tensor) and given[1].dtype == torch.int64
+        if not is_packed:  # the second is the state, and the sequences have one length
+            return record(func, *given, **by_name)
+        data, sizes, *args = given
         state, weights, has_biases, layers, dropout, training, both_ways = args
         refuse_draws(dropout, training)
         places = places_of(sizes)
