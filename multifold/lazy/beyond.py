@@ -66,6 +66,7 @@ from multifold.lazy.writes import (
     is_users_class,
     is_written_here,
     named_by,
+    names_in,
     written_by,
 )
 
@@ -146,7 +147,8 @@ class ProgramStores:
             for x, one in zip(functions, found, strict=True)
             if x.__name__ != "__init__"
         )
-        self.any_name = everything or makes or not NAMING.isdisjoint(called) or any(map(is_setter, named))
+        sets = any(one.stores_dict for one in found) or not (NAMING - {"__dict__"}).isdisjoint(called)
+        self.any_name = everything or makes or sets or any(map(is_setter, named))
         self.contents = everything or any(one.contents for one in found) or any(map(is_changer, named))
         self.arrays = everything or any(one.arrays for one in found) or any(map(is_changer, named))
         self.variables = everything or not called.isdisjoint({"set", "reset", "run"})
@@ -308,7 +310,7 @@ class Beyond:
         if is_cell(function):  # the wrapper finds what records, and that is no one else's
             yield getattr(function, "__wrapped__", None)
             return
-        self.names.update(names_of(function.__code__))
+        self.names.update(names_of(function.__code__), names_in(function.__code__))
         own = function.__globals__
         for name in globals_of(function.__code__):
             self.keep_name(own, own, name, f"the variable {name!r}")

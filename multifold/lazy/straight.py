@@ -44,6 +44,7 @@ from multifold.lazy.writes import (
     is_changer,
     is_in_place,
     is_written_here,
+    names_in,
     written_by,
 )
 
@@ -123,10 +124,7 @@ def crooked(code: CodeType, over_arguments: bool = False) -> str | None:
     if code.co_flags & 0x2A0:  # generators, coroutines, and both
         return "it is a generator or a coroutine"
     wrote = written_by(code)
-    names = wrote.names
-    if not names.isdisjoint({"hasattr", "getattr"}):
-        names = names.union([x for x in code.co_consts if isinstance(x, str)])
-    denied = sorted(DENIED & names)
+    denied = sorted(DENIED & names_in(code))
     if denied:
         return f"it names {denied[0]!r}"
     if any(isinstance(x, tuple) and not OPTIONS.isdisjoint(x) for x in code.co_consts):  # names of keywords
@@ -350,5 +348,5 @@ class StraightGuard:
 
     @property
     def names(self) -> frozenset[str]:
-        """All names of globals, attributes and methods in the code that has run."""
-        return frozenset[str]().union(*[written_by(code).names for code in self.codes.values()])
+        """All names of globals, attributes and methods in the code that has run; see `names_in`."""
+        return frozenset[str]().union(*map(names_in, self.codes.values()))

@@ -95,6 +95,9 @@ SEEDERS = {
 NAMELESS = {"setattr", "delattr", "vars", "globals", "__dict__", "__setattr__"}
 """What writes to attributes that the code does not name."""
 
+BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "vars", "__dict__"}
+"""What finds attributes whose names are texts in the code."""
+
 COMPILED = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -191,7 +194,9 @@ class CodeWrites(NamedTuple):
     arrays : bool
         Whether such a line may change an array: it does more than call methods that only containers have.
     names : frozenset of str
-        All names of globals, attributes and methods in the code; ``__dict__`` if it is more than read.
+        All names of globals, attributes and methods in the code.
+    stores_dict : bool
+        Whether it does more with a ``__dict__`` than read it.
     imports : tuple of Import
         What the code imports where it runs.
     """
@@ -202,6 +207,7 @@ class CodeWrites(NamedTuple):
     contents: str | None
     arrays: bool
     names: frozenset[str]
+    stores_dict: bool
     imports: tuple[Import, ...]
 
 
@@ -231,7 +237,6 @@ def written_by(code: CodeType) -> CodeWrites:
             arrays = arrays or step.name not in ATTRIBUTES or step.value not in OF_CONTAINERS
     if any(isinstance(x, tuple) and not OPTIONS.isdisjoint(x) for x in code.co_consts):  # names of keywords
         contents, arrays = contents or where(code, code.co_firstlineno), True
-    names = frozenset(code.co_names) - ({"__dict__"} if only_reads_dict(steps) else set())
     inner = [written_by(x) for x in code.co_consts if isinstance(x, CodeType)]
     return CodeWrites(
         (*attributes, *[x for one in inner for x in one.attributes]),
@@ -240,9 +245,24 @@ def written_by(code: CodeType) -> CodeWrites:
         (*variables, *[x for one in inner for x in one.variables if x.name in code.co_freevars]),
         next((x for x in (contents, *[one.contents for one in inner]) if x), None),
         arrays or any(one.arrays for one in inner),
-        names.union(*[one.names for one in inner]),
+        frozenset(code.co_names).union(*[one.names for one in inner]),
+        not only_reads_dict(steps) or any(one.stores_dict for one in inner),
         (*imports_of(steps), *[x for one in inner for x in one.imports]),
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(code: CodeType) -> frozenset[str]:
+    """Return the names of globals, attributes and methods in code, also those that it asks for by texts.
+
+    >>> sorted(names_in((lambda x: getattr(x, "factor", 1.0)).__code__))
+    ['factor', 'getattr']
+    """
+    names = written_by(code).names
+    if names.isdisjoint(BY_TEXT):
+        return names
+    inner = [names_in(x) for x in code.co_consts if isinstance(x, CodeType)]
+    return names.union([x for x in code.co_consts if isinstance(x, str)], *inner)
 
 
 def only_reads_dict(steps: Steps) -> bool:

@@ -320,6 +320,50 @@ WAYS = [
 ]
 
 
+class Settings:
+    factor = 1.0
+
+
+SETTINGS, TEXTS = Settings(), nn.Linear(4, 4)
+
+
+def by_getattr(x):
+    return torch.tanh(TEXTS(x)) * getattr(SETTINGS, "factor", 1.0)
+
+
+def by_dictionary(x):
+    return torch.tanh(TEXTS(x)) * SETTINGS.__dict__.get("factor", 1.0)
+
+
+def test_what_is_read_by_a_text_is_found():
+    def program(x, value):
+        SETTINGS.factor = 1.0
+        found = by_getattr(x)
+        SETTINGS.factor = value
+        return by_getattr(found)
+
+    run = multifold.batched(program, may_loop=False)
+    for _ in range(3):
+        xs, values = [torch.randn(4) for _ in range(20)], [1.0 + i % 3 for i in range(20)]
+        wanted = torch.stack([program(*pair) for pair in zip(xs, values, strict=True)])
+        torch.testing.assert_close(run(xs, values), wanted)
+
+
+@pytest.mark.parametrize("way", [by_getattr, by_dictionary])
+def test_what_a_named_cell_reads_by_a_text_is_refused_if_it_changes(way):
+    cell = multifold.cell(way)
+
+    def program(x):
+        SETTINGS.factor = 1.0
+        found = cell(x)
+        SETTINGS.factor = 2.0
+        return cell(found)
+
+    run = multifold.batched(program, backend="torch")
+    with pytest.raises(multifold.LaunchError, match="attribute 'factor'"):
+        run([torch.randn(4) for _ in range(3)])
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_stored_by_hidden_ways_is_found(way):
     model = Putting(way)
