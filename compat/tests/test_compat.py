@@ -17,6 +17,7 @@ import pytest
 
 import multifold
 from multifold import LaunchError, RecordError
+from multifold._engine.record import graph
 from multifold._engine.record.recorder import Recorder
 from multifold_compat import mxnet_fold, torchfold
 
@@ -197,8 +198,9 @@ def test_torchfold_refuses_whole_results_among_rows(door, model):
 
 @pytest.fixture
 def understood(monkeypatch):
-    """The ops of the calls that were recorded on the slow path, one after the other."""
+    """The ops of the calls that were recorded on the slow path, one after the other; no form is known."""
     ops = []
+    monkeypatch.setattr(graph, "NAMED", {})
     slow = Recorder._understand
 
     def understand(recorder, op, *others):
