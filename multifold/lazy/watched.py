@@ -46,9 +46,6 @@ HOLDERS: tuple[Any, ...] = (list, dict, set, deque, bytearray, array, UserDict, 
 MODES = {"train", "eval"}
 """Methods of a framework's models that change their modes."""
 
-PLAIN = frozenset(VALUES)
-"""The types of values of Python, as a set: objects of their subclasses may change."""
-
 FUNCTIONS = (FunctionType, MethodType, staticmethod, classmethod)
 """Types of what classes have for functions."""
 
@@ -387,7 +384,7 @@ class Watched:
         The marks are the version of each pending value in it, the bytes of small arrays of NumPy, and the
         count of changes of each array of a framework that counts them.
         """
-        if type(x) in PLAIN:
+        if type(x) in VALUES:
             return (x,)
         found = [x, *entries(x)] if isinstance(x, HOLDERS) else [x]
         marks: list[Any] = []
